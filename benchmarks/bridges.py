@@ -38,7 +38,7 @@ def features(channels: int, images: int) -> Iterator[tuple[torch.Tensor, torch.T
 def climb(channels: int, images: int) -> dict[str, float]:
     """Return the seconds of each fit, that of the moments without those of drawing features."""
     from compatkit.adapters.alignment.maps import permutation, ridge, rotation, scale_of
-    from compatkit.components.bridging import moments_of
+    from compatkit.components.projecting import moments_of
 
     found, drawn, idle = dict[str, float](), 0.0, 0.0
 
@@ -76,7 +76,7 @@ def rival(channels: int, images: int) -> dict[str, float]:
     """Return the seconds of scikit-learn's Ridge on as many samples as our fit takes."""
     from sklearn.linear_model import Ridge
 
-    from compatkit.components.bridging import FOR_EACH, SAMPLES
+    from compatkit.components.projecting import FOR_EACH, SAMPLES
 
     wanted = max(SAMPLES, FOR_EACH * channels)
     pairs = [(x.permute(0, 2, 3, 1).reshape(-1, channels), y.permute(0, 2, 3, 1).reshape(-1, channels))

@@ -22,7 +22,7 @@ from typing import Literal
 
 import attrs
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.channels import Blobs, ChannelFigures
 from compatkit.contracts.check import check
 from compatkit.contracts.codec import dumps

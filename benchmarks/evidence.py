@@ -31,7 +31,7 @@ import attrs
 import check as contracts
 from registry_measuring import Contestant, Gate, Row, compete, expect, head, lines, machine, say
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.evaluation.conditions import Conditions, ImageFacts
@@ -48,7 +48,7 @@ JOIN = (
     " (SELECT function FROM floor WHERE manifest = m.digest) JOIN results r ON r.extractor = e.id"
 )
 SCRIPT = (
-    "import sys; from compatkit.components.workspace import Registry;"
+    "import sys; from compatkit.components.registry import Registry;"
     "found = Registry.open({root!r}).matrix('bench/e*', 'bench/h*', fill='none');"
     "print(found.settings['cells']['taken'], [one for one in ('torch', 'numpy') if one in sys.modules])"
 )

@@ -1,16 +1,17 @@
 """How large is the house, and how do its rooms hang together?
 
 Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Every figure is read from the sources,
-without running them, but for the last two: files of ``compatkit`` that one publish, and one push into a new folder,
-run code of (traced; left out with ``--still``). A layer is the longest chain of rooms that import each other; an
-import counts wherever it stands, in functions and for annotations too. Lines of code are those with neither docstring,
-comment nor blank.
+without running them, but for the last four: files of ``compatkit`` that one publish, one push into a new folder, one
+recombination, and one matrix written as a page run code of (traced; left out with ``--still``). A layer is the longest
+chain of rooms that import each other; an import counts wherever it stands, in functions and for annotations too. Lines
+of code are those with neither docstring, comment nor blank.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import io
 import json
 import sys
@@ -165,11 +166,11 @@ def measured(root: Path) -> dict[str, object]:
 
 
 def files_run(job: Callable[[], object], package: Path) -> int:
-    """Count the files of ``package`` that a job runs functions of."""
+    """Count the files of ``package`` that a job runs functions of; what an import runs does not count."""
     seen: set[str] = set()
 
     def note(frame, event, argument) -> None:  # type: ignore[no-untyped-def]
-        if event == "call" and frame.f_code.co_name != "<module>":
+        if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # no body of a module or class
             seen.add(frame.f_code.co_filename)
 
     sys.setprofile(note)
@@ -181,7 +182,7 @@ def files_run(job: Callable[[], object], package: Path) -> int:
 
 
 def traced() -> dict[str, int]:
-    """Return how many files of the installed package one publish and one push run."""
+    """Return how many files of the installed package one call of each kind runs."""
     import numpy as np
 
     import compatkit as ck
@@ -197,7 +198,16 @@ def traced() -> dict[str, int]:
         registry = ck.Registry.init(Path(folder) / "parts")
         published = files_run(lambda: registry.publish(fit, prefix="noise"), package)
         pushed = files_run(lambda: registry.push(f"file://{folder}/far", "noise*", create=True), package)
-    return {"files run by a publish": published, "files run by a push": pushed}
+        pair = "noise/noise.extractor", "noise/noise.head"
+        joined = files_run(lambda: registry.recombine(*pair), package)
+        tests, page = [data.test], Path(folder) / "matrix.html"
+        paged = files_run(lambda: registry.matrix(*pair, tests).to_html(page), package)
+    return {
+        "files run by a publish": published,
+        "files run by a push": pushed,
+        "files run by a recombination": joined,
+        "files run by a matrix and its page": paged,
+    }
 
 
 def main() -> None:

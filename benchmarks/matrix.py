@@ -37,8 +37,9 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.components.loading import load
 from compatkit.data.dataset import DataSet, Split
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.matrix import LoadedPart, measure
+from compatkit.evaluation.matrix import measure
 from compatkit.evaluation.normalisation import batches
 
 CELLS = {"layer1": ("batch",), "layer3": ("running", "batch", "reestimate")}
@@ -54,8 +55,8 @@ Right = dict[tuple[str, str], int]
 class Parts:
     """Extractors and heads in memory, with the images that all are measured on."""
 
-    extractors: Sequence[LoadedPart]
-    heads: Sequence[LoadedPart]
+    extractors: Sequence[Component]
+    heads: Sequence[Component]
     images: Split
 
 
@@ -99,7 +100,7 @@ def prepared(parts: Parts) -> list[tuple[Tensor, Tensor]]:
     return [(pixels[at], labels[at]) for at in batches(len(labels), BATCH, 0)]
 
 
-def normalised(pixels: Tensor, part: LoadedPart) -> Tensor:
+def normalised(pixels: Tensor, part: Component) -> Tensor:
     """Return one channel of images as the extractor wants them."""
     data = part.manifest.contract.data
     return torch.addcmul(
@@ -159,7 +160,7 @@ def naive(parts: Parts, policy: str) -> Right:
         for head in parts.heads:
             network = nn.Sequential(left.module, head.module).eval()
 
-            def once(network: nn.Module = network, left: LoadedPart = left) -> None:
+            def once(network: nn.Module = network, left: Component = left) -> None:
                 for pixels, _ in examples:
                     network(normalised(pixels, left))
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from compatkit.adapters.blueprints import build
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.manifest import to_bytes
 from compatkit.registry.store import Store
 

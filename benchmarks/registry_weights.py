@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from compatkit.adapters.cutting.signals import signal
+from compatkit.components.registry import Registry
 from compatkit.components.splitting import publish_split, split
-from compatkit.components.workspace import Registry
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.memory import FILE
 from compatkit.registry.store import Store
@@ -70,7 +70,7 @@ def kept(given: Given, network: str, at: str) -> Kept:
     say(f"cutting {network} at {at} and publishing it")
     root = given.folder / f"parts-{network}"
     registry, parts = Registry.init(root), split(network, at)
-    name = publish_split(registry, parts, "zoo/net")["extractor"]
+    name = publish_split(registry.store, parts, "zoo/net")["extractor"]
     state = {key: value.clone() for key, value in parts["extractor"].module.state_dict().items()}
     file = given.folder / f"{network}.safetensors"
     kwargs: dict[str, Any] = {"num_classes": 0}

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compatkit import data, errors, hooks, metrics, plugins
     from compatkit.components import domains
-    from compatkit.components.bridges.results import Bridge
+    from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.checkpoints.reading import read_checkpoint
     from compatkit.components.exports.reading import load_exported
     from compatkit.components.outcomes import Outcome
-    from compatkit.components.workspace import Registry
-    from compatkit.components.workspace.component import Component
+    from compatkit.components.registry import Registry
     from compatkit.contracts.check import Finding, Report, check
     from compatkit.contracts.contract import Blueprint, Contract, Label
     from compatkit.contracts.labels import common as match_classes
     from compatkit.contracts.labels import label
     from compatkit.contracts.manifest import About
     from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.component import Component
     from compatkit.evaluation.predictions import Prediction, Predictions
     from compatkit.evaluation.recombination import Recombination
     from compatkit.experiments import studies
@@ -56,8 +56,8 @@ _HOMES = {
     "AuxiliaryHead": "compatkit.training.state",
     "Batch": "compatkit.hooks",
     "Blueprint": "compatkit.contracts.contract",
-    "Bridge": "compatkit.components.bridges.results",
-    "Component": "compatkit.components.workspace.component",
+    "Bridge": "compatkit.components.bridges.ladder",
+    "Component": "compatkit.evaluation.component",
     "Contract": "compatkit.contracts.contract",
     "DataSet": "compatkit.data.dataset",
     "Difference": "compatkit.registry.versions.diff",
@@ -74,7 +74,7 @@ _HOMES = {
     "Predictions": "compatkit.evaluation.predictions",
     "Pretraining": "compatkit.training.pretraining",
     "Recombination": "compatkit.evaluation.recombination",
-    "Registry": "compatkit.components.workspace",
+    "Registry": "compatkit.components.registry",
     "Report": "compatkit.contracts.check",
     "Schedule": "compatkit.training.optim",
     "SetUp": "compatkit.training.set_up",

@@ -11,10 +11,10 @@ from small import data_set
 from torch import Tensor, nn
 
 from compatkit.components.bridges.climbing import Climb
-from compatkit.components.bridges.ground import Ground, ground
+from compatkit.components.bridges.ground import BridgeRequest, Ground, ground
 from compatkit.contracts.contract import Structural
 from compatkit.data.dataset import Split
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 
 CLASSES = ("0", "1", "2")
 
@@ -51,14 +51,14 @@ class Head(nn.Module):
         return self.last(both.relu().flatten(1))
 
 
-def part(name: str, mixing: Tensor) -> LoadedPart:
+def part(name: str, mixing: Tensor) -> Component:
     """Return an extractor."""
     return loaded(
         f"{name}.extractor", extractor(maps(len(mixing), 8, 8, range="signed")), Features(mixing).eval()
     )
 
 
-def head_of(own: LoadedPart, module: nn.Module | None = None) -> LoadedPart:
+def head_of(own: Component, module: nn.Module | None = None) -> Component:
     """Return the head that was made for an extractor."""
     port = own.manifest.contract.structural.outputs[0]
     made = head(port, classes=labels(*CLASSES), normalisation="batch")
@@ -70,10 +70,10 @@ def images(count: int = 60, **settings: Any) -> Split:
     return data_set("rows", size=(8, 8), count=count, **settings).train
 
 
-def between(left: LoadedPart, own: LoadedPart, right: LoadedPart | None = None, **settings: Any) -> Ground:
+def between(left: Component, own: Component, right: Component | None = None, **settings: Any) -> Ground:
     """Return what rungs between an extractor and the head of another stand on."""
-    asked = {"data": images(), "images": 40, "on": "src", "head_data": None, "seed": 0, **settings}
-    return ground(left, right or head_of(own), own, asked.pop("data"), **asked)
+    request = BridgeRequest(**{"data": images(), "images": 40, **settings})
+    return ground(left, right or head_of(own), own, request)
 
 
 def climb(made: Ground, **settings: Any) -> Climb:
@@ -81,7 +81,7 @@ def climb(made: Ground, **settings: Any) -> Climb:
     return Climb(made, settings.get("labels"), settings.get("test"))
 
 
-def with_ports(part: LoadedPart, **ports: Any) -> LoadedPart:
+def with_ports(part: Component, **ports: Any) -> Component:
     """Return a part with other ports in its contract."""
     contract = part.manifest.contract
     structural: Structural = attrs.evolve(contract.structural, **ports)

@@ -23,7 +23,8 @@ from compatkit.contracts.contract import (
 )
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload
 from compatkit.contracts.report import Finding, Report
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
+from compatkit.registry.names import Reference
 
 IMAGE = Port("image", ("N", 1, "H", "W"))
 FEATURES = Port("features", ("N", 4, "H", "W"))
@@ -127,17 +128,9 @@ def head(
     return manifest(kind, contract)
 
 
-def loaded(
-    name: str, made: Manifest, module: nn.Module, trained_with: LoadedPart | None = None
-) -> LoadedPart:
+def loaded(name: str, made: Manifest, module: nn.Module, trained_with: Component | None = None) -> Component:
     """Return a part with its module, as a registry loads it."""
     parents = (Parent("trained_with", trained_with.digest),) if trained_with is not None else ()
-    return LoadedPart(
-        reference=f"{name}@1.0.0",
-        digest=sha256(name),
-        function="value:" + sha256(name),
-        kind=made.kind,
-        manifest=attrs.evolve(made, parents=parents),
-        module=module,
-        trained_with=trained_with.digest if trained_with is not None else None,
-    )
+    place = attrs.evolve(Reference.parse(f"{name}@1.0.0"), digest=sha256(name))
+    function = "value:" + sha256(name)
+    return Component(None, place, attrs.evolve(made, parents=parents), function=function, module=module)

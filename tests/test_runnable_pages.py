@@ -63,7 +63,7 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
 
 def test_what_adopting_says_is_what_the_program_says() -> None:
     """Messages that the page quotes are made from these texts."""
-    from compatkit.components.checkpoints.process import _error, _Fault
+    from compatkit.components.checkpoints.reading import _error, _Fault
 
     page = " ".join((DOCS / "adopting.md").read_text().split())
     fault = _Fault("unsafe", "it asks for posix.system", ("posix.system",))

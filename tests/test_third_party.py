@@ -169,7 +169,7 @@ def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is
     settings = {"num_classes": 5, "widths": [4, 6, 8]}
     with installed(site):
         parts = split("strips_small", "stages.1", kwargs=settings, size=(16, 16), builder="strips", seed=3)
-        names = publish_split(registry, parts, "strips")
+        names = publish_split(registry.store, parts, "strips")
     assert [*names.values()] == ["strips.extractor@1.0.0", "strips.head@1.0.0"]
     torch.save([parts[side].module.eval().state_dict() for side in names], states)
     root = str(registry.store.root)

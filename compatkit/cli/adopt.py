@@ -102,7 +102,7 @@ def adopt_command(context: click.Context, asked: Asked) -> None:
         images={name: value for name, value in asked.only(*IMAGES).items() if value is not None},
         **asked.only("model", "point", "builder", "kwargs", "size", "key"),
     )
-    published = adopted.publish(publishing(root), asked.name, about=about(context))
+    published = adopted.publish(publishing(root).store, asked.name, about=about(context))
     if asked.machine:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})

@@ -21,7 +21,7 @@ from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import check_outputs, check_target, registry, store
 
 if TYPE_CHECKING:
-    from compatkit.components.bridges.results import Bridge, Step
+    from compatkit.components.bridges.ladder import Bridge, RungResult
     from compatkit.contracts.evidence import Figure
 
 WORDS = {
@@ -161,7 +161,7 @@ def _tell(found: Bridge) -> None:
         paragraph(note)
 
 
-def _row(step: Step, chosen: str) -> tuple[str, ...]:
+def _row(step: RungResult, chosen: str) -> tuple[str, ...]:
     if step.agreement is None:
         return (step.rung, "-", "", "", "", "", "", "", "left out")
     kappa = None if step.agreed is None else step.agreed.kappa

@@ -13,7 +13,7 @@ from compatkit.cli.output import clean, emit, first, next_step, paragraph, print
 from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
-    from compatkit.components.bridges.recorded import BridgeRecord
+    from compatkit.components.bridges.published import BridgeRecord
     from compatkit.contracts.contract import Data
     from compatkit.contracts.report import Report
     from compatkit.reports.verdicts import Verdicts

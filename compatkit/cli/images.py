@@ -11,10 +11,11 @@ from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from compatkit.components.promises import Given, Progress
-    from compatkit.components.workspace import Registry
+    from compatkit.components.images import Given
+    from compatkit.components.registry import Registry
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
+    from compatkit.evaluation.conditions import Progress
     from compatkit.registry.copy.admission import Deciding
 
 WAYS = (
@@ -26,7 +27,7 @@ WAYS = (
 def data_sets(
     held: Registry, extractors: Sequence[str], names: Sequence[str], asked: Asked
 ) -> dict[str, DataSet]:
-    """Return the data set of each extractor by its name.
+    """Return the data set of each extractor by its reference.
 
     Args:
         held: Where the extractors are.
@@ -40,11 +41,11 @@ def data_sets(
     """
     root, download = asked.data_root, asked.download
     if not asked.recipe and not names:
-        from compatkit.components.workspace.images import images_again
+        from compatkit.components.images import images_again
 
         places = map(held.store.resolve, extractors)
         return images_again(held.store, places, WAYS, root=root, download=download)
-    from compatkit.components.loading import family_of, trained_on
+    from compatkit.components.images import family_of, trained_on
     from compatkit.experiments.recipes import data_sets
 
     sets = (
@@ -65,7 +66,7 @@ def data_sets(
                 f"{reference} is {trained}; it needs one test set, and {len(known)} of {', '.join(tests)} fit. {WAYS}",
                 subject=reference,
             )
-        chosen[reference.split("@")[0]] = known[0]
+        chosen[reference] = known[0]
     return chosen
 
 
@@ -166,7 +167,7 @@ def deciding_on(asked: Asked, report: Progress) -> Deciding:
     Raises:
         UsageError: Images are named, and nothing is to be measured.
     """
-    from compatkit.components.admitting import deciding
+    from compatkit.components.deciding import deciding
 
     if asked.names and not asked.measure:
         raise UsageError("--data names images to measure on; add --measure.")

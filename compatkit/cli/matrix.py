@@ -24,10 +24,10 @@ from compatkit.cli.roots import check_outputs, registry
 from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
-    from compatkit.components.bridges.results import Bridge
-    from compatkit.components.matrices.sides import Component
-    from compatkit.components.workspace import Registry
+    from compatkit.components.bridges.ladder import Bridge
+    from compatkit.components.registry import Registry
     from compatkit.data.dataset import DataSet
+    from compatkit.evaluation.component import Component
     from compatkit.reports.matrix import Matrix
 
 FILLS = ("missing", "stale", "all", "none")
@@ -102,7 +102,8 @@ measuring_options = options(
 @measuring_options
 def matrix_command(context: click.Context, asked: Asked) -> None:
     """Report and measure; a cell is measured on its extractor's own test set."""
-    from compatkit.components.matrices.sides import Sides
+    from compatkit.components.loading import Parts
+    from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse
 
     paths = asked.only(*WRITERS)
@@ -110,13 +111,13 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
     held = registry(context)
     data, between = None, None
     if asked.fill != "none" or asked.names or asked.recipe:
-        sides, where = Sides(held.store), parse(asked.where)
-        lefts = [one.reference for one in sides.choose(asked.extractors, "extractor", where)]
+        parts, where = Parts(held.store), parse(asked.where)
+        lefts = [one.reference for one in chosen(parts, asked.extractors, "extractor", where)]
         rights: Sequence[Component] = []
         if (
             asked.rung is not None
         ):  # chosen and checked before any image is read, as the matrix will choose them
-            rights = sides.choose(asked.heads, "head", where)
+            rights = chosen(parts, asked.heads, "head", where)
             _check_policy(rights, asked.bn_policy)
         sets = data_sets(held, lefts, asked.names, asked)
         data = {name: one.test for name, one in sets.items()}
@@ -149,7 +150,7 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
 
 def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
     """Refuse, before anything is fitted, a policy that would replace the statistics of every bridge to a head."""
-    from compatkit.components.bridges.celled import check_policy
+    from compatkit.components.bridges.ladder import check_policy
 
     for one in heads:
         if one.manifest.kind == "head" and one.manifest.contract.protocol.normalisation == "batch":
@@ -160,7 +161,7 @@ def _bridges(
     held: Registry, lefts: Sequence[str], rights: Sequence[Component], sets: Mapping[str, DataSet], rung: str
 ) -> dict[tuple[str, str], Bridge]:
     """Return a bridge of every pair that was not trained together; a shared head gets none, with a warning."""
-    from compatkit.components.workspace.images import fitting_images
+    from compatkit.components.images import fitting_images
 
     heads = [one.reference for one in rights if one.manifest.kind == "head"]
     for one in rights:

@@ -71,7 +71,8 @@ def metric_command(context: click.Context, asked: Asked) -> None:
     held = registry(context)
     left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
     names = (asked.name,) if asked.name else ()
-    images = data_sets(held, [str(left)], names, asked)[left.name].test
+    (data,) = data_sets(held, [str(left)], names, asked).values()
+    images = data.test
     model = held.recombine(str(left), str(right))
     others = [str(held.store.resolve(one)) for one in asked.against or ()]
     other = held.recombine(*others) if others else None

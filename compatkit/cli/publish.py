@@ -29,7 +29,7 @@ from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.components.promises import Given
+    from compatkit.components.images import Given
     from compatkit.contracts.manifest import About
     from compatkit.experiments.recipes import Recipe
     from compatkit.registry.signing.signer import SigningKey

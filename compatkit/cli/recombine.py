@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 @measuring_options
 def recombine_command(context: click.Context, asked: Asked) -> None:
     """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
-    from compatkit.components.seams import needs_fit
-    from compatkit.components.workspace.images import fitting_images
+    from compatkit.components.images import fitting_images
+    from compatkit.components.stitching import needs_fit
 
     check_publishes(context, asked.publish)
     if asked.publish is not None:
@@ -65,7 +65,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
     data = given_images = None
     if fits or anew or not asked.no_measure:
         try:
-            data = data_sets(held, pair[:1], (asked.name,) if asked.name else (), asked)[left.name]
+            (data,) = data_sets(held, pair[:1], (asked.name,) if asked.name else (), asked).values()
         except DataError as error:
             if fits or anew:
                 raise

@@ -14,7 +14,7 @@ from compatkit.cli.output import news
 from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
 
 if TYPE_CHECKING:
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
     from compatkit.contracts.contract import Kind
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.store import Store
@@ -69,7 +69,7 @@ def demanded(context: click.Context) -> Trusted | None:
 
 def registry(context: click.Context) -> Registry:
     """Open the registry that the command line names."""
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
 
     return Registry(store(context))
 
@@ -134,7 +134,7 @@ def made(root: Path) -> Store:
 
 def publishing(root: Path) -> Registry:
     """Open the registry at a ``destination`` to publish, making it if it is none yet."""
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
 
     return Registry(made(root))
 

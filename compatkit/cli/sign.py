@@ -14,7 +14,7 @@ from compatkit.cli.output import emit, next_step
 from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
     from compatkit.registry.signing.signer import SigningKey
 
 ALL = click.option(

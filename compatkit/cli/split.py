@@ -26,7 +26,7 @@ from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:
-    from compatkit.components.splitting import SplitPart
+    from compatkit.components.drafts import Draft
 
 
 @command(
@@ -79,7 +79,7 @@ def split_command(context: click.Context, asked: Asked) -> None:
     published, signed = {}, {}
     if root is not None and asked.publish is not None:
         held = publishing(root)
-        published = publish_split(held, parts, asked.publish, about=about(context))
+        published = publish_split(held.store, parts, asked.publish, about=about(context))
         signed = sign_published(held, published.values(), key)
     if asked.machine:
         found = {side: part.to_json() for side, part in parts.items()}
@@ -90,7 +90,7 @@ def split_command(context: click.Context, asked: Asked) -> None:
 
 
 def tell_parts(
-    asked: Asked, parts: Mapping[str, SplitPart], published: Iterable[str], signed: bool = False
+    asked: Asked, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
     """Print that a cut is exact, both parts, and what was published of them."""
     click.echo(f"{asked.model} cut at {asked.point}: head(extractor(x)) equals the whole network bitwise")

@@ -22,7 +22,7 @@ from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.components.promises import Given
+    from compatkit.components.images import Given
     from compatkit.experiments.recipes import Recipe
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
@@ -182,7 +182,7 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given
     Says which step of their versions they will take, and which policies bind them; refuses what could not be published
     because the images that decide are not at hand.
     """
-    from compatkit.components.promises import images as deciding
+    from compatkit.components.images import policy_images as deciding
     from compatkit.registry.layout import MARKER
     from compatkit.registry.store import Store
 

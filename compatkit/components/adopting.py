@@ -1,4 +1,4 @@
-"""Take in a checkpoint that somebody else's program saved: as an extractor and a head with contracts and provenance."""
+"""Adopt a checkpoint of another program as an extractor and a head, with contracts and provenance."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ from compatkit.adapters.inputs import class_layer, config_of
 from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
 from compatkit.components.checkpoints.reading import Checkpoint, read_checkpoint
 from compatkit.components.checkpoints.unwrapping import stripped
-from compatkit.components.splitting import Holder, SplitPart, publish_split, split
+from compatkit.components.drafts import Draft
+from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError
 from compatkit.registry.names import check_name
+from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import check_finite
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import Split
 
 NEAR = 8
-"""Models of each library, with a near name, that a file is held against when it does not fit."""
+"""Models of each library with a similar name that are tried when a file does not fit."""
 
 
 @attrs.frozen(eq=False)
@@ -41,27 +43,27 @@ class Adoption:
         checkpoint: The file.
         kwargs: Arguments of the network, those that the weights showed included.
         parts: ``{"extractor": ..., "head": ...}``.
-        told: What was taken, left out, converted and read from the weights, one sentence each.
+        told: Notes on what was taken, left out, converted and read from the weights, one sentence each.
     """
 
     checkpoint: Checkpoint
     kwargs: Mapping[str, Any]
-    parts: Mapping[str, SplitPart]
+    parts: Mapping[str, Draft]
     told: tuple[str, ...]
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """What both manifests record of where the weights came from."""
+        """Provenance of the weights, as both manifests record it."""
         return {"adopted": {**self.checkpoint.facts, "steps": list(self.told)}}
 
-    def publish(self, registry: Holder, name: str, *, about: About | None = None) -> dict[str, str]:
+    def publish(self, store: Store, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
 
         Raises:
             CutError: A part, rebuilt, is not what its contract promises; nothing is written then.
             EnvironmentFailure: Disk full, no right to write.
         """
-        return publish_split(registry, self.parts, name, training=self.provenance, about=about)
+        return publish_split(store, self.parts, name, training=self.provenance, about=about)
 
 
 def adopt(
@@ -77,10 +79,8 @@ def adopt(
     data: Split | None = None,
     images: Mapping[str, Any] | None = None,
 ) -> Adoption:
-    """Read a checkpoint, hold it against its network, and cut that; see ``Registry.adopt``."""
-    blank(
-        builder, model, kwargs or {}, size
-    )  # what is wrong with the name is said before a large file is read
+    """Read a checkpoint, compare it with its network, and cut that; see ``Registry.adopt``."""
+    blank(builder, model, kwargs or {}, size)  # a wrong name is refused before a large file is read
     checkpoint = read_checkpoint(path, key=key)
     own, given, state, told = _fitted(checkpoint, str(path), builder, model, kwargs or {}, size)
     check_finite(state, str(path))
@@ -145,13 +145,13 @@ def _fitted(
 
 
 SHOWN = frozenset({"num_classes", "in_chans"})
-"""Arguments that the weights show."""
+"""Arguments that can be read from the weights."""
 
 
 def _shown_arguments(
     whole: nn.Module, tensors: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield arguments that the weights show and nobody gave: the count of classes, and of image channels."""
+    """Yield arguments that were not given and can be read from the weights: counts of classes and of image channels."""
     own = whole.state_dict()
     for layer in class_layer(whole):
         name = f"{layer}weight"
@@ -168,7 +168,7 @@ def _shown_arguments(
 
 
 def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the networks of a near name that the weights fit exactly, as a person would name them."""
+    """Yield networks with similar names that the weights fit exactly, in words."""
     shown = {name: value for name, value in kwargs.items() if name not in SHOWN}
     if shown != kwargs and _fits(builder, model, shown, state):
         yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
@@ -181,7 +181,7 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
 
 
 def _distance(one: str, other: str) -> tuple[float, float]:
-    """Return how far two names are apart; those that differ in numbers only, as resnet18 and resnet34, are near."""
+    """Return the distance of two names; those that differ in numbers only, as resnet18 and resnet34, are near."""
     masked = [re.sub(r"[0-9]+", "#", name) for name in (one, other)]
     pairs = ((masked[0], masked[1]), (one, other))
     first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)

@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation: a frozen shared head's loss moves an extractor to images without labels.
+"""Unsupervised domain adaptation: the loss of a frozen shared head adapts an extractor to images without labels.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
 Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then the source's own head is
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.components.pairs import check_pair
+from compatkit.components.tasks import frozen_head, part, task_of
 from compatkit.contracts.display import Shown, aligned
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.matrix import LoadedPart, measure
+from compatkit.evaluation.matrix import measure
 from compatkit.plugins import Use, as_use
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Statistics
 from compatkit.training.state import AuxiliaryHead
@@ -54,7 +59,7 @@ def paper(**settings: Any) -> Trainer:
 
 @attrs.frozen(eq=False, repr=False)
 class Adapted(Shown):
-    """An extractor that was moved to other images, and what came of it.
+    """An extractor that was adapted to other images, with its accuracy.
 
     Attributes:
         fit: Of the run, which trained the extractor and nothing else: ``Registry.publish``.
@@ -64,8 +69,8 @@ class Adapted(Shown):
     """
 
     fit: Fit
-    source: LoadedPart
-    head: LoadedPart
+    source: Component
+    head: Component
     cells: Mapping[tuple[str, str], Cell] = attrs.field(factory=dict)
 
     @property
@@ -118,26 +123,65 @@ def adapt(
         UsageError: The shared head is not the method's; and what ``Trainer.fit`` raises.
         DataError: There are fewer images than in a batch.
     """
-    source, head = task.extractor, task.head
-    if source is None or head is None or task.supervised:
-        raise UsageError(
-            "adapt expects a task with components and supervised=False, as registry.task makes it."
-        )
+    source, head = _sources(task)
     before = {} if test is None else _measured(ARMS[:2], source, head, test, batch_size)
     frozen = {auxiliary.name: auxiliary}
     fit = trainer.fit([task], [method], frozen=frozen, frozen_statistics=statistics, factories=factories)
     moved = attrs.evolve(
-        source, reference="adapted", digest="", function="", module=fit.tasks[TASK].extractor
+        source,
+        reference="adapted",
+        resolved=Reference("adapted"),
+        function="",
+        module=fit.tasks[TASK].extractor,
     )
     after = {} if test is None else _measured(ARMS[2:], moved, head, test, batch_size)
     return Adapted(fit, source, head, before | after)
 
 
+def adapt_released(
+    store: Store,
+    extractor: str,
+    head: str,
+    auxiliary: str,
+    data: Split,
+    *,
+    trainer: Trainer | None,
+    method: str | Use | None,
+    statistics: Statistics,
+    test: Split | None,
+    augment: Sequence[str],
+    factories: Mapping[str, Callable[..., Any]] | None,
+) -> Adapted:
+    """Adapt an extractor of a registry; see ``Registry.adapt``."""
+    task = task_of(store, TASK, data, extractor, head, supervised=False, augment=augment)
+    left, right = _sources(task)
+    check_source(check_pair(store, left, right))
+    shared = part(store, auxiliary, "auxiliary_head")
+    frozen = frozen_head(shared, shared.name.rsplit(".", 1)[-1])
+    check_anchor(left, frozen, shared.reference)
+    use = method_of(shared.manifest, shared.reference, method)
+    chosen = paper() if trainer is None else trainer
+    return adapt(task, frozen, use, chosen, statistics=statistics, test=test, factories=factories)
+
+
 def _measured(
-    arms: Sequence[tuple[str, str]], extractor: LoadedPart, head: LoadedPart, test: Split, batch_size: int
+    arms: Sequence[tuple[str, str]], extractor: Component, head: Component, test: Split, batch_size: int
 ) -> dict[tuple[str, str], Cell]:
     tests = {extractor.reference: test}
     return {arm: measure([extractor], [head], tests, Conditions(arm[1], batch_size))[0] for arm in arms}
+
+
+def _sources(task: Task) -> tuple[Component, Component]:
+    """Return the components that a task starts from.
+
+    Raises:
+        UsageError: There are none, or the task learns classes.
+    """
+    if task.extractor is None or task.head is None or task.supervised:
+        raise UsageError(
+            "adapt expects a task with components and supervised=False, as registry.task makes it."
+        )
+    return task.extractor, task.head
 
 
 def check_source(report: Report) -> None:
@@ -157,8 +201,8 @@ def check_source(report: Report) -> None:
         )
 
 
-def check_anchor(extractor: LoadedPart, auxiliary: AuxiliaryHead, whose: str) -> None:
-    """Refuse a shared head that never saw this extractor's features: its loss would lead anywhere.
+def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, whose: str) -> None:
+    """Refuse a shared head that was not trained on this extractor's features: its loss would mean nothing.
 
     Raises:
         UsageError: The extractor's contract does not name it.

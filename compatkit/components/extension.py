@@ -17,7 +17,7 @@ from compatkit.contracts.contract import HEADS, Contract, Label
 from compatkit.contracts.labels import common, label
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.errors import UsageError
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 
 RELATION = "extended_from"
 SELF_SUPERVISED = frozenset(
@@ -41,9 +41,7 @@ class Extended:
     state: Mapping[str, Tensor]
 
 
-def extend(
-    part: LoadedPart, classes: Sequence[str], *, seed: int = 0, about: About | None = None
-) -> Extended:
+def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: About | None = None) -> Extended:
     """Return a head with further classes behind its own.
 
     All tensors but the class layer are the old ones, and so are that layer's rows and biases of the old classes, bit
@@ -87,7 +85,7 @@ def extend(
     return Extended(manifest, state)
 
 
-def _check_classes(part: LoadedPart) -> None:
+def _check_classes(part: Component) -> None:
     """Refuse a shared head whose outputs are no classes of images.
 
     Raises:
@@ -110,7 +108,7 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
     """Return the old labels and the new ones; no two may mean the same."""
     if not known:
         raise UsageError(
-            f"The outputs of {whose} have no names, so that nobody can tell which classes are new. Publish the head "
+            f"The outputs of {whose} have no names, so it is unknown which classes are new. Publish the head "
             "with class names first.",
             subject=whose,
         )
@@ -132,7 +130,7 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
     return tuple(labels)
 
 
-def _class_layer(part: LoadedPart) -> str:
+def _class_layer(part: Component) -> str:
     """Return the path of the one layer whose rows are the classes.
 
     Raises:
@@ -168,7 +166,7 @@ def _shown(layer: nn.Module) -> str:
     return f"{type(layer).__name__} of {sum(one.numel() for one in layer.parameters()):,} parameters"
 
 
-def _rows_added(part: LoadedPart, drawn: Mapping[str, Tensor], name: str, count: int) -> dict[str, Tensor]:
+def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: int) -> dict[str, Tensor]:
     """Return the tensors of the extended head.
 
     Args:
@@ -189,7 +187,7 @@ def _rows_added(part: LoadedPart, drawn: Mapping[str, Tensor], name: str, count:
             came = "none" if fresh is None else tuple(fresh.shape)
             raise UsageError(
                 f"{part.reference} cannot be extended: for more classes its network has another tensor {key!r}, "
-                f"{came} in place of {tuple(value.shape)}, which is none of its class layer. Train a head for all "
+                f"{came} in place of {tuple(value.shape)}, outside its class layer. Train a head for all "
                 "classes instead.",
                 subject=part.reference,
             )

@@ -1,28 +1,114 @@
-"""From a reference to a module that is what its contract states, and to what reports say of it."""
+"""From references to components: manifests at once; modules on demand, checked against their contracts."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING
 
-from compatkit.contracts.evidence import Cell
+import attrs
+
+from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, function_digest, trained_with
-from compatkit.errors import CutError, DataError, EnvironmentFailure, IntegrityError, UsageError
-from compatkit.evaluation.records import record
+from compatkit.errors import CutError, IntegrityError, NotFound, UsageError
+from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
+from compatkit.registry.resolving import is_pattern
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from compatkit.contracts.contract import Blueprint
-    from compatkit.contracts.evidence import Part
-    from compatkit.data.dataset import Split
-    from compatkit.evaluation.matrix import LoadedPart
+
+@attrs.frozen(eq=False)
+class Parts:
+    """The components of a registry, each read once: its manifest at once, its module when it is first asked for.
+
+    Attributes:
+        store: Where they are.
+        admitted: Whether parts without a version here need no signature of their own: that of an arriving part was
+            asked for before its bytes came, and others are covered by the part whose manifest names them.
+    """
+
+    store: Store
+    admitted: bool = False
+    _known: dict[str, Component] = attrs.field(init=False, factory=dict)
+    _functions: dict[str, str | None] = attrs.field(init=False, factory=dict)
+
+    def component(self, place: Reference, reference: str = "") -> Component:
+        """Return one component.
+
+        Args:
+            place: With name, version and digest; without a version it is found by its digest.
+            reference: What reports call it; empty takes name and version.
+
+        Raises:
+            IntegrityError: Its manifest is missing or damaged.
+        """
+        called = reference or pinned(place)
+        if called not in self._known:
+            manifest = self.store.manifest(place if place.version else str(place.digest))
+            function = self._functions[str(place.digest)] = function_digest(manifest)
+            trained = next(trained_with(manifest), None)
+            self._known[called] = Component(
+                self,
+                place,
+                manifest,
+                reference=called,
+                function=function,
+                trained_function=None if trained is None else self.function_of(trained),
+            )
+        return self._known[called]
+
+    def load(self, reference: str) -> nn.Module:
+        """Return the module of a component that was asked for before."""
+        place = self._known[reference].resolved
+        return load(self.store, place, admitted=self.admitted and place.version is None).module
+
+    def of_digest(self, digest: str) -> Component | None:
+        """Return the component of a manifest digest that was asked for before, None without any."""
+        return next((one for one in self._known.values() if one.digest == digest), None)
+
+    def function_of(self, digest: str) -> str | None:
+        """Return the function digest of a manifest; None where it is not in this registry, or damaged."""
+        if digest not in self._functions:
+            self._functions[digest] = self.store.function_of(digest)
+        return self._functions[digest]
+
+    def choose(
+        self, wanted: str | Sequence[str], kinds: Sequence[str], named: Sequence[str] = ()
+    ) -> list[Component]:
+        """Return what references and patterns mean.
+
+        Args:
+            wanted: A pattern over names passes over components of other kinds.
+            kinds: One of which each must be.
+            named: The same for components that are named without a pattern; empty takes ``kinds``.
+
+        Raises:
+            NotFound: A pattern matches nothing, or nothing of these kinds.
+            UsageError: A reference that is no pattern is of another kind.
+        """
+        found: dict[str, Component] = {}
+        for pattern in [wanted] if isinstance(wanted, str) else wanted:
+            several = is_pattern(pattern)
+            every = [self.component(place) for place in self.store.select(pattern)]
+            fitting = [one for one in every if one.kind in (kinds if several else named or kinds)]
+            if several and not fitting:
+                raise NotFound(
+                    f"{pattern!r} matches {len(every)} components, none of kind {' or '.join(kinds)}: they are of kind "
+                    f"{' and '.join(sorted({one.kind for one in every}))}.",
+                    subject=pattern,
+                )
+            if not fitting:
+                raise UsageError(
+                    f"{every[0].reference} is of kind {every[0].kind}, where {' or '.join(kinds)} is expected.",
+                    subject=pattern,
+                )
+            found |= {str(one.resolved): one for one in fitting}
+        return list(found.values())
 
 
 def load(
@@ -32,7 +118,7 @@ def load(
     verify: Verify = "auto",
     require_signature: Trust = False,
     admitted: bool = False,
-) -> LoadedPart:
+) -> Component:
     """Rebuild a component from its blueprint, load its weights strictly and check that its contract holds.
 
     A ``LibraryWarning`` says where another version of a library builds the network than the one that was recorded.
@@ -51,50 +137,41 @@ def load(
         IntegrityError: The bytes, or the module that they make, are not what the manifest states.
         UnknownName: The blueprint's builder or model is not known here.
     """
-    from compatkit.components.proofs import proof_of
-    from compatkit.components.verification import verify as hold_against
+    from compatkit.components.verification import prove_once
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)
     check_version(store, reference, verify)
+    whose = pinned(reference)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
-    with named(pinned(reference)):
+    with named(whose):
         state = store.load_state(manifest, verify=verify)
-    module = rebuilt(manifest.blueprint, state, pinned(reference), share=True)
-    fact = proof_of(manifest, str(reference.digest))
-    known = fact is not None and store.memory.is_proved(fact)
-    run = verify == "always" or (verify == "auto" and not known)
-    hold_against(manifest, module, thorough=False, run=run, state=state, whose=pinned(reference))
-    if run and fact is not None:
-        store.memory.prove(fact)
-    return part_of(store, pinned(reference), str(reference.digest), manifest, module)
+    module = rebuilt(manifest.blueprint, state, whose, share=True)
+    prove_once(store, manifest, str(reference.digest), module, verify=verify, state=state, whose=whose)
+    return with_module(store, reference, manifest, module)
 
 
-def part_of(store: Store, reference: str, digest: str, manifest: Manifest, module: nn.Module) -> LoadedPart:
-    """Return a component with its module, ready to be measured."""
-    from compatkit.evaluation.matrix import LoadedPart
+def with_module(
+    store: Store, place: Reference, manifest: Manifest, module: nn.Module, *, reference: str = ""
+) -> Component:
+    """Return a component whose module is at hand.
 
-    trained = next(trained_with(manifest), None)
-    return LoadedPart(
-        reference=reference,
-        digest=digest,
-        function=function_digest(manifest),
-        kind=manifest.kind,
-        manifest=manifest,
-        module=module,
-        trained_with=trained,
-        trained_function=store.function_of(trained) if trained else None,
-    )
-
-
-def unloaded(store: Store, reference: Reference) -> LoadedPart:
-    """Return a component of which no weight is read: its ``module`` is None, whatever its type says.
-
-    Raises:
-        IntegrityError: Its manifest is missing or damaged.
+    Args:
+        store: Where the extractor is that a head was trained with.
+        place: Name and digest, and the version if it has one yet.
+        manifest: Of the component.
+        module: With its weights.
+        reference: What reports call it; empty takes name and version.
     """
-    manifest = store.manifest(str(reference.digest))
-    return part_of(store, pinned(reference), str(reference.digest), manifest, cast("nn.Module", None))
+    trained = next(trained_with(manifest), None)
+    return Component(
+        None,
+        place,
+        manifest,
+        reference=reference or pinned(place),
+        trained_function=None if trained is None else store.function_of(trained),
+        module=module,
+    )
 
 
 def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:
@@ -155,95 +232,3 @@ def rebuilt(
         raise IntegrityError(
             f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose
         ) from error
-
-
-class Trained(Protocol):
-    """A component, loaded or not, that says what it was trained on."""
-
-    @property
-    def reference(self) -> str:
-        """``name@version``."""
-        ...
-
-    @property
-    def manifest(self) -> Manifest:
-        """Of the component."""
-        ...
-
-
-def held_out(part: Trained, data: Sequence[Split] | Mapping[str, Split]) -> Split:
-    """Return the test set that an extractor is measured on.
-
-    Args:
-        part: The extractor.
-        data: Test sets, taken by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping
-            from extractor pattern to test set.
-
-    Raises:
-        DataError: None fits, or more than one.
-    """
-    if isinstance(data, Mapping):
-        name = part.reference.split("@")[0]
-        hits = [split for pattern, split in data.items() if fnmatchcase(name, pattern)]
-    else:
-        hits = [split for split in data if family_of(split.name) == trained_on(part.manifest)]
-    if len(hits) != 1:
-        known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
-        raise DataError(
-            f"{part.reference} needs exactly one test set, {len(hits)} fit. It was trained on "
-            f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
-            "a mapping from extractor pattern to test set."
-        )
-    return hits[0]
-
-
-def trained_on(manifest: Manifest) -> str:
-    """Return the name of the data set that a component was trained on, empty where its manifest does not tell."""
-    trained: Any = manifest.training.get("data", {})
-    return family_of(str(trained.get("name", ""))) if isinstance(trained, Mapping) else ""
-
-
-def family_of(split: str) -> str:
-    """Return ``mnist`` for ``mnist/test``."""
-    return split.rsplit("/", 1)[0]
-
-
-def keep(
-    store: Store, extractors: Sequence[LoadedPart], heads: Sequence[LoadedPart], cells: Sequence[Cell]
-) -> bool:
-    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there.
-
-    A cell that was measured with adapters is kept under a key that names them, and so never read as one of the bare
-    pair. What was read as stale is kept already.
-
-    Returns:
-        Whether all could be kept.
-    """
-    functions = {part.reference: part.function for part in (*extractors, *heads)}
-    for cell in cells:
-        if cell.restricted is None or cell.grade == "stale":
-            continue
-        try:
-            store.evidence.keep(
-                functions[cell.extractor],
-                functions[cell.head],
-                **record(cell),
-                measured_as={"extractor": cell.extractor, "head": cell.head},
-            )
-        except (EnvironmentFailure, IntegrityError) as error:
-            warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
-            return False
-    return True
-
-
-def described(part: LoadedPart) -> Part:
-    """Return a loaded component as a row or column of a report."""
-    from compatkit.contracts.evidence import Part
-    from compatkit.reports.contracts import summary
-
-    return Part(part.reference, part.digest, part.function, part.kind, summary(part.manifest))
-
-
-def pinned(reference: Reference) -> str:
-    """Return ``name@version``; the digest of what has no version in this registry."""
-    return f"{reference.name}@{reference.version}" if reference.version else str(reference.digest)

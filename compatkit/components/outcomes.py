@@ -1,4 +1,4 @@
-"""What a policy said of a candidate: each partner with its figures, the matrix, and the numbers it may get."""
+"""The outcome of a policy for a candidate: each partner with its figures, the matrix, and the numbers it may get."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HEADINGS = ("extractor", "head", "bound", "least", "measured", "images", "")
 
 @attrs.frozen
 class Answer:
-    """How a candidate works with one released part.
+    """How a candidate performs with one released part.
 
     Attributes:
         partner: Reference of the released part.
@@ -62,7 +62,7 @@ class Answer:
 
 @attrs.frozen(repr=False)
 class Outcome(Shown):
-    """What a policy says of one candidate.
+    """The outcome of a policy for one candidate.
 
     Attributes:
         question: What was asked, and of what state of the registry.
@@ -105,7 +105,7 @@ class Outcome(Shown):
 
     @property
     def verdict(self) -> str:
-        """One line: what follows for the number."""
+        """One line: which version numbers are open to it."""
         if not self.answers:
             return f"nothing to measure: {self.question.reason}; it may be published as {self.allowed}"
         if self.passed:
@@ -129,11 +129,11 @@ class Outcome(Shown):
 
 
 def refusal(outcome: Outcome, remedy: str = "") -> str:
-    """Return why a candidate is refused, and what is open to it, in one paragraph.
+    """Return why a candidate is refused and what can be done, in one paragraph.
 
     Args:
         outcome: What the policy said.
-        remedy: What is open to it, where it is not a candidate for the next number.
+        remedy: What can be done, where it is no candidate for the next number.
     """
     question = outcome.question
     failed = [str(one) for one in outcome.answers if not one.passed]

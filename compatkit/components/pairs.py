@@ -1,23 +1,22 @@
-"""Pairs in a registry: which components patterns mean, what was measured of them, and the check of all pairs."""
+"""Check one pair or many of a registry, with what was measured of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import attrs
 
-from compatkit.contracts import evidence as cells
+from compatkit.components.loading import Parts
+from compatkit.contracts import evidence
 from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
 from compatkit.contracts.check import report_of
-from compatkit.contracts.contract import EXTRACTORS, HEADS
+from compatkit.contracts.contract import EXTRACTORS, HEADS, Kind
 from compatkit.contracts.evidence import ADAPTED, Cell
-from compatkit.contracts.manifest import Manifest, function_digest, trained_with
-from compatkit.errors import FormatError, NotFound
-from compatkit.evaluation.records import Cells, Damaged
-from compatkit.registry.names import Reference
-from compatkit.registry.resolving import is_pattern
+from compatkit.errors import FormatError
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.records import Cells
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
 
@@ -25,59 +24,57 @@ if TYPE_CHECKING:
     from compatkit.contracts.contract import Data
     from compatkit.contracts.report import Report
 
-Wanted = Sequence[str | Reference]
-Components = dict[str, Manifest]
-"""By pinned reference."""
+ANY_KIND = get_args(Kind)
+Pair = tuple[str, str]
+"""Extractor and head, as a check names them."""
 
 
-def check_pair(store: Store, extractor: Reference, head: Reference, *, data: Data | None = None) -> Report:
+def check_pair(store: Store, extractor: Component, head: Component, *, data: Data | None = None) -> Report:
     """Compare an extractor with a head, with what was measured of them.
 
     Args:
         store: Where they are.
-        extractor: With name, version and digest.
-        head: The same.
+        extractor: One component.
+        head: Another.
         data: As for ``check``.
 
     Raises:
         UsageError: The first is no extractor, or the second no head.
         DataError: As for ``check``.
-        IntegrityError: A manifest or statistics are damaged.
+        IntegrityError: Statistics of channels are damaged.
     """
-    names = str(extractor), str(head)
-    left, right = store.manifest(extractor), store.manifest(head)
-    lefts, rights = {names[0]: left}, {names[1]: right}
-    cells, channels = measured(store, lefts, rights).get(names, ()), _channels(store, lefts, rights)
-    own = names in _own(store, lefts, rights)
-    return report_of(left, right, names, data=data, evidence=cells, channels=channels, own=own)
+    pair, sides = _pair(extractor, head), ([extractor], [head])
+    return report_of(
+        extractor.manifest,
+        head.manifest,
+        pair,
+        data=data,
+        evidence=measured(store, *sides).get(pair, ()),
+        channels=_channels(store, *sides),
+        own=head.is_own(extractor),
+    )
 
 
-def check_pairs(store: Store, extractors: Wanted, heads: Wanted, *, data: Data | None = None) -> Verdicts:
-    """Compare every extractor with every head, with what was measured of them; reads each manifest once.
-
-    Args:
-        store: Where they are.
-        extractors: References and patterns; patterns pass over what is no extractor.
-        heads: The same; patterns pass over what is no head.
-        data: As for ``check``.
-
-    Raises:
-        NotFound: A reference points at nothing, or a pattern matches no extractor, or no head.
-        UsageError: A reference that is no pattern is no extractor, or no head.
-        DataError: As for ``check_all``.
-        IntegrityError: A manifest or statistics are damaged.
-    """
-    read: dict[str, Manifest] = {}
-    lefts = _chosen(store, extractors, EXTRACTORS, read)
-    rights = _chosen(store, heads, HEADS, read)
-    known, channels = measured(store, lefts, rights), _channels(store, lefts, rights)
-    own = _own(store, lefts, rights)
-    return check_all(lefts, rights, data=data, evidence=known, channels=channels, own=own)
+def check_pairs(
+    store: Store, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None
+) -> Verdicts:
+    """Compare every extractor with every head; see ``Registry.check_all``. Reads each manifest once."""
+    parts = Parts(store)
+    # one that is named and of another kind is refused by the check
+    lefts, rights = parts.choose(extractors, EXTRACTORS, ANY_KIND), parts.choose(heads, HEADS, ANY_KIND)
+    return check_all(
+        {str(one.resolved): one.manifest for one in lefts},
+        {str(one.resolved): one.manifest for one in rights},
+        data=data,
+        evidence=measured(store, lefts, rights),
+        channels=_channels(store, lefts, rights),
+        own=_own(lefts, rights),
+    )
 
 
 def measured(
-    store: Store, extractors: Mapping[str, Manifest], heads: Mapping[str, Manifest]
-) -> dict[tuple[str, str], list[Cell]]:
+    store: Store, extractors: Sequence[Component], heads: Sequence[Component]
+) -> dict[Pair, list[Cell]]:
     """Return what was measured of every pair, oldest first; stale where the metric has changed since.
 
     What was measured with adapters between is no evidence of the pair, and left out. So is a damaged result, with a
@@ -85,84 +82,55 @@ def measured(
 
     Args:
         store: Where they are.
-        extractors: By reference.
-        heads: By reference.
+        extractors: Rows.
+        heads: Columns.
 
     Returns:
-        Cells by references of extractor and head; nothing for pairs that were never measured.
+        Cells by pair; nothing for pairs that were never measured.
     """
-    lefts, rights = (_functions(side) for side in (extractors, heads))
-    found: dict[tuple[str, str], list[Cell]] = {}
-    made, damaged = Cells(), Damaged()
+    lefts, rights = _by_function(extractors), _by_function(heads)
+    found: dict[Pair, list[Cell]] = {}
+    cells = Cells()
     for result in store.evidence.kept(list(lefts), list(rights)):
-        first, second = lefts[result.extractor][0], rights[result.head][0]
+        pairs = list(product(lefts[result.extractor], rights[result.head]))
         try:
-            cell = made.of(result, first, second)
+            cell = cells.of(result, *pairs[0])
         except FormatError as error:
-            damaged.add(first, second, str(error))
+            cells.leave_out(*pairs[0], error)
             continue
         if ADAPTED in cell.settings:
             continue
-        for extractor in lefts[result.extractor]:
-            for head in rights[result.head]:
-                found.setdefault((extractor, head), []).append(_fresh_or_stale(cell))
-    damaged.warn(stacklevel=4)
+        if cell.settings["metric_version"] != evidence.METRIC_VERSION:
+            cell = attrs.evolve(cell, grade="stale")
+        for pair in pairs:
+            found.setdefault(pair, []).append(cell)
+    cells.warn(stacklevel=4)
     return found
 
 
-def _own(store: Store, extractors: Components, heads: Components) -> set[tuple[str, str]]:
+def _pair(extractor: Component, head: Component) -> Pair:
+    return str(extractor.resolved), str(head.resolved)
+
+
+def _own(extractors: Sequence[Component], heads: Sequence[Component]) -> set[Pair]:
     """Return the pairs whose head was cut or trained with an extractor that computes the same as this one."""
-    made_with: dict[str, list[str]] = {}
-    for reference, head in heads.items():
-        for one in trained_with(head):
-            made_with.setdefault(one, []).append(reference)
-    if not made_with:
-        return set()
-    lefts, found = _functions(extractors), set[tuple[str, str]]()
-    for one, own in made_with.items():
-        found.update(product(lefts.get(store.function_of(one) or "", ()), own))
-    return found
+    lefts = _by_function(extractors)
+    return {
+        (extractor, str(head.resolved))
+        for head in heads
+        for extractor in lefts.get(head.trained_function or "", ())
+    }
 
 
-def _functions(side: Mapping[str, Manifest]) -> dict[str, list[str]]:
-    """Return the references by function digest."""
+def _by_function(side: Sequence[Component]) -> dict[str, list[str]]:
+    """Return what a check calls components, by function digest."""
     found: dict[str, list[str]] = {}
-    for reference, manifest in side.items():
-        found.setdefault(function_digest(manifest), []).append(reference)
+    for one in side:
+        found.setdefault(one.function, []).append(str(one.resolved))
     return found
 
 
-def _fresh_or_stale(cell: Cell) -> Cell:
-    if cell.settings["metric_version"] == cells.METRIC_VERSION:
-        return cell
-    return attrs.evolve(cell, grade="stale")
-
-
-def _chosen(store: Store, wanted: Wanted, kinds: Sequence[str], read: dict[str, Manifest]) -> Components:
-    """Return the manifests of what is wanted; ``read`` keeps those that were read, by digest."""
-    chosen: Components = {}
-    for one in wanted:
-        references = [store.resolve(one)] if isinstance(one, Reference) else store.select(one)
-        pattern = isinstance(one, str) and is_pattern(one)
-        others: list[str] = []
-        for reference in references:
-            digest = str(reference.digest)
-            if digest not in read:
-                read[digest] = store.manifest(reference)
-            if pattern and read[digest].kind not in kinds:
-                others.append(read[digest].kind)
-            else:
-                chosen[str(reference)] = read[digest]
-        if len(others) == len(references):
-            raise NotFound(
-                f"{str(one)!r} matches {len(others)} components, none of kind {' or '.join(kinds)}: they are of kind "
-                f"{' and '.join(sorted(set(others)))}.",
-                subject=one,
-            )
-    return chosen
-
-
-def _channels(store: Store, lefts: Components, rights: Components) -> Blobs:
+def _channels(store: Store, lefts: Sequence[Component], rights: Sequence[Component]) -> Blobs:
     """Read the statistics of the channels, unless a whole side has none to compare them with."""
     sides = [_blobs(side) for side in (lefts, rights)]
     if not all(sides):
@@ -177,11 +145,11 @@ def _read(store: Store, blob: str, name: str) -> ChannelFigures:
         raise FormatError(f"{name}: {error}", subject=name) from error
 
 
-def _blobs(components: Components) -> dict[str, str]:
+def _blobs(side: Sequence[Component]) -> dict[str, str]:
     """Return the digests of the statistics of the channels, each with a component that names it."""
     return {
-        one.per_channel["blob"]: name
-        for name, manifest in components.items()
-        for one in manifest.contract.statistical.features or ()
+        one.per_channel["blob"]: str(part.resolved)
+        for part in side
+        for one in part.manifest.contract.statistical.features or ()
         if one.per_channel is not None
     }

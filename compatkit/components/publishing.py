@@ -1,240 +1,278 @@
-"""From a finished run to manifests: everything a component promises, derived from its module and its run."""
+"""Publish what was trained, put together or made elsewhere: every policy is answered before a version is linked."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
-import torch
-from torch import Tensor, nn
 
-from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
-from compatkit.components.proofs import normalisation_of, probe_of
-from compatkit.contracts.contract import (
-    Anchor,
-    Blueprint,
-    Contract,
-    Data,
-    Kind,
-    Protocol,
-    Statistical,
-    Structural,
-)
-from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
-from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.components.bridges.keeping import publish as publish_bridge
+from compatkit.components.bridges.ladder import Bridge
+from compatkit.components.deciding import CANDIDATE, Decider
+from compatkit.components.domains import Adapted
+from compatkit.components.drafts import drafts, training_facts
+from compatkit.components.images import Given
+from compatkit.components.loading import with_module
+from compatkit.components.outcomes import Outcome, refusal
+from compatkit.components.recombinations import publish_recombination
+from compatkit.components.registering import register
+from compatkit.components.stitching import publish_adapter
+from compatkit.components.verification import remember_proof
+from compatkit.contracts.arguments import named
+from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.codec import dumps
+from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
+from compatkit.errors import PolicyBroken, UsageError
+from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.component import Component, pinned
+from compatkit.evaluation.conditions import Progress
+from compatkit.evaluation.recombination import Recombination
+from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorfile import check_finite
 from compatkit.training.fit import Fit
 from compatkit.training.state import AuxiliaryHead, TaskState
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-@attrs.frozen(eq=False)
-class Draft:
-    """A component that is ready to be stored: all but the payload and the parents.
+
+def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
+    """Publish by type; see ``Registry.publish``."""
+    ways = Publish(store)
+    known: Mapping[type, Callable[..., Any]] = {
+        Fit: ways.fit,
+        Adapted: ways.adapted,
+        Recombination: ways.recombination,
+        Adapter: ways.adapter,
+        Bridge: ways.bridge,
+        Manifest: ways.manifest,
+    }
+    for kind, way in known.items():
+        if isinstance(what, kind):
+            return way(what, *name, **settings)
+    raise UsageError(
+        "Only what Trainer.fit, adapt, recombine or bridge returned, an adapter or a manifest is published, "
+        f"got {what!r:.80}.",
+        subject=what,
+    )
+
+
+@named
+@attrs.frozen
+class Publish:
+    """How each type is published, and which settings it takes.
 
     Attributes:
-        key: Name below the prefix: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
-        parent: Key of the extractor that a head was trained with; None where that stayed as it was, a component.
-        blobs: Bytes that the contract names, to be put before it.
-        tags: What it is found by; tags that somebody gives win.
+        store: Where components go.
     """
 
-    key: str
-    kind: Kind
-    title: str
-    blueprint: Blueprint
-    module: nn.Module
-    contract: Contract
-    parent: str | None = None
-    blobs: tuple[bytes, ...] = ()
-    tags: Mapping[str, str] = attrs.field(factory=dict)
+    store: Store
 
-    @property
-    def parameters(self) -> int:
-        """Count of parameters, buffers not included."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
+    def fit(
+        self,
+        fit: Fit,
+        *,
+        prefix: str,
+        version: str | None = None,
+        major: bool = False,
+        about: About | None = None,
+        data: Given = (),
+        progress: Progress | None = None,
+        dry_run: bool = False,
+    ) -> dict[str, str] | dict[str, Outcome]:
+        """Publish the parts of a fit below ``prefix``."""
+        parts = FitParts.of(self.store, fit, lambda key: f"{prefix}/{key}", about or About())
+        answered = parts.answered(version, major, (*data, *parts.images), progress)
+        if dry_run:
+            return {key: outcome for key, (_, outcome) in answered.items()}
+        return parts.publish(answered, version, major)
 
-    def put(self, store: Store) -> Payload:
-        """Put the weights, and what else the contract names, into a registry."""
-        for blob in self.blobs:
-            store.put_blob(blob)
-        return store.put_state(self.module.state_dict(), parameters=self.parameters)
+    def adapted(
+        self,
+        adapted: Adapted,
+        name: str,
+        *,
+        version: str | None = None,
+        major: bool = False,
+        about: About | None = None,
+        data: Given = (),
+        progress: Progress | None = None,
+    ) -> str:
+        """Publish an adapted extractor; its head is the source's, as it was."""
+        parts = FitParts.of(self.store, adapted.fit, lambda key: name, about or About())
+        answered = parts.answered(version, major, (*data, *parts.images), progress)
+        (reference,) = parts.publish(answered, version, major).values()
+        return reference
+
+    def recombination(
+        self,
+        recombination: Recombination,
+        name: str,
+        *,
+        version: str | None = None,
+        about: About | None = None,
+    ) -> str:
+        """Publish a recombination, which pins its parts by digest."""
+        return pinned(publish_recombination(self.store, name, recombination, version=version, about=about))
+
+    def adapter(
+        self, adapter: Adapter, name: str, *, version: str | None = None, about: About | None = None
+    ) -> str:
+        """Publish an adapter."""
+        check_name(name)
+        return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
+
+    def bridge(
+        self, bridge: Bridge, name: str, *, rung: str | None = None, about: About | None = None
+    ) -> dict[str, str]:
+        """Publish the adapter or the refitted head of a bridge, and the recombination that pins all parts."""
+        check_name(name)
+        kept = publish_bridge(self.store, name, bridge, rung, about)
+        return {what: pinned(one) for what, one in kept.items()}
 
     def manifest(
-        self, payload: Payload, training: Mapping[str, Any], parents: tuple[Parent, ...], about: About
-    ) -> Manifest:
-        """Return the manifest once the payload is stored and the parents are known."""
-        return Manifest(
-            kind=self.kind,
-            about=attrs.evolve(about, title=about.title or self.title, tags={**self.tags, **about.tags}),
-            blueprint=self.blueprint,
-            payload=payload,
-            contract=self.contract,
-            training=training,
-            parents=parents,
+        self,
+        manifest: Manifest,
+        name: str,
+        *,
+        state: Mapping[str, Tensor],
+        version: str | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+    ) -> str:
+        """Publish a component that was not trained here, once its contract is proved by its module."""
+        check_name(name)
+        reference = register(
+            self.store, name, manifest, state, version=version, major=major, data=data, progress=progress
         )
+        return pinned(reference)
 
 
-def drafts(fit: Fit) -> Iterator[Draft]:
-    """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
+Answered = Mapping[str, tuple[Decider, Outcome]]
 
-    What is as it was is left out: the head of a task without labels, a frozen extractor; and a head that never ran.
 
-    Raises:
-        CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
-            other outputs than they do, or random ones.
-        IntegrityError: Weights or features are not finite.
+@attrs.frozen(eq=False)
+class FitParts:
+    """The parts of one fit on their way into a registry; their blobs are put, and nothing names them yet.
+
+    Attributes:
+        store: Where they go.
+        parts: Extractors, then shared auxiliary heads, then heads, by key, such as ``"mnist.extractor"``.
+        released: Of a head that was frozen in the fit: where it is released already.
+        images: Of the fit, for policies that are decided on them.
     """
-    for draft in _drafts(fit):
-        check_rebuilt(draft.key, draft.module, draft.blueprint, draft.contract)
-        yield draft
+
+    store: Store
+    parts: Mapping[str, Component]
+    released: Mapping[str, Reference]
+    images: Given
+
+    @classmethod
+    def of(cls, store: Store, fit: Fit, called: Callable[[str], str], about: About) -> FitParts:
+        """Derive and prove all parts of a fit, and put their blobs.
+
+        Args:
+            store: Where they go.
+            fit: From ``Trainer.fit``.
+            called: Gives the name of a part by its key.
+            about: Of each part.
+        """
+        check_name(called("x"))
+        made = list(drafts(fit))
+        run = store.put_blob(dumps(fit.run))
+        parts: dict[str, Component] = {}
+        released: dict[str, Reference] = {}
+        for draft in made:
+            key, payload, name = draft.key, draft.put(store), called(draft.key)
+            task, head = _trained(fit, key)
+            parents = _origins(fit, draft.kind, task)
+            if draft.parent is not None:
+                parents = (Parent("trained_with", parts[draft.parent].digest), *parents)
+            elif task is not None and task.freezes_extractor and task.task.extractor is not None:
+                parents = (Parent("trained_with", task.task.extractor.digest), *parents)
+            manifest = draft.manifest(payload, training_facts(fit, run, task, head), parents, about)
+            place = Reference(name, digest=digest_of(to_bytes(manifest)))
+            parts[key] = with_module(store, place, manifest, draft.module, reference=f"{name}@{CANDIDATE}")
+            if (there := _released(store, fit, name, payload)) is not None:
+                released[key] = there
+        for state in fit.tasks.values():
+            if (source := state.task.data.source) is not None:
+                store.memory.found(state.task.data.train.digest, attrs.asdict(source))
+        sets = [state.task.data for state in fit.tasks.values()]
+        return cls(store, parts, released, [split for one in sets for split in (one.test, one.train)])
+
+    def answered(self, version: str | None, major: bool, given: Given, progress: Progress | None) -> Answered:
+        """Answer what policies ask of each part, as if all were published now; links nothing, keeps the figures.
+
+        Raises:
+            PolicyDataMissing: The images that decide are not at hand.
+        """
+        kin = {one.digest: one for one in self.parts.values()}
+        answered: dict[str, tuple[Decider, Outcome]] = {}
+        for key, part in self.parts.items():
+            if key not in self.released and not self._is_there(part, version):
+                question = self.store.asks(part.name, part.manifest, version=version, major=major)
+                decider = Decider(self.store, part, given, kin, version, progress)
+                answered[key] = decider, decider.answer(question)
+        return answered
+
+    def publish(self, answered: Answered, version: str | None, major: bool) -> dict[str, str]:
+        """Publish all parts, unless a policy forbids one of them; return their pinned references.
+
+        Raises:
+            PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
+        """
+        broken = [outcome for _, outcome in answered.values() if not outcome.passed]
+        if broken:
+            others = [one.question.name for one in broken[1:]]
+            more = f" So do {', '.join(others)}." if others else ""
+            raise PolicyBroken(f"{refusal(broken[0])}{more} Nothing was published.", subject=broken[0])
+        published: dict[str, str] = {}
+        for key, part in self.parts.items():
+            reference = self.released.get(key)
+            if reference is None:
+                decide = answered[key][0] if key in answered else None
+                reference = self.store.publish(
+                    part.name, part.manifest, version=version, major=major, decide=decide
+                )
+                remember_proof(self.store, part.manifest, reference.digest)
+            published[key] = pinned(reference)
+        return published
+
+    def _is_there(self, part: Component, version: str | None) -> bool:
+        """Tell whether an earlier call published this part: a group is completed by the same call."""
+        references = self.store.references
+        latest = references.latest(part.name) if version is None else Version.parse(version)
+        return latest is not None and references.digest(part.name, latest) == part.digest
 
 
-def _drafts(fit: Fit) -> Iterator[Draft]:
-    shapes: dict[str, Structural] = {}
-    moments: dict[str, tuple[Moments, ...]] = {}
-    for state in fit.tasks.values():
-        extractor, head = _on_cpu(state.extractor), _on_cpu(state.head)
-        _prove(state, extractor, head)
-        shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
-        moments[state.name] = seen = feature_moments(
-            state.extractor, shape.outputs, state.task.data.train, state.data
-        )
-        if not state.freezes_extractor:
-            yield _extractor(state, extractor, shape, seen)
-    for auxiliary in fit.auxiliary.values():
-        if auxiliary.origin is None:
-            yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
-    for state in (one for one in fit.tasks.values() if one.runs_head):
-        head, seen = _on_cpu(state.head), moments[state.name]
-        shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
-        yield Draft(
-            f"{state.name}.head",
-            "head",
-            f"{state.head_blueprint.model} after {state.head_blueprint.split}, trained on {state.task.data.name}",
-            state.head_blueprint,
-            head,
-            contract_of(head, state.head_blueprint, shape, state.data, state.anchors, seen),
-            parent=None if state.freezes_extractor else f"{state.name}.extractor",
-            blobs=blobs_of(seen),
-            tags=_tags(state),
-        )
+def _trained(fit: Fit, key: str) -> tuple[TaskState | None, AuxiliaryHead | None]:
+    """Return the task that a part was trained for, or the shared head that it is."""
+    task, _, name = key.rpartition(".")
+    return fit.tasks.get(task), fit.auxiliary.get(name) if task == "shared" else None
 
 
-def _tags(state: TaskState) -> dict[str, str]:
-    return {"backbone": state.head_blueprint.model, "dataset": state.task.data.name}
+def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
+    """Return the component that a part started from and, where that is all it learnt from, the frozen heads."""
+    if task is None:
+        return ()
+    start = task.task.extractor if kind == "extractor" else task.task.head
+    found = [] if start is None else [Parent("initialised_from", start.digest)]
+    if not task.supervised:
+        heads = (one.origin for one in fit.auxiliary.values())
+        found += [Parent("adapted_against", one) for one in heads if one is not None]
+    return tuple(found)
 
 
-def _extractor(state: TaskState, module: nn.Module, shape: Structural, seen: tuple[Moments, ...]) -> Draft:
-    blueprint, data = state.extractor_blueprint, attrs.evolve(state.data, labels=None)
-    return Draft(
-        f"{state.name}.extractor",
-        "extractor",
-        f"{state.task.backbone} up to {state.task.split}, {_learnt(state)} {state.task.data.name}",
-        blueprint,
-        module,
-        contract_of(module, blueprint, shape, data, state.anchors, seen),
-        blobs=blobs_of(seen),
-        tags={**_tags(state), "backbone": blueprint.model},
-    )
-
-
-def contract_of(
-    module: nn.Module,
-    blueprint: Blueprint,
-    shape: Structural,
-    data: Data,
-    anchors: Sequence[Anchor] = (),
-    moments: Sequence[Moments] = (),
-) -> Contract:
-    """Return the contract of a part: ports and figures as given, protocol and probe from the module.
-
-    Args:
-        module: The part, with its weights, on the CPU.
-        blueprint: Says at which image size it was traced.
-        shape: Its ports.
-        data: Preprocessing and labels.
-        anchors: What it was trained against.
-        moments: Of its features, one for each feature port; empty where they were not measured.
-    """
-    protocol = Protocol(normalisation_of(module), tuple(anchors))
-    features = tuple(one.statistics() for one in moments) or None
-    return Contract(shape, data, protocol, Statistical(features, probe_of(module, shape, blueprint)))
-
-
-def blobs_of(moments: Sequence[Moments]) -> tuple[bytes, ...]:
-    """Return the bytes that the figures of these moments name."""
-    return tuple(one.blob for one in moments if one.blob is not None)
-
-
-def training_facts(
-    fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
-) -> dict[str, Any]:
-    """Return the ``training`` part of a manifest; ``state`` is None for what several tasks share, such as ``head``."""
-    trainer = fit.run["trainer"]
-    names = [state.name] if state is not None else list(fit.tasks)
-    data = [dict(task["data"]) for task in fit.run["tasks"] if task["name"] in names]
-    return {
-        "run": {"blob": run.blob, "bytes": run.bytes},
-        "seed": trainer["seed"],
-        "steps": trainer["steps"],
-        "data": data[0] if len(data) == 1 else data,
-        "plugins": list(fit.run["plugins"]),
-        "initial": sorted({fit.tasks[name].initial for name in names}),
-        "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
-        **({"plugin": head.plugin} if head is not None and head.plugin else {}),
-        "environment": dict(fit.run["environment"]),
-        **{key: fit.run[key] for key in ("stopped", "weights", "pretraining") if key in fit.run},
-    }
-
-
-def _auxiliary(
-    head: AuxiliaryHead,
-    task: TaskState,
-    shapes: Mapping[str, Structural],
-    moments: Mapping[str, tuple[Moments, ...]],
-) -> Draft:
-    """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
-    module = _on_cpu(head.module)
-    check_finite(module.state_dict(), f"shared.{head.name}")
-    data = attrs.evolve(task.data, labels=head.labels)
-    seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
-    shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
-    anchors = [Anchor("auxiliary_head", head.digest, head.name, head.labels)]
-    return Draft(
-        f"shared.{head.name}",
-        "auxiliary_head",
-        f"Shared auxiliary head {head.name}",
-        head.blueprint,
-        module,
-        contract_of(module, head.blueprint, shape, data, anchors, seen),
-        blobs=blobs_of(seen),
-    )
-
-
-def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
-    for side, module in (("extractor", extractor), ("head", head)):
-        check_finite(module.state_dict(), f"{state.name}.{side}")
-    if not _is_one_network(state):
-        return
-    whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
-    trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
-    whole.load_state_dict(trained, strict=True)
-    prove(whole, extractor, head, state.data.size, len(state.data.mean))
-
-
-def _learnt(state: TaskState) -> str:
-    return "trained on" if state.supervised else "adapted to"
-
-
-def _is_one_network(state: TaskState) -> bool:
-    """Tell whether both parts are cut from one network; parts that were started from may be of two."""
-    return attrs.evolve(state.extractor_blueprint, side="head") == state.head_blueprint
-
-
-def _on_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy on the CPU: publishing leaves the fit as it is."""
-    return copy.deepcopy(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:
+    """Return the release of a head that was frozen in this fit: it is the same part, not a new one."""
+    head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
+    if head is None or not head.frozen or name not in store.names(name):
+        return None
+    for version in reversed(store.versions(name)):
+        release = store.resolve(Reference(name, version))
+        if store.manifest(release).payload.tensors == payload.tensors:
+            return release
+    return None

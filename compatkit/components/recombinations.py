@@ -1,24 +1,36 @@
-"""Recombinations as components: pinned by the digests of their parts, proved when published, verified when loaded."""
+"""Recombinations as components: pinned by the digests of their parts, proved when published, verified when loaded.
+
+The network is put together from its parts each time; stored is what they lack: estimated statistics, and weights of
+adapters that are no components.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 
-from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Facts, Pin, composition
-from compatkit.components.loading import check_signature, check_version, pinned
-from compatkit.components.proofs import probe_of, proof_of, remember_proof
-from compatkit.components.reassembly import SHOWN, Reassembly
-from compatkit.components.verification import verify as hold_against
+from compatkit.adapters.stitching.layers import build_adapter
+from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Origin, Pin
+from compatkit.components.loading import Parts, check_signature, check_version, load
+from compatkit.components.pairs import check_pair
+from compatkit.components.stitching import adapter_of
+from compatkit.components.verification import hold_against, probe_of, prove_once, remember_proof
 from compatkit.contracts.batchnorm import estimates
-from compatkit.contracts.manifest import About, Edge, Manifest, Payload
-from compatkit.errors import IntegrityError, UsageError
-from compatkit.evaluation.recombination import Recombination
+from compatkit.contracts.check import Report, check
+from compatkit.contracts.codec import unstructure
+from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint
+from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
+from compatkit.contracts.stitch import after
+from compatkit.errors import CutError, IntegrityError, UsageError
+from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.component import Component, pinned
+from compatkit.evaluation.recombination import Estimate, Recombination
 from compatkit.registry.blobs import Verify
-from compatkit.registry.names import Reference, check_name
+from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 from compatkit.registry.versions.diff import differing
@@ -27,8 +39,16 @@ from compatkit.registry.weights.tensorfile import check_finite, state_digest
 if TYPE_CHECKING:
     from torch import Tensor
 
+KINDS = {EXTRACTOR: EXTRACTORS, ADAPTER: ("adapter",), HEAD: HEADS}
+"""Kinds that a part of each relation may have."""
 UNSTORED = Edge(f"sha256:{'0' * 64}", 0)
-"""Stands for a payload that is not stored yet."""
+"""Placeholder for a payload that is not stored yet."""
+SHOWN = 3
+"""Names of tensors that a message lists."""
+
+
+class WithdrawnWarning(UserWarning):
+    """A part of a recombination was withdrawn since; it is loaded all the same, by its digest."""
 
 
 def publish_recombination(
@@ -47,7 +67,7 @@ def publish_recombination(
     recorded = {**manifest.training, **(training or {})}
     manifest = attrs.evolve(manifest, payload=payload, training=recorded)
     reference = store.publish(name, manifest, version=version)
-    remember_proof(store, manifest, reference, _builders(again))
+    remember_proof(store, manifest, reference.digest, _builders(again))
     return reference
 
 
@@ -66,10 +86,10 @@ def drafted(
         IntegrityError: A part is not in this registry, the module was changed since it was put together, or its
             statistics are not finite.
     """
-    made, own = _composition(recombination), own_state(recombination)
+    made, own = Composition.of(recombination), own_state(recombination)
     check_finite(own, whose)
     adapters = recombination.contract.adapters
-    again = Reassembly(store, whose, made).put_together(adapters, own, recombination.estimated)
+    again = put_together(store, whose, made, adapters, own, recombination.estimated)
     _check_unchanged(whose, recombination, again)
     manifest = _manifest(again, made, own, about or About())
     hold_against(manifest, again, thorough=False, whose=whose)
@@ -77,35 +97,25 @@ def drafted(
 
 
 def load_recombination(
-    store: Store, reference: str | Reference, *, verify: Verify = "auto", require_signature: Trust = False
+    store: Store, resolved: Reference, *, verify: Verify = "auto", require_signature: Trust = False
 ) -> Recombination:
     """Load a published recombination; see ``Registry.load``."""
-    resolved = store.resolve(reference)
     check_signature(store, resolved, require_signature, verify)
     check_version(store, resolved, verify)
     manifest, whose = store.manifest(resolved), pinned(resolved)
-    if manifest.kind != "recombination":
-        raise UsageError(
-            f"{whose} is of kind {manifest.kind}, where a recombination is expected. Load it with build, or put it "
-            "together with another part by recombine.",
-            subject=whose,
-        )
-    made = composition(manifest, whose)
+    made = Composition.read(manifest, whose)
     with named(whose):
         state = store.load_state(manifest, verify=verify)
     estimated = manifest.training.get("statistics", {})
-    found = Reassembly(store, whose, made, verify).put_together(manifest.contract.adapters, state, estimated)
+    adapters = manifest.contract.adapters
+    found = put_together(store, whose, made, adapters, state, estimated, verify)
     _check_stated(whose, manifest, found, made)
-    fact = proof_of(manifest, str(resolved.digest), _builders(found))
-    run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
-    hold_against(manifest, found, thorough=False, run=run, whose=whose)
-    if run and fact is not None:
-        store.memory.prove(fact)
+    prove_once(store, manifest, resolved.digest, found, verify=verify, whose=whose, builders=_builders(found))
     return found
 
 
 def own_state(recombination: Recombination) -> dict[str, Tensor]:
-    """Return what the parts lack: estimated statistics, and weights of adapters that are no components."""
+    """Return what the parts do not hold: estimated statistics, and weights of adapters that are no components."""
     state = recombination.statistics if estimates(recombination.normalisation) else {}
     for place, one in enumerate(recombination.inserted):
         if one.digest is None:
@@ -113,42 +123,31 @@ def own_state(recombination: Recombination) -> dict[str, Tensor]:
     return {name: value.detach().to("cpu") for name, value in state.items()}
 
 
-def _composition(recombination: Recombination) -> Composition:
-    left, right = recombination.sources
-    adapters = recombination.inserted
-    return Composition(
-        recombination.normalisation,
-        Pin(EXTRACTOR, left.digest, left.function),
-        Pin(HEAD, right.digest, right.function),
-        {
-            place: Pin(ADAPTER, one.digest, one.function)
-            for place, one in enumerate(adapters)
-            if one.digest is not None
-        },
-        tuple(Facts(one.parents, one.training) if one.digest is None else None for one in adapters),
-    )
-
-
 def _manifest(made: Recombination, of: Composition, own: dict[str, Tensor], about: About) -> Manifest:
-    left, right = made.sources
+    left, right = (one.manifest for one in made.sources)
     blueprint = of.blueprint(left.blueprint, right.blueprint)
     probe = probe_of(made, made.contract.structural, blueprint)
     statistical = attrs.evolve(made.contract.statistical, probe=probe)
-    title = " + ".join(dict.fromkeys(filter(None, (left.title, right.title))))
+    title = " + ".join(dict.fromkeys(filter(None, (left.about.title, right.about.title))))
     parameters = sum(one.numel() for one in made.parameters())
+    training: dict[str, Any] = {}
+    if any(of.origins):
+        training["adapters"] = [None if one is None else unstructure(one) for one in of.origins]
+    if made.estimated:
+        training["statistics"] = made.estimated
     return Manifest(
         kind="recombination",
         about=attrs.evolve(about, title=about.title or title),
         blueprint=blueprint,
         payload=Payload(UNSTORED, state_digest(own), len(own), parameters),
         contract=attrs.evolve(made.contract, statistical=statistical),
-        training=of.training | ({"statistics": made.estimated} if made.estimated else {}),
-        parents=of.parents,
+        training=training,
+        parents=tuple(Parent(one.relation, one.digest) for one in of.pins),
     )
 
 
 def _builders(made: Recombination) -> tuple[str, ...]:
-    return tuple(one.blueprint.builder for one in made.sources)
+    return tuple(one.manifest.blueprint.builder for one in made.sources)
 
 
 def _check_unchanged(name: str, given: Recombination, again: Recombination) -> None:
@@ -183,12 +182,10 @@ def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Co
     Raises:
         IntegrityError: Says where they differ.
     """
-    left, right = found.sources
+    left, right = (one.manifest.blueprint for one in found.sources)
     follows: dict[str, Any] = {
         "contract": attrs.evolve(found.contract, statistical=manifest.contract.statistical),
-        "blueprint": attrs.evolve(
-            made.blueprint(left.blueprint, right.blueprint), library=manifest.blueprint.library
-        ),
+        "blueprint": attrs.evolve(made.blueprint(left, right), library=manifest.blueprint.library),
     }
     wrong = [
         place
@@ -202,3 +199,129 @@ def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Co
             "and publish it anew.",
             subject=wrong,
         )
+
+
+def put_together(
+    store: Store,
+    whose: str,
+    made: Composition,
+    blueprints: Sequence[Blueprint],
+    state: Mapping[str, Tensor],
+    estimated: Mapping[str, Any],
+    verify: Verify = "auto",
+) -> Recombination:
+    """Put a recombination together from its parts, each found by its digest and compared with its pin.
+
+    Args:
+        store: Holds the parts.
+        whose: Named in messages and warnings.
+        made: What it is made of.
+        blueprints: Of all adapters, in order.
+        state: Tensors that cannot be had from the parts, and no others.
+        estimated: What the estimated statistics came from.
+        verify: As for loading any component.
+
+    Raises:
+        IntegrityError: A part is missing or damaged, of another kind or function than stated, or the tensors are
+            not those that the parts lack.
+        IncompatibleError: The parts cannot be wired; carries the report.
+    """
+    left, *between, right = (_part(store, whose, pin, verify) for pin in made.pins)
+    report, policy = _report(store, left, right), made.policy
+    try:
+        pinned_ones = dict(zip(made.places, between, strict=True))
+        adapters, taken = _adapters(left, blueprints, pinned_ones, made.origins, state)
+        statistics = {name: one for name, one in state.items() if name not in taken}
+        estimate = Estimate(statistics, estimated) if estimates(policy) else None
+        if statistics and estimate is None:
+            raise UsageError(f"nothing takes the tensors {', '.join(sorted(statistics)[:SHOWN])}.")
+        return Recombination.of(
+            left, right, report, normalisation=policy, statistics=estimate, adapters=adapters
+        )
+    except (CutError, UsageError, LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise IntegrityError(f"{whose} cannot be put together: {error}", subject=whose) from error
+
+
+def _part(store: Store, whose: str, pin: Pin, verify: Verify) -> Component:
+    """Load a part by its digest.
+
+    Raises:
+        IntegrityError: It is missing, damaged, or of another kind or function than its pin.
+    """
+    place = _reference(store, whose, pin)
+    try:
+        found = Parts(store).component(place)
+        wrong = ""
+        if found.kind not in KINDS[pin.relation]:
+            wrong = f"of kind {found.kind}, where {' or '.join(KINDS[pin.relation])} is expected"
+        elif found.function != pin.function:
+            wrong = f"the function {found.function}, where {pin.function} is stated"
+        if not wrong:
+            # admitted: the whole is signed, or not
+            return load(store, place, verify=verify, admitted=True)
+    except IntegrityError as error:
+        raise type(error)(
+            f"{whose}: its {pin.relation} {pinned(place)} cannot be loaded: {error} A recombination needs all of its "
+            "parts: import it again from a registry that holds them.",
+            subject=error.subject,
+        ) from error
+    raise IntegrityError(f"{whose}: its {pin.relation} {found.reference} is {wrong}.", subject=pin.digest)
+
+
+def _reference(store: Store, whose: str, pin: Pin) -> Reference:
+    """Return a part's name and version where it has one here, the latest if several; warn of a withdrawn one."""
+    found = store.index.search(digest=pin.digest, withdrawn=True)
+    alive = [one for one in found if not one.withdrawn]
+    if not found:
+        return Reference(whose.partition("@")[0], digest=pin.digest)
+    chosen = (alive or found)[-1]
+    if not alive:
+        tombstone = store.tombstone(chosen.name, chosen.version)
+        why = f": {tombstone.reason}" if tombstone is not None else ""
+        warnings.warn(
+            f"{whose}: its {pin.relation} {chosen} was withdrawn{why}. It is used all the same, by its digest; put the "
+            "recombination together anew without it where you can.",
+            WithdrawnWarning,
+            stacklevel=6,
+        )
+    return Reference(chosen.name, Version.parse(chosen.version), digest=pin.digest)
+
+
+def _report(store: Store, left: Component, right: Component) -> Report:
+    """Return what a check says of the two today; without what was measured, where one has no name here."""
+    if left.resolved.version is not None and right.resolved.version is not None:
+        return check_pair(store, left, right)
+    report = check(left.manifest, right.manifest, own=right.is_own(left))
+    return attrs.evolve(report, extractor=left.reference, head=right.reference)
+
+
+def _adapters(
+    extractor: Component,
+    blueprints: Sequence[Blueprint],
+    pinned_ones: Mapping[int, Component],
+    origins: Sequence[Origin | None],
+    state: Mapping[str, Tensor],
+) -> tuple[list[Adapter], set[str]]:
+    """Return the adapters, and the names of the tensors that those took which are no components.
+
+    Raises:
+        UsageError: A pinned adapter is another one than the contract states.
+    """
+    ports = extractor.manifest.contract.structural.outputs
+    data = attrs.evolve(extractor.manifest.contract.data, labels=None)
+    made: list[Adapter] = []
+    taken: set[str] = set()
+    for place, blueprint in enumerate(blueprints):
+        gives = after(ports, blueprint)
+        if place in pinned_ones:
+            made.append(adapter_of(pinned_ones[place]))
+            if made[-1].blueprint != blueprint:
+                raise UsageError(f"its contract states another adapter than {made[-1].reference}.")
+        else:
+            prefix, known = f"adapters.{place}.", origins[place] or Origin()
+            own = {name[len(prefix) :]: one for name, one in state.items() if name.startswith(prefix)}
+            taken |= {prefix + name for name in own}
+            module = build_adapter(blueprint, own)
+            made.append(Adapter(blueprint, module, ports, gives, data, known.parents, known.training))
+        ports = gives
+    return made, taken

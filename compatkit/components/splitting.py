@@ -1,82 +1,35 @@
-"""Cut a model that was not trained here into parts with contracts, and keep them if asked."""
+"""Split a model that was not trained here into parts with contracts, and publish them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.adapters.blueprints import InputSpec, build_pair, check_rebuilt, plan, prove, structural
-from compatkit.components.promises import publish
-from compatkit.components.proofs import remember_proof
-from compatkit.components.publishing import Draft, blobs_of, contract_of
-from compatkit.contracts.codec import unstructure
-from compatkit.contracts.contract import Blueprint, Contract, Data, Label
+from compatkit.components.drafts import Draft
+from compatkit.components.registering import publish_proved
+from compatkit.contracts.contract import Blueprint, Data, Kind, Label, Structural
 from compatkit.contracts.contract_rules import check_labels
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import About, Parent
 from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
+from compatkit.evaluation.component import pinned
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
 from compatkit.registry.names import check_name
-from compatkit.reports.contracts import port
+from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from compatkit.data.dataset import Split
-    from compatkit.registry.store import Store
 
 
 LARGEST_CROP = 4
 """Share of an image that is kept: beyond 1 the border would be made up; no contract states more than this."""
-
-
-class Holder(Protocol):
-    """What parts are published in: a registry."""
-
-    @property
-    def store(self) -> Store:
-        """Its files."""
-        ...
-
-
-@attrs.frozen(eq=False)
-class SplitPart:
-    """One side of a cut model.
-
-    Attributes:
-        blobs: Bytes that the contract names.
-    """
-
-    blueprint: Blueprint
-    module: nn.Module
-    contract: Contract
-    blobs: tuple[bytes, ...] = ()
-
-    @property
-    def parameters(self) -> int:
-        """Count of parameters, buffers not included."""
-        return sum(parameter.numel() for parameter in self.module.parameters())
-
-    def describe(self) -> dict[str, str]:
-        """Return label and text for people."""
-        return {
-            "takes": "; ".join(port(one) for one in self.contract.structural.inputs),
-            "gives": "; ".join(port(one) for one in self.contract.structural.outputs),
-            "parameters": f"{self.parameters:,}",
-            "built by": f"{self.blueprint.library}, {self.blueprint.model}, {self.blueprint.approach}",
-        }
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values for programs, written as in a manifest."""
-        return {
-            "parameters": self.parameters,
-            "blueprint": unstructure(self.blueprint),
-            "contract": unstructure(self.contract),
-        }
 
 
 def split(
@@ -93,7 +46,7 @@ def split(
     samples: int = SAMPLES,
     weights: Mapping[str, Tensor] | None = None,
     images: Mapping[str, Any] | None = None,
-) -> dict[str, SplitPart]:
+) -> dict[str, Draft]:
     """Cut ``model`` at ``point``, prove that the parts reproduce it bitwise, and derive their contracts.
 
     Args:
@@ -101,7 +54,7 @@ def split(
         point: A module path, or ``"forward_features"``.
         kwargs: JSON values for the builder.
         size: Height and width of the images; None takes the model's own.
-        builder: Who builds the model.
+        builder: Builder of the model.
         pretrained: Take the library's own weights, not random ones.
         seed: Of the random weights.
         labels: Class names in the order of the outputs; a model does not tell them.
@@ -109,7 +62,7 @@ def split(
             on, or like them. None leaves it out.
         samples: Largest count of images that are measured.
         weights: All tensors of the network, in place of random ones.
-        images: What is known better than the model's own configuration: ``mean`` and ``std`` on the scale 0 to 1, a
+        images: Facts that override the model's own configuration: ``mean`` and ``std`` on the scale 0 to 1, a
             number a channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
@@ -141,21 +94,29 @@ def split(
             f"{model} has {classes} outputs; {len(labels)} labels were given, one for each is needed."
         )
     seen = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
-    parts = {
-        side: SplitPart(
-            blueprint, module, contract_of(module, blueprint, ports, described, moments=seen), blobs_of(seen)
+    sides: tuple[tuple[Kind, str, Blueprint, nn.Module, Structural, Data], ...] = (
+        ("extractor", "up to", planned.extractor, extractor, left, taken),
+        ("head", "after", planned.head, head, right, attrs.evolve(taken, labels=named)),
+    )
+    parts: dict[str, Draft] = {
+        side: Draft.of(
+            side,
+            blueprint,
+            module,
+            ports,
+            described,
+            moments=seen,
+            title=f"{blueprint.model} {way} {blueprint.split}",
+            tags={"backbone": blueprint.model},
         )
-        for side, blueprint, module, ports, described in (
-            ("extractor", planned.extractor, extractor, left, taken),
-            ("head", planned.head, head, right, attrs.evolve(taken, labels=named)),
-        )
+        for side, way, blueprint, module, ports, described in sides
     }
     _check_rebuilt(parts)
     return parts
 
 
 def _check_labels(named: tuple[Label, ...] | None) -> None:
-    """Refuse class names that no manifest may hold, before any work.
+    """Refuse class names that no manifest may hold, before anything is built.
 
     Raises:
         UsageError: A name is empty, holds control characters, or comes twice.
@@ -167,8 +128,8 @@ def _check_labels(named: tuple[Label, ...] | None) -> None:
 
 
 def publish_split(
-    registry: Holder,
-    parts: Mapping[str, SplitPart],
+    store: Store,
+    parts: Mapping[str, Draft],
     prefix: str,
     *,
     training: Mapping[str, Any] | None = None,
@@ -177,7 +138,7 @@ def publish_split(
     """Publish both sides as ``<prefix>.extractor`` and ``<prefix>.head``; return their references.
 
     Args:
-        registry: Where to.
+        store: Where to.
         parts: From ``split``.
         prefix: Of both names.
         training: What is known of where the weights came from, as JSON values.
@@ -188,36 +149,31 @@ def publish_split(
             written then.
     """
     _check_rebuilt(parts)
-    store, published, parents = registry.store, {}, ()
+    published, parents = {}, ()
     for side in ("extractor", "head"):
-        part = parts[side]
-        name = check_name(f"{prefix}.{side}")
-        title = f"{part.blueprint.model} {'up to' if side == 'extractor' else 'after'} {part.blueprint.split}"
-        tags = {"backbone": part.blueprint.model}
-        draft = Draft(side, side, title, part.blueprint, part.module, part.contract, None, part.blobs, tags)  # type: ignore[arg-type]
-        manifest = draft.manifest(draft.put(store), training or {}, parents, about or About())
-        reference = publish(store, name, manifest, part.module)
-        remember_proof(store, manifest, reference)
-        published[side] = f"{reference.name}@{reference.version}"
+        part, name = parts[side], check_name(f"{prefix}.{side}")
+        manifest = part.manifest(part.put(store), training or {}, parents, about or About())
+        reference = publish_proved(store, name, manifest, part.module)
+        published[side] = pinned(reference)
         parents = (Parent("trained_with", str(reference.digest)),)
     return published
 
 
-def _check_rebuilt(parts: Mapping[str, SplitPart]) -> None:
+def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
     for side, part in parts.items():
         whose = f"The {side} of {part.blueprint.model} at {part.blueprint.split!r}"
         check_rebuilt(whose, part.module, part.blueprint, part.contract)
 
 
 def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
-    """Return what a model was made for, with what the caller knows better.
+    """Return the images that a model was made for, corrected by what the caller knows.
 
     Raises:
         UsageError: A value is none that images can have, or has no meaning.
     """
     known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if unknown := images.keys() - set(known):
-        raise UsageError(f"{min(unknown)!r} is nothing to know about images; there are {', '.join(known)}.")
+        raise UsageError(f"{min(unknown)!r} is no known fact about images; known are {', '.join(known)}.")
     values = dict(images)
     for name in ("mean", "std"):
         if name in values:

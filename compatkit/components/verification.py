@@ -1,23 +1,26 @@
-"""Does a contract tell the truth about its module? Asked quickly when it is built, thoroughly when it is registered."""
+"""Does a contract tell the truth about its module? Checked quickly at every load, thoroughly before a publish."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeGuard
+from typing import Literal, TypeGuard
 
 import attrs
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from compatkit.adapters.blueprints import same_probe, structural, with_classes
-from compatkit.adapters.builders import library_note
+from compatkit.adapters.blueprints import probe, same_probe, structural, with_classes
+from compatkit.adapters.builders import BUILDERS, BUILT_IN, library_note
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
-from compatkit.components.proofs import normalisation_of, probe_shapes
-from compatkit.contracts.contract import Blueprint, Dimension, Port, Scaled
+from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
 from compatkit.contracts.manifest import Manifest
-from compatkit.contracts.ports import agree, by, resolved
+from compatkit.contracts.ports import Sides, agree, by, grid_at, resolved, tensor_shape
 from compatkit.errors import IntegrityError
+from compatkit.registry.blobs import Verify
+from compatkit.registry.store import Store
 from compatkit.reports.contracts import dimension
 
 SIDES = {
@@ -30,9 +33,116 @@ SIDES = {
 """Kind of a component to the side that its blueprint builds."""
 
 COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of")
+PROBE_BATCH = 2
+"""Images of a probe."""
+LEAST_PROBE = 64
+"""Pixels of a side below which the images of a probe are not made smaller than those that were traced."""
 
 
-def verify(
+def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
+    """Return the probe of a part with these ports."""
+    return probe(module, *probe_shapes(shape, blueprint), dtypes=[port.dtype for port in shape.inputs])
+
+
+def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
+    """Return the shapes of the probe's inputs: two images, or features of two images of the size that was traced.
+
+    What takes images of any size gets smaller ones than were traced: a first load is mostly its probe, whose cost falls
+    with the square, and which still depends on every weight.
+    """
+    size = blueprint.traced_size
+    if blueprint.takes_images:
+        image = shape.inputs[0]
+        return [(PROBE_BATCH, int(str(image.channels)), *(_smaller(shape, size) or size))]
+    return [tensor_shape(port, size, PROBE_BATCH) for port in shape.inputs]
+
+
+def _smaller(shape: Structural, size: Sides) -> Sides | None:
+    """Return the smallest size of the same proportions that leaves the features two positions a side.
+
+    One would hide most weights of a 3x3 kernel. None where the port takes no other size, or nothing smaller fits.
+    """
+    image, grids = shape.inputs[0], [grid_at(port, size) for port in shape.outputs]
+    if any(isinstance(one, int) for one in image.spatial) or not grids:
+        return None
+    short = min(size)
+    pooled = short // 2  # features without positions tell nothing of those before them
+    least = max(
+        LEAST_PROBE, *(-(-short * 2 // min(one)) if one and min(one) > 1 else pooled for one in grids)
+    )
+    for side in range(least, short):
+        height, width = (round(one * side / short) for one in size)
+        if height % image.multiple_of == width % image.multiple_of == 0:
+            return height, width
+    return None
+
+
+def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
+    """Return what it is that a component passes its probe here; None where code may change without a version.
+
+    Args:
+        manifest: Of the component.
+        digest: Of the manifest.
+        builders: Of its parts, where it has some; None takes the component's own.
+    """
+    import compatkit
+
+    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
+    builders = used if builders is None else builders
+    if any(one not in BUILT_IN for one in builders):
+        return None
+    library = " ".join(BUILDERS[one].library() for one in builders)
+    return f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
+
+
+def remember_proof(
+    store: Store, manifest: Manifest, digest: str | None, builders: Sequence[str] | None = None
+) -> None:
+    """Remember that a component passed its probe, rebuilt from blueprint and weights, before it was published."""
+    proof = proof_of(manifest, str(digest), builders)
+    if proof is not None and manifest.contract.statistical.probe is not None:
+        store.memory.prove(proof)
+
+
+def prove_once(
+    store: Store,
+    manifest: Manifest,
+    digest: str | None,
+    module: nn.Module,
+    *,
+    verify: Verify,
+    whose: str,
+    state: Mapping[str, Tensor] | None = None,
+    builders: Sequence[str] | None = None,
+) -> None:
+    """Hold a loaded module against its contract; its probe runs once on a machine, or as ``verify`` says.
+
+    Args:
+        store: Remembers probes that were passed.
+        manifest: Of the component.
+        digest: Of the manifest.
+        module: In eval mode, on the CPU, with its weights.
+        verify: ``"always"`` runs the probe each time, ``"never"`` not at all.
+        whose: Named in messages.
+        state: As for ``hold_against``.
+        builders: As for ``proof_of``.
+
+    Raises:
+        IntegrityError: Lists everything that is not as stated.
+    """
+    fact = proof_of(manifest, str(digest), builders)
+    run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
+    hold_against(manifest, module, thorough=False, run=run, state=state, whose=whose)
+    if run and fact is not None:
+        store.memory.prove(fact)
+
+
+def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
+    """Return ``"batch"`` where the module holds batch normalisation, else ``"none"``."""
+    return "batch" if any(isinstance(one, _BatchNorm) for one in module.modules()) else "none"
+
+
+def hold_against(
     manifest: Manifest,
     module: nn.Module,
     *,
@@ -73,7 +183,7 @@ def verify(
 
 
 def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield what is wrong without running the module."""
+    """Yield faults that show without running the module."""
     payload, own = manifest.payload, module.state_dict()
     parameters = sum(one.numel() for one in module.parameters())
     apart = manifest.blueprint.side == "recombination"  # most of its tensors are those of its parts
@@ -142,7 +252,7 @@ def _images(manifest: Manifest) -> Iterator[str]:
 
 
 def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
-    """Yield what one forward pass, that of the probe, shows."""
+    """Yield faults that one forward pass shows, that of the probe."""
     contract, promised = manifest.contract, manifest.contract.statistical.probe
     inputs, outputs = contract.structural.inputs, contract.structural.outputs
     try:

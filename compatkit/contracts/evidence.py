@@ -58,7 +58,7 @@ class Rung:
     """What one rung of the ladder of bridges gave for a pair.
 
     Attributes:
-        name: Of the rung, as in ``compatkit.components.bridges.rungs.RUNGS``.
+        name: Of the rung, as in ``compatkit.components.bridges.ladder.RUNGS``.
         seconds: That it took.
         images: Unlabelled images that it used.
         agreement: Share of held-out images of which it says what the head's own network says.

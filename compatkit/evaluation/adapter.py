@@ -1,4 +1,4 @@
-"""An adapter with its module: what stands between an extractor and a head, and where it came from."""
+"""An adapter between an extractor and a head: its module, ports and provenance."""
 
 from __future__ import annotations
 

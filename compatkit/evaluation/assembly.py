@@ -15,14 +15,13 @@ from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.images import arrays_of
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import arrays_of, normalise, prepare
 
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
-    from compatkit.evaluation.images import Given
+    from compatkit.evaluation.preprocessing import Given
 
 
 _ALONE = (
@@ -36,7 +35,7 @@ class BatchStatisticsWarning(UserWarning):
 
 
 class Assembly(nn.Module):
-    """A plain module: an extractor, adapters, a head, or what there is of them, applied in turn.
+    """A plain module: an extractor, adapters and a head, or some of them, applied in turn.
 
     Attributes:
         extractor: Gives features; None where there is none.

@@ -1,15 +1,15 @@
-"""What a figure depends on beside the two functions: conditions, the key that it is kept under, and when it is stale.
+"""What a figure depends on besides the two functions: conditions, its key, and when it is stale.
 
-What changes nothing is left out of a key, so that it makes no other cell: with stored statistics, or without batch
-normalisation, neither the policy's batches nor the seed of their order; with one batch of all images no order. What
-is left to the machine (device, threads, version of torch) is recorded beside the figures and not part of the key.
+What changes nothing is left out of a key: with stored statistics, or without batch normalisation, both the policy's
+batches and the seed of their order; with one batch of all images the order. Device, threads and version of torch are
+recorded beside the figures and are not part of the key.
 Plain values, checked without torch.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -22,6 +22,8 @@ from compatkit.errors import UsageError, suggest
 if TYPE_CHECKING:
     from compatkit.data.split import Split
 
+Progress = Callable[[int, int, str], None]
+"""Called with what is done, how much there is in all, and what is being done."""
 PRECISIONS = ("float32", "bfloat16")
 FUNCTIONS = "adapter_functions"
 """The setting with the function digests of the adapters, in order, with a blank between two."""
@@ -39,7 +41,7 @@ _WHAT = {
 
 @attrs.frozen
 class ImageFacts:
-    """What a plan has to know of the images that an extractor is measured on.
+    """The images that an extractor is measured on, without their pixels.
 
     Attributes:
         name: Such as ``"mnist/test"``.
@@ -57,7 +59,7 @@ class ImageFacts:
 
     @classmethod
     def of(cls, split: Split) -> ImageFacts:
-        """Return what is to be known of a split."""
+        """Return the facts of a split."""
         counts = dict(zip(split.classes, split.counts, strict=True))
         return cls(split.name, split.digest, len(split), counts, split.sample)
 

@@ -1,4 +1,4 @@
-"""Counting: which examples a head gets right, restricted to common classes and unrestricted.
+"""Count which examples a head gets right, restricted to common classes and unrestricted.
 
 The recombination accuracy of Gygli et al. 2021 (Sec. 4): examples of the common classes only, arg max over
 the outputs of the common classes only. Beside it stands the arg max over all outputs, on the same examples.

@@ -15,62 +15,32 @@ from torch import Tensor, nn
 
 from compatkit.contracts.contract import Data
 from compatkit.contracts.evidence import Cell, figure, grade, paired_interval_of_counts, recovered
-from compatkit.contracts.manifest import Manifest
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.conditions import Conditions, ImageFacts, Settings
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Settings
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
 from compatkit.evaluation.planning import BROKEN, Prospect, notes_of, prospect
 from compatkit.evaluation.preprocessing import Prepared, prepare
 
-Progress = Callable[[int, int, str], None]
-"""Called with batches done, batches in all, and what is being done."""
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
 """What stands between an extractor and a head, by their references."""
 
 
-@attrs.frozen(eq=False)
-class LoadedPart:
-    """A component with its module.
-
-    Attributes:
-        reference: Pinned reference, ``name@version``.
-        digest: Manifest digest, ``sha256:...``.
-        function: Function digest, ``value:sha256:...``.
-        module: With its weights.
-        trained_with: For heads: manifest digest of the extractor it was trained with.
-        trained_function: Function digest of that extractor, where it is known: another release that does the same is
-            the head's own too.
-    """
-
-    reference: str
-    digest: str
-    function: str
-    kind: str
-    manifest: Manifest
-    module: nn.Module
-    trained_with: str | None = None
-    trained_function: str | None = None
-
-    def is_own(self, extractor: LoadedPart) -> bool:
-        """Tell whether this head was trained with an extractor."""
-        return self.trained_with == extractor.digest or self.trained_function == extractor.function
-
-
 @attrs.define(eq=False)
-class _Pair:
-    """One cell to be.
+class _PlannedCell:
+    """A cell that is planned.
 
     Attributes:
         prospect: What was known of it before; its reason says why it is not measured.
         adapters: What stands between the two.
     """
 
-    extractor: LoadedPart
-    head: LoadedPart
+    extractor: Component
+    head: Component
     prospect: Prospect
     adapters: Sequence[Adapter] = ()
     failure: str = ""
@@ -96,8 +66,8 @@ class _Pair:
 
 
 @attrs.define(eq=False)
-class _Ready:
-    """The images of the last extractor, as they are the next one's too where both want them alike."""
+class _LastImages:
+    """Keeps the prepared images of the last extractor for the next one, if both need them alike."""
 
     split: Split | None = None
     data: Data | None = None
@@ -113,14 +83,14 @@ class _Ready:
 
 
 def measure(
-    extractors: Sequence[LoadedPart],
-    heads: Sequence[LoadedPart],
+    extractors: Sequence[Component],
+    heads: Sequence[Component],
     data: Mapping[str, Split],
     conditions: Conditions,
     *,
     adapters: Adapters | None = None,
     only: Collection[tuple[str, str]] | None = None,
-    bounds: Mapping[str, LoadedPart] | None = None,
+    bounds: Mapping[str, Component] | None = None,
     each: Callable[[list[Cell]], None] | None = None,
     progress: Progress | None = None,
 ) -> list[Cell]:
@@ -153,7 +123,7 @@ def measure(
         if part.reference not in data:
             given = ", ".join(data) or "no extractor"
             raise DataError(f"{part.reference} has no test images; they were given for {given}.")
-    between, rows = adapters or {}, list[tuple[ImageFacts, list[_Pair], _Pair | None]]()
+    between, rows = adapters or {}, list[tuple[ImageFacts, list[_PlannedCell], _PlannedCell | None]]()
     for part in extractors:
         images = ImageFacts.of(data[part.reference])
         chosen = [one for one in heads if only is None or (part.reference, one.reference) in only]
@@ -163,7 +133,7 @@ def measure(
         conditions.passes(len(data[part.reference])) if any(not pair.reason for pair in pairs) else 0
         for part, (_, pairs, _) in zip(extractors, rows, strict=True)
     ]
-    cells, ready = list[Cell](), _Ready()
+    cells, ready = list[Cell](), _LastImages()
     for number, (part, (images, pairs, own)) in enumerate(zip(extractors, rows, strict=True)):
         before, total, name = sum(steps[:number]), sum(steps), part.reference
 
@@ -179,12 +149,12 @@ def measure(
 
 
 def _own(
-    extractor: LoadedPart,
-    heads: Sequence[LoadedPart],
-    pairs: Sequence[_Pair],
+    extractor: Component,
+    heads: Sequence[Component],
+    pairs: Sequence[_PlannedCell],
     images: ImageFacts,
-    bounds: Mapping[str, LoadedPart],
-) -> _Pair | None:
+    bounds: Mapping[str, Component],
+) -> _PlannedCell | None:
     """Return the pair that gives the bound of a row, one of ``pairs`` where it is among them."""
     head = bounds.get(extractor.reference) or next((one for one in heads if one.is_own(extractor)), None)
     if head is None:
@@ -193,22 +163,24 @@ def _own(
     return next(same, None) or _pair(extractor, head, images, ())
 
 
-def _pair(extractor: LoadedPart, head: LoadedPart, images: ImageFacts, adapters: Sequence[Adapter]) -> _Pair:
+def _pair(
+    extractor: Component, head: Component, images: ImageFacts, adapters: Sequence[Adapter]
+) -> _PlannedCell:
     known = prospect(
         extractor.manifest, head.manifest, images, own=head.is_own(extractor), adapted=bool(adapters)
     )
     report = attrs.evolve(known.report, extractor=extractor.reference, head=head.reference)
-    return _Pair(extractor, head, attrs.evolve(known, report=report), adapters)
+    return _PlannedCell(extractor, head, attrs.evolve(known, report=report), adapters)
 
 
 def _row(
-    extractor: LoadedPart,
-    pairs: Sequence[_Pair],
-    own: _Pair | None,
+    extractor: Component,
+    pairs: Sequence[_PlannedCell],
+    own: _PlannedCell | None,
     split: Split,
     images: ImageFacts,
     conditions: Conditions,
-    ready: _Ready,
+    ready: _LastImages,
     tick: Callable[[int], None],
 ) -> list[Cell]:
     """Run one extractor; every head counts for its own cell, the extractor's own head for the bounds too."""
@@ -248,8 +220,10 @@ def _row(
     return made
 
 
-def _bound(own: _Pair, wired: Sequence[_Pair], column: Column, labels: Tensor, classes: int) -> None:
-    """Let the extractor's own head count the bound of each pair; pairs with the same common classes share one count."""
+def _bound(
+    own: _PlannedCell, wired: Sequence[_PlannedCell], column: Column, labels: Tensor, classes: int
+) -> None:
+    """Let the extractor's own head count the bound of each pair, once for all pairs with the same common classes."""
     counts: dict[frozenset[int], Tally] = {}
     for pair in wired:
         kept = frozenset(mine for mine, _ in pair.prospect.classes)
@@ -260,7 +234,7 @@ def _bound(own: _Pair, wired: Sequence[_Pair], column: Column, labels: Tensor, c
         pair.bound = counts[kept]
 
 
-def _cell(pair: _Pair, split: Split, settings: Settings, own: _Pair | None) -> Cell:
+def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCell | None) -> Cell:
     cell = Cell(
         pair.extractor.reference,
         pair.head.reference,

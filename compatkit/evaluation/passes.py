@@ -1,4 +1,4 @@
-"""One extractor over its images, all heads on its features, batch by batch under one normalisation policy."""
+"""Run one extractor over its images and all heads on its features, batch by batch, under one policy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Column:
 
     Attributes:
         outputs: Count of outputs that the head's contract names.
-        tallies: Every one of them counts the head's answers.
+        tallies: Each counts the head's answers.
         failure: Why the head could not take the features, else empty.
     """
 

@@ -1,4 +1,4 @@
-"""What there is to say of a pair before it runs: whether it can be measured, on which classes, and why not."""
+"""What is known of a pair before it runs: whether it can be measured, on which classes, and if not, why."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def prospect(
 
 
 def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the lines that a cell tells people: the check's findings, and what the settings bring to mind."""
+    """Return the notes of a cell for people: the check's findings, and remarks on the settings."""
     notes = [str(one) for one in known.report.findings]
     if not settings["normalised"]:
         notes.append(
@@ -104,10 +104,17 @@ def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
     return tuple(map(label, names))
 
 
+def barred(report: Report, *, adapted: bool = False) -> str:
+    """Return why two parts cannot be wired, with adapters between or without; empty where they can."""
+    if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapted):
+        return ""
+    codes = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
+    return f"wiring {report.wiring}: {', '.join(codes)}"
+
+
 def _reason(report: Report, images: ImageFacts, names: tuple[str, ...], adapted: bool) -> str:
-    if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapted):
-        barred = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]
-        return f"wiring {report.wiring}: {', '.join(barred)}"
+    if why := barred(report, adapted=adapted):
+        return why
     if images.counts is None:
         return ""
     if not names:

@@ -1,4 +1,4 @@
-"""What a network says of images: a class and its probability for each."""
+"""Predictions of a network for images: a class and its probability for each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compatkit.contracts.display import Shown, aligned
 
 @attrs.frozen
 class Prediction:
-    """What is said of one image.
+    """The prediction for one image.
 
     Attributes:
         label: Name of the most likely class.
@@ -27,7 +27,7 @@ class Prediction:
 
 @attrs.frozen(eq=False, repr=False)
 class Predictions(Shown):
-    """What is said of images, in their order: ``predictions[0].label``; also of one image alone.
+    """Predictions for one image or many, in their order: ``predictions[0].label``.
 
     Attributes:
         probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import torch
@@ -12,42 +12,15 @@ from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import DEFAULT, check_policy, estimates, stored_share
 from compatkit.contracts.check import Report
-from compatkit.contracts.contract import Blueprint, Contract, Protocol, Structural
+from compatkit.contracts.contract import Contract, Protocol, Structural
 from compatkit.contracts.report import Finding
 from compatkit.contracts.stitch import FITTED
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.normalisation import norm_layers, normalised, reestimate
-
-if TYPE_CHECKING:
-    from compatkit.evaluation.matrix import LoadedPart
-
-
-@attrs.frozen
-class Source:
-    """The component that a part of a recombination is.
-
-    Attributes:
-        reference: ``name@version``.
-        digest: Manifest digest, ``sha256:...``.
-        function: Function digest, ``value:sha256:...``.
-        blueprint: Rebuilds its module.
-        title: For people.
-    """
-
-    reference: str
-    digest: str
-    function: str
-    blueprint: Blueprint
-    title: str = ""
-
-    @classmethod
-    def of(cls, part: LoadedPart) -> Source:
-        """Return what a loaded part is."""
-        manifest = part.manifest
-        return cls(part.reference, part.digest, part.function, manifest.blueprint, manifest.about.title)
 
 
 @attrs.frozen
@@ -80,7 +53,7 @@ class Recombination(Assembly):
             buffer, so that an image's logits depend on its batch. Else statistics are stored in the module.
         data: Preprocessing of the extractor, which is the one to use.
         labels: Classes in the order of the logits; empty where the head names none.
-        sources: The components that extractor and head are.
+        sources: The components that extractor and head are, without their modules and registry.
         estimated: What estimated statistics came from; empty where none were.
     """
 
@@ -94,7 +67,7 @@ class Recombination(Assembly):
         *,
         report: Report,
         contract: Contract,
-        sources: tuple[Source, Source],
+        sources: tuple[Component, Component],
         adapters: Sequence[Adapter] = (),
         normalisation: str = "running",
         estimated: Mapping[str, Any] | None = None,
@@ -109,8 +82,8 @@ class Recombination(Assembly):
     @classmethod
     def of(
         cls,
-        extractor: LoadedPart,
-        head: LoadedPart,
+        extractor: Component,
+        head: Component,
         report: Report,
         *,
         normalisation: str | None = None,
@@ -161,7 +134,7 @@ class Recombination(Assembly):
             *parts,
             report=report.with_findings(notes),
             contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
-            sources=(Source.of(extractor), Source.of(head)),
+            sources=(_apart(extractor), _apart(head)),
             adapters=adapters,
             normalisation=policy,
             estimated=None if statistics is None else statistics.facts,
@@ -214,6 +187,11 @@ class Recombination(Assembly):
         return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
 
 
+def _apart(part: Component) -> Component:
+    """Return what a part is without its module, of which the network may hold a copy."""
+    return attrs.evolve(part, registry=None, module=None)
+
+
 def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
     """Return what the whole takes, gives and asks for."""
     sides = extractor.protocol, head.protocol
@@ -226,7 +204,7 @@ def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) 
     )
 
 
-def _inserted(adapter: Adapter, extractor: LoadedPart, head: LoadedPart) -> Finding:
+def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Finding:
     """Name an adapter; one that was fitted for other parts is warned of."""
     made_for = (adapter.parent(ADAPTS), adapter.parent(TARGETS))
     others = adapter.blueprint.model in FITTED and made_for != (extractor.digest, head.trained_with)

@@ -1,4 +1,4 @@
-"""A measured cell as the registry keeps it, and back: conditions, settings and figures, checked without ceremony.
+"""A measured cell as the registry keeps it, and back: conditions, settings and figures.
 
 Reading is plain code and no general structuring, because 90,000 results are read at once.
 """
@@ -6,15 +6,17 @@ Reading is plain code and no general structuring, because 90,000 results are rea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 import attrs
 
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
-from compatkit.errors import FormatError
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import BOUND, key_of
 from compatkit.registry.evidence import StoredResult
+from compatkit.registry.store import Store
 
 TOLD = 3
 """Damaged results that are named one by one."""
@@ -61,11 +63,43 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
     }
 
 
+def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> bool:
+    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there.
+
+    A cell that was measured with adapters is kept under a key that names them, and so never read as one of the bare
+    pair. What was read as stale is kept already.
+
+    Args:
+        store: Where to.
+        parts: Every extractor and head that a cell names.
+        cells: As they were measured.
+
+    Returns:
+        Whether all could be kept.
+    """
+    functions = {part.reference: part.function for part in parts}
+    for cell in cells:
+        if cell.restricted is None or cell.grade == "stale":
+            continue
+        try:
+            store.evidence.keep(
+                functions[cell.extractor],
+                functions[cell.head],
+                **record(cell),
+                measured_as={"extractor": cell.extractor, "head": cell.head},
+            )
+        except (EnvironmentFailure, IntegrityError) as error:
+            warnings.warn(f"The figures are not kept as evidence: {error}", stacklevel=3)
+            return False
+    return True
+
+
 @attrs.frozen(eq=False)
 class Cells:
-    """Makes cells of results again; what many have in common is checked once."""
+    """Makes cells of results again; what many have in common is checked once, damaged ones are told together."""
 
     _known: dict[tuple[int, int], tuple[Any, ...]] = attrs.field(init=False, factory=dict)
+    _damaged: list[str] = attrs.field(init=False, factory=list)
 
     def settings(self, result: StoredResult) -> Mapping[str, Any]:
         """Return how a result was measured, once it is sure that the settings are whole and those of its key.
@@ -94,6 +128,22 @@ class Cells:
         figures = read_figures(result.figures)
         return Cell(extractor, head, shared[2], promise, *figures, shared[3], shared[own])
 
+    def leave_out(self, extractor: str, head: str, error: FormatError) -> None:
+        """Note a result that cannot be read, with the pair that it is of."""
+        self._damaged.append(f"{extractor} with {head}: a result is left out: {str(error).rstrip('.')}")
+
+    def warn(self, *, stacklevel: int) -> None:
+        """Warn of all results that were left out: there may be thousands."""
+        if not self._damaged:
+            return
+        more = len(self._damaged) - TOLD
+        text = "; ".join([*self._damaged[:TOLD], *([f"and {more:,} more results"] if more > 0 else [])])
+        warnings.warn(
+            f"{text}; as if they had not been measured. `compatkit verify --repair` moves damaged files to "
+            "quarantine, `compatkit matrix` measures again.",
+            stacklevel=stacklevel,
+        )
+
     def _shared(self, result: StoredResult) -> tuple[Any, ...]:
         """Return the settings, those of the extractor's own head, the wiring and the common classes."""
         if result.error:
@@ -108,30 +158,6 @@ class Cells:
             # the two objects are kept, so that no others can have their places
             known = self._known[place] = (*shared, settings, conditions)
         return known
-
-
-@attrs.frozen(eq=False)
-class Damaged:
-    """Results that are left out; told together, because there may be thousands."""
-
-    _found: list[str] = attrs.field(init=False, factory=list)
-
-    def add(self, extractor: str, head: str, error: str) -> None:
-        """Note a result, with the pair that it is of."""
-        self._found.append(f"{extractor} with {head}: a result is left out: {error.rstrip('.')}")
-
-    def warn(self, *, stacklevel: int) -> None:
-        """Warn of what was noted."""
-        if not self._found:
-            return
-        more = len(self._found) - TOLD
-        lines = [*self._found[:TOLD], *([f"and {more:,} more results"] if more > 0 else [])]
-        text = "; ".join(lines)
-        warnings.warn(
-            f"{text}; as if they had not been measured. `compatkit verify --repair` moves damaged files to "
-            "quarantine, `compatkit matrix` measures again.",
-            stacklevel=stacklevel,
-        )
 
 
 def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
@@ -153,11 +179,11 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
     wrong = [name for name, kind in _TYPES.items() if type(rest.get(name)) is not kind]
     if wrong or rest["batch_size"] < 1:
         raise FormatError(
-            f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so nobody can say what "
-            "it depends on; measure again."
+            f"the settings of a result hold no usable {wrong[0] if wrong else 'batch_size'!r}, so it is "
+            "unknown what it depends on; measure again."
         )
     if key_of(rest) != key:
-        raise FormatError("the settings of a result are not those of the key that it lies under.")
+        raise FormatError("the settings of a result are not those of the key it is stored under.")
 
 
 def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
@@ -173,7 +199,7 @@ def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, A
         between = None if difference is None else (_number(difference[0]), _number(difference[1]))
         restricted = _read(figures["restricted"])
         if restricted is None:
-            raise FormatError("a result without an accuracy is none.")
+            raise FormatError("a result has no accuracy.")
         chance, bound = _optional(figures["chance"]), _read(figures["bound"])
         if grade == "compatible" and chance is not None:
             grade = weak_or_compatible(restricted.accuracy, chance, 1.0 if bound is None else bound.accuracy)

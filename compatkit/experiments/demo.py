@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.data import DataSet, load
 from compatkit.plugins import use
 from compatkit.reports.matrix import Matrix

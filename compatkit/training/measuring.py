@@ -17,8 +17,8 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UnknownName, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
+from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
 from compatkit.evaluation.normalisation import batches, evaluation_mode
-from compatkit.evaluation.observing import Recording, choose, layers_of, listed, recording
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.metrics import (
@@ -236,7 +236,7 @@ def _observe(
     sources: tuple[_Source, _Source],
     positions: Tensor,
     number: int,
-    recordings: tuple[Recording, Recording],
+    recordings: tuple[LayerRecord, LayerRecord],
 ) -> Observation:
     (source, theirs), (recorded, compared) = sources, recordings
     images = source.make(positions)

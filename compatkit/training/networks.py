@@ -33,10 +33,10 @@ from compatkit.training.state import TaskState
 from compatkit.training.task import Rest, Task
 
 if TYPE_CHECKING:
-    from compatkit.evaluation.matrix import LoadedPart
+    from compatkit.evaluation.component import Component
 
 
-def start_from_parts(task: Task, part: LoadedPart, seed: int, precision: Precision) -> TaskState:
+def start_from_parts(task: Task, part: Component, seed: int, precision: Precision) -> TaskState:
     """Return the state of a task that starts from components, whose own modules are copied and not changed.
 
     Args:
@@ -84,7 +84,7 @@ def _state(
     return state
 
 
-def _data(task: Task, part: LoadedPart) -> Data:
+def _data(task: Task, part: Component) -> Data:
     """Return the extractor's preprocessing with the classes of the head, which must be those of the images."""
     taken, own = part.manifest.contract.data, tuple(map(label, task.data.classes))
     if task.head is None:
@@ -122,7 +122,7 @@ def _head(task: Task, blueprint: Blueprint, seed: int) -> tuple[Blueprint, tuple
     return made, planned.class_layer, build(made, seed=seed_of(seed, "initial", task.name))
 
 
-def _check_fits(task: Task, part: LoadedPart, head: nn.Module, features: torch.Tensor) -> None:
+def _check_fits(task: Task, part: Component, head: nn.Module, features: torch.Tensor) -> None:
     try:
         head(features)
     except RuntimeError as error:

@@ -14,7 +14,7 @@ from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 from compatkit.registry.names import check_segment
 from compatkit.training.limits import number
 
@@ -199,8 +199,8 @@ class Task:
         default=None, converter=_normalisation, kw_only=True
     )
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
-    extractor: LoadedPart | None = attrs.field(default=None, kw_only=True)
-    head: LoadedPart | None = attrs.field(default=None, kw_only=True)
+    extractor: Component | None = attrs.field(default=None, kw_only=True)
+    head: Component | None = attrs.field(default=None, kw_only=True)
     supervised: bool = attrs.field(default=True, kw_only=True)
     width: int | None = attrs.field(
         default=None, validator=number(least=1, whole=True, optional=True), kw_only=True

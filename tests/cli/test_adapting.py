@@ -11,8 +11,8 @@ import pytest
 from small import quick
 
 import compatkit as ck
+from compatkit.components.images import FITTED_ON, fitting_images
 from compatkit.components.splitting import publish_split, split
-from compatkit.components.workspace.images import FITTED_ON, fitting_images
 from compatkit.data.dataset import DataSet
 
 NARROW, RIGHT, PATCHES = "other/left.extractor", "digits/right.head", "zoo/patches.head"
@@ -30,7 +30,7 @@ def wider(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"in_chans": 1, "num_classes": 3, "img_size": 16, "patch_size": 4, "depth": 1}
     settings |= {"embed_dim": 16, "num_heads": 2, "class_token": False, "global_pool": "avg"}
     parts = split("vit_tiny_patch16_224", "blocks.0", kwargs=settings, labels=("0", "1", "2"))
-    publish_split(registry, parts, "zoo/patches")
+    publish_split(registry.store, parts, "zoo/patches")
     return folder
 
 

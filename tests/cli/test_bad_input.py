@@ -235,7 +235,7 @@ def resnet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     registry = ck.Registry.init(tmp_path_factory.mktemp("resnet") / "parts")
     for point in ("layer1", "layer2"):
-        publish_split(registry, split("resnet18", point), f"resnet/{point}")
+        publish_split(registry.store, split("resnet18", point), f"resnet/{point}")
     return registry.store.root
 
 

@@ -11,7 +11,7 @@ import pytest
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.components.workspace.bridges import Bridges
+from compatkit.components.bridges.published import Bridges
 
 PAIR = ("digits/left.extractor", "digits/right.head")
 

@@ -84,7 +84,7 @@ def test_a_prior_that_is_no_number_is_refused_as_an_option(run: Any) -> None:
 @pytest.mark.usefixtures("parts")
 def test_a_head_is_at_chance_by_exit_code_1(run: Any, monkeypatch: Any) -> None:
     """The grade alone decides; what makes a grade is tested with the figures."""
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
 
     measure = Registry.matrix
 
@@ -209,7 +209,7 @@ def test_other_images_under_the_same_name_are_warned_of(run: Any, parts: Path) -
 def test_reports_that_could_not_be_written_are_refused_before_anything_is_measured(
     run: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
 
     monkeypatch.setattr(Registry, "matrix", lambda *args, **kwargs: pytest.fail("measured"))
     both = "digits/*.extractor", "digits/*.head"
@@ -251,7 +251,7 @@ def test_equal_manifests_are_one_component(run: Any, parts: Path) -> None:
 
 def test_nothing_else_is_printed_beside_json(run: Any, parts: Path, monkeypatch: Any) -> None:
     """A plugin or library that prints does not break a program that reads."""
-    from compatkit.components.workspace import Registry
+    from compatkit.components.registry import Registry
 
     measure = Registry.matrix
 

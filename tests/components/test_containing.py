@@ -23,7 +23,7 @@ def registry(tmp_path: Path) -> ck.Registry:
     made = ck.Registry.init(tmp_path / "parts")
     kwargs = {"in_chans": 1, "num_classes": 3}
     parts = split("resnet8_cifar", "layer2", kwargs=kwargs, size=(16, 16), labels=("crow", "dog", "eel"))
-    publish_split(made, parts, "nets/a")
+    publish_split(made.store, parts, "nets/a")
     about = About(title="Animals of the North", tags={"domain": "animals"})
     made.store.publish(HEAD, attrs.evolve(made.store.manifest(HEAD), about=about))
     return made

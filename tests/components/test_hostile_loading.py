@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.components.splitting import SplitPart, split
+from compatkit.components.drafts import Draft
+from compatkit.components.splitting import split
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, UnknownName, UsageError
@@ -23,7 +24,7 @@ State = dict[str, Tensor]
 
 
 @pytest.fixture(scope="module")
-def part() -> SplitPart:
+def part() -> Draft:
     return split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), labels=("a", "b", "c"))[
         "extractor"
     ]
@@ -48,7 +49,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
 
 
-def kept(registry: ck.Registry, part: SplitPart, state: Mapping[str, Tensor], **blueprint: Any) -> str:
+def kept(registry: ck.Registry, part: Draft, state: Mapping[str, Tensor], **blueprint: Any) -> str:
     """Publish a component as a stranger would: its weights and blueprint are not held against each other."""
     payload = registry.store.put_state(state, parameters=part.parameters)
     changed: Blueprint = attrs.evolve(part.blueprint, **blueprint)
@@ -59,7 +60,7 @@ def kept(registry: ck.Registry, part: SplitPart, state: Mapping[str, Tensor], **
 
 @pytest.mark.case("G")
 @pytest.mark.usefixtures("no_network")
-def test_building_a_component_asks_no_network(registry: ck.Registry, part: SplitPart) -> None:
+def test_building_a_component_asks_no_network(registry: ck.Registry, part: Draft) -> None:
     registry.load(kept(registry, part, part.module.state_dict()))
 
 
@@ -80,7 +81,7 @@ def test_building_a_component_asks_no_network(registry: ck.Registry, part: Split
     ids=str,
 )
 def test_no_blueprint_brings_about_a_download(
-    registry: ck.Registry, part: SplitPart, blueprint: dict[str, Any]
+    registry: ck.Registry, part: Draft, blueprint: dict[str, Any]
 ) -> None:
     with pytest.raises(CompatkitError):
         registry.load(kept(registry, part, part.module.state_dict(), **blueprint))
@@ -118,7 +119,7 @@ def in_bf16(state: State) -> State:
     ids=lambda one: one.__name__,
 )
 def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
-    registry: ck.Registry, part: SplitPart, change: Callable[[State], State]
+    registry: ck.Registry, part: Draft, change: Callable[[State], State]
 ) -> None:
     state = change(dict(part.module.state_dict()))
     with pytest.raises(IntegrityError, match=r"theirs@1\.0\.0") as caught:
@@ -127,22 +128,20 @@ def test_weights_that_are_not_exactly_those_of_the_network_are_refused(
 
 
 @pytest.mark.case("G", "A11")
-def test_meta_tensors_hold_nothing_that_could_be_kept(registry: ck.Registry, part: SplitPart) -> None:
+def test_meta_tensors_hold_nothing_that_could_be_kept(registry: ck.Registry, part: Draft) -> None:
     empty = {name: one.to("meta") for name, one in part.module.state_dict().items()}
     with pytest.raises(FormatError, match="only dense tensors with data"):
         registry.store.put_state(empty, parameters=0)
 
 
 @pytest.mark.case("G")
-def test_a_renamed_architecture_gets_a_suggestion(registry: ck.Registry, part: SplitPart) -> None:
+def test_a_renamed_architecture_gets_a_suggestion(registry: ck.Registry, part: Draft) -> None:
     with pytest.raises(UnknownName, match="did you mean resnet8_cifar"):
         registry.load(kept(registry, part, part.module.state_dict(), model="resnet8_cifra"))
 
 
 @pytest.mark.case("G", "I")
-def test_a_component_of_a_plugin_that_is_not_installed_names_it(
-    registry: ck.Registry, part: SplitPart
-) -> None:
+def test_a_component_of_a_plugin_that_is_not_installed_names_it(registry: ck.Registry, part: Draft) -> None:
     with pytest.raises(UnknownName, match=r"install the package with the key 'builders\.theirs'"):
         registry.load(kept(registry, part, part.module.state_dict(), builder="theirs"))
 

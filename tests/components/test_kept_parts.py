@@ -92,7 +92,7 @@ def test_a_head_whose_input_folds_several_images_into_one_axis_is_loaded_again(r
     parts = split("folded", "second", builder="bent")
     (port,) = parts["head"].contract.structural.inputs
     assert port.shape[0] == Scaled("N", times=4)
-    published = publish_split(registry, parts, "zoo/folded")
+    published = publish_split(registry.store, parts, "zoo/folded")
     for side, part in parts.items():
         registry.load(published[side])
         honest = registry.store.manifest(published[side])
@@ -120,7 +120,7 @@ def test_a_part_that_was_changed_after_it_was_cut_is_refused_before_anything_is_
     with torch.no_grad():
         parts["head"].module.get_parameter("fc.weight").mul_(2)
     with pytest.raises(CutError, match="was changed after its contract was derived"):
-        publish_split(registry, parts, "zoo/small")
+        publish_split(registry.store, parts, "zoo/small")
     assert registry.names() == []
 
 

@@ -18,8 +18,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
-from compatkit.components import promises
-from compatkit.components.recombinations import load_recombination
+from compatkit.components import deciding
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
@@ -198,9 +197,6 @@ def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_p
 def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Registry) -> None:
     registry.publish(recombined(registry), "pairs/ab")
     assert not isinstance(registry.load(LEFT), ck.Recombination)
-    with pytest.raises(UsageError) as caught:
-        load_recombination(registry.store, LEFT)
-    assert caught.value.subject == f"{LEFT}@1.0.0"
     with pytest.raises(NotFound):
         registry.load("pairs/ba")
     with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):
@@ -465,7 +461,7 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
     registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     registry.policies.set("digits/", "full_transitive", data=IMAGES, across_major=True)
-    monkeypatch.setattr(promises, "measure", None)  # nothing is measured
+    monkeypatch.setattr(deciding, "measure", None)  # nothing is measured
     assert registry.publish(recombined(registry), "digits/both") == "digits/both@1.0.0"
     own = registry.recombine(LEFT, "digits/left.head", bn_policy="running")
     with pytest.raises(VersionTooSmall, match=r"at least 2\.0\.0 is needed"):

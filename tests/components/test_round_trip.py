@@ -11,7 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.adapters.blueprints import structural
-from compatkit.components.proofs import normalisation_of, probe_of
+from compatkit.components.verification import normalisation_of, probe_of
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Contract, Protocol, Statistical

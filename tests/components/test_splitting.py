@@ -44,7 +44,7 @@ def test_a_foreign_model_states_its_own_images_and_the_features_of_data_that_is_
     assert stated.samples == 9 and parts["head"].contract.statistical.features == (stated,)
     assert [one.name for one in parts["head"].contract.data.labels or ()][:2] == ["class 0", "class 1"]
     registry = ck.Registry.init(tmp_path / "parts")
-    published = publish_split(registry, parts, "zoo/resnet18")
+    published = publish_split(registry.store, parts, "zoo/resnet18")
     loaded = registry.load(published["extractor"])
     (again,) = feature_moments(loaded, contract.structural.outputs, data, found, samples=9)
     assert again.statistics() == stated
@@ -55,7 +55,7 @@ def test_resnet18_with_its_bicubic_crop_can_be_measured(tmp_path: Path) -> None:
     data, names = data_set("left", channels=3, count=24), ("0", "1", "2")
     parts = split("resnet18", "layer3", kwargs={"num_classes": 3, **FEW}, size=(32, 32), labels=names)
     registry = ck.Registry.init(tmp_path / "parts")
-    publish_split(registry, parts, "zoo/resnet18")
+    publish_split(registry.store, parts, "zoo/resnet18")
     found = registry.matrix("zoo/*.extractor", "zoo/*.head", {"zoo/*": data.test}, bn_policy="running")
     (cell,) = found.cells
     assert cell.own and cell.restricted is not None and cell.restricted.count == 24

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.adapters.builders import LibraryWarning
-from compatkit.components.splitting import SplitPart, split
+from compatkit.components.drafts import Draft
+from compatkit.components.splitting import split
 from compatkit.components.verification import _own_features
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics, Label, Scaled
@@ -33,7 +34,7 @@ def one_thread() -> Any:
 
 
 @pytest.fixture(scope="module")
-def parts() -> dict[str, SplitPart]:
+def parts() -> dict[str, Draft]:
     found = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), labels=NAMES)
     tokens = {"num_classes": 3, "img_size": 32, "depth": 2, "embed_dim": 24, "num_heads": 2}
     seen = split("vit_tiny_patch16_224", "blocks.0", kwargs=tokens, labels=NAMES)
@@ -46,7 +47,7 @@ def registry(tmp_path: Path) -> ck.Registry:
     return ck.Registry.init(tmp_path / "parts")
 
 
-def manifest_of(registry: ck.Registry, part: SplitPart, **changes: Any) -> Manifest:
+def manifest_of(registry: ck.Registry, part: Draft, **changes: Any) -> Manifest:
     """Return the honest manifest of a part, its weights stored."""
     payload = registry.store.put_state(part.module.state_dict(), parameters=part.parameters)
     kind = "head" if part.blueprint.side == "head" else "extractor"
@@ -246,7 +247,7 @@ LIES: list[tuple[str, str, Change, str]] = [
 @pytest.mark.case("E2")
 @pytest.mark.parametrize(("part", "lie", "message"), [one[1:] for one in LIES], ids=[one[0] for one in LIES])
 def test_a_lie_is_caught_at_publish_and_at_load(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], part: str, lie: Change, message: str
+    registry: ck.Registry, parts: Mapping[str, Draft], part: str, lie: Change, message: str
 ) -> None:
     manifest = lie(manifest_of(registry, parts[part]))
     with pytest.raises(IntegrityError, match=rf"(?s)^lies is not what its contract states.*{message}"):
@@ -286,7 +287,7 @@ def test_a_lie_is_caught_at_publish_and_at_load(
     ],
 )
 def test_what_one_pass_does_not_show_is_caught_at_publish(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], part: str, lie: Change, message: str
+    registry: ck.Registry, parts: Mapping[str, Draft], part: str, lie: Change, message: str
 ) -> None:
     with pytest.raises(IntegrityError, match=message):
         registry.publish(
@@ -305,7 +306,7 @@ def test_what_one_pass_does_not_show_is_caught_at_publish(
     ],
 )
 def test_a_head_repeats_the_ports_of_the_extractor_that_it_was_trained_with(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], field: str, value: Any, message: str
+    registry: ck.Registry, parts: Mapping[str, Draft], field: str, value: Any, message: str
 ) -> None:
     state = parts["extractor"].module.state_dict()
     extractor = registry.publish(manifest_of(registry, parts["extractor"]), "mine.extractor", state=state)
@@ -318,7 +319,7 @@ def test_a_head_repeats_the_ports_of_the_extractor_that_it_was_trained_with(
 
 
 def test_a_head_was_trained_with_one_extractor_of_its_own_network(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     others = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3, "in_chans": 1}, size=(16, 16))
     classes = split("resnet8_cifar", "layer2", kwargs={"num_classes": 7}, size=(16, 16))
@@ -327,7 +328,7 @@ def test_a_head_was_trained_with_one_extractor_of_its_own_network(
         registry.publish(manifest_of(registry, part), name, state=part.module.state_dict())
         digests[name] = str(registry.store.resolve(name).digest)
 
-    def register(part: SplitPart, *names: str) -> str:
+    def register(part: Draft, *names: str) -> str:
         parents = tuple(Parent("trained_with", digests[name]) for name in names)
         return registry.publish(
             manifest_of(registry, part, parents=parents), "head", state=part.module.state_dict()
@@ -344,7 +345,7 @@ def test_a_head_was_trained_with_one_extractor_of_its_own_network(
 
 
 def test_a_symbol_may_have_another_number_at_the_head(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     """An extractor counts its symbols over all of its ports, a head over those that it takes."""
     given, taken = (
@@ -357,7 +358,7 @@ def test_a_symbol_may_have_another_number_at_the_head(
 
 
 @pytest.mark.case("E2")
-def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:
+def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
     honest = manifest_of(registry, parts["extractor"])
     lie = changed("protocol", normalisation="none")(changed(OUT, dtype="float16", pooled=True)(honest))
     with pytest.raises(IntegrityError) as caught:
@@ -374,7 +375,7 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, SplitPar
 
 @pytest.mark.case("E2")
 def test_counts_that_are_stated_are_counted_at_load(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     honest = manifest_of(registry, parts["head"])
     registry.store.publish("lies", of_manifest("payload", parameters=7)(honest))
@@ -412,7 +413,7 @@ def altered(state: Mapping[str, Tensor], how: str) -> dict[str, Tensor]:
     ],
 )
 def test_tensors_of_another_module_are_caught_at_publish_and_at_load(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], how: str, message: str
+    registry: ck.Registry, parts: Mapping[str, Draft], how: str, message: str
 ) -> None:
     honest, state = manifest_of(registry, parts["head"]), altered(parts["head"].module.state_dict(), how)
     with pytest.raises(IntegrityError, match=message):
@@ -425,7 +426,7 @@ def test_tensors_of_another_module_are_caught_at_publish_and_at_load(
 
 
 def test_labels_that_come_twice_are_refused_before_anything_is_built(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     twice = changed("data", labels=(Label("cat"), Label("dog"), Label("Cat")))
     with pytest.raises(FormatError, match="'Cat' is there already, as number 0"):
@@ -436,7 +437,7 @@ def test_labels_that_come_twice_are_refused_before_anything_is_built(
 
 
 def test_an_honest_component_is_registered_and_loaded(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     for name, part in parts.items():
         manifest = manifest_of(registry, part, about=About(title=name))
@@ -448,7 +449,7 @@ def test_an_honest_component_is_registered_and_loaded(
 
 
 def test_figures_of_channels_must_be_there_and_be_figures(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     part, state = parts["extractor"], parts["extractor"].module.state_dict()
     edge = registry.store.put_blob(channel_bytes([0.5] * 32, [1.0] * 31 + [float("nan")]))
@@ -462,7 +463,7 @@ def test_figures_of_channels_must_be_there_and_be_figures(
     assert registry.names() == []
 
 
-def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:
+def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
     part = parts["extractor"]
     nothing = Payload(
         attrs.evolve(manifest_of(registry, part).payload.file, bytes=0), "tensors:sha256:" + "0" * 64, 0, 0
@@ -473,7 +474,7 @@ def test_payload_and_probe_are_filled_in(registry: ck.Registry, parts: Mapping[s
     assert found.payload == manifest_of(registry, part).payload
 
 
-def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[str, SplitPart]) -> None:
+def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
     part = parts["extractor"]
     modest = changed(OUT, range="any", measured={})(manifest_of(registry, part))
     registry.publish(modest, "mine", state=part.module.state_dict())
@@ -481,9 +482,7 @@ def test_a_claim_that_says_less_is_no_lie(registry: ck.Registry, parts: Mapping[
 
 
 @pytest.mark.case("E2", "F", "G")
-def test_names_builders_and_parents_are_checked(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
-) -> None:
+def test_names_builders_and_parents_are_checked(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
     part, state = parts["head"], parts["head"].module.state_dict()
     honest = manifest_of(registry, part)
     with pytest.raises(InvalidName):
@@ -498,7 +497,7 @@ def test_names_builders_and_parents_are_checked(
 
 @pytest.mark.case("G")
 def test_another_version_of_the_library_is_said_and_named_where_the_function_changed(
-    registry: ck.Registry, parts: Mapping[str, SplitPart]
+    registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     part = parts["head"]
     older = of_manifest("blueprint", library="timm 0.0.1")(manifest_of(registry, part))
@@ -516,7 +515,7 @@ def test_another_version_of_the_library_is_said_and_named_where_the_function_cha
 
 
 def test_loading_runs_the_module_once_and_not_where_it_was_seen_to_pass(
-    registry: ck.Registry, parts: Mapping[str, SplitPart], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    registry: ck.Registry, parts: Mapping[str, Draft], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     part, calls = parts["extractor"], []
     registry.publish(manifest_of(registry, part), "mine", state=part.module.state_dict())

@@ -24,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import compatkit as ck
-from compatkit.components.matrices import filling
+from compatkit.components.loading import Parts
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.contract import Label
 from compatkit.contracts.evidence import Cell, Figure
@@ -350,21 +350,8 @@ def world(**patches: Any) -> Iterator[World]:
             patch.setattr(stamps, name, value)
         made = World(Path(folder) / "parts")
         patch.setattr(matrix, "measure", made.measure)
-        patch.setattr(filling, "load", lambda store, place: made_part(made, place))
+        patch.setattr(Parts, "load", lambda parts, reference: None)
         yield made
-
-
-def made_part(held: World, place: Any) -> Any:
-    manifest = held.registry.store.manifest(place)
-    reference = f"{place.name}@{place.version}"
-    return matrix.LoadedPart(
-        reference,
-        str(place.digest),
-        function_digest(manifest),
-        manifest.kind,
-        manifest,
-        None,  # type: ignore[arg-type]
-    )
 
 
 def question(held: World, wanted: Wanted) -> None:

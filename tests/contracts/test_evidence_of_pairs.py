@@ -24,6 +24,14 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[ck.Registry, ck.
     return registry, task
 
 
+PAIR = ("x/a.extractor@1.0.0", "x/a.head@1.0.0")
+
+
+def sides_of(registry: ck.Registry) -> list[list[ck.Component]]:
+    """Return the two sides of the pair."""
+    return [[registry[name]] for name in PAIR]
+
+
 def matrix(measured: tuple[ck.Registry, ck.Task], **settings: int) -> ck.Matrix:
     registry, task = measured
     settings = {"batch_size": 16, **settings}
@@ -44,10 +52,10 @@ def test_measuring_again_adds_nothing_and_another_seed_adds_one(
     measured: tuple[ck.Registry, ck.Task],
 ) -> None:
     registry, _ = measured
-    sides = [{name: registry.store.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+    sides = sides_of(registry)
 
     def count() -> int:
-        return len(pairs.measured(registry.store, *sides)["x/a.extractor", "x/a.head"])
+        return len(pairs.measured(registry.store, *sides)[PAIR])
 
     matrix(measured)
     before = count()
@@ -90,12 +98,12 @@ def test_a_damaged_result_is_left_out_with_a_warning_that_names_the_pair(
     content = blob.read_bytes()
     blob.unlink()
     blob.write_bytes(b"damaged")
-    sides = [{name: registry.store.manifest(name)} for name in ("x/a.extractor", "x/a.head")]
+    sides = sides_of(registry)
     with pytest.warns(
         UserWarning,
-        match=r"x/a.extractor with x/a.head: a result is left out: .* other bytes .*compatkit verify",
+        match=r"x/a.extractor@1.0.0 with x/a.head@1.0.0: a result is left out: .* other bytes .*compatkit verify",
     ):
         found = pairs.measured(store, *sides)
-    assert len(found["x/a.extractor", "x/a.head"]) == held - 1
+    assert len(found[PAIR]) == held - 1
     store.put_blob(content)
-    assert len(pairs.measured(store, *sides)["x/a.extractor", "x/a.head"]) == held
+    assert len(pairs.measured(store, *sides)[PAIR]) == held

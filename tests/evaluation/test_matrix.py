@@ -18,16 +18,17 @@ from compatkit.contracts.contract import Label
 from compatkit.contracts.evidence import Cell, figure, paired_interval, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
-from compatkit.evaluation.conditions import Conditions
-from compatkit.evaluation.matrix import LoadedPart, Progress, measure
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.conditions import Conditions, Progress
+from compatkit.evaluation.matrix import measure
 from compatkit.evaluation.normalisation import batches
 
 BATCH = 16
 
 
 def measured(
-    lefts: list[LoadedPart],
-    rights: list[LoadedPart],
+    lefts: list[Component],
+    rights: list[Component],
     data: dict[str, Split],
     progress: Progress | None = None,
     **conditions: Any,
@@ -45,7 +46,7 @@ def noise(
     return Split(images, draw.integers(0, len(classes), count), classes, name)
 
 
-def parts(*classes: tuple[Label, ...]) -> tuple[list[LoadedPart], list[LoadedPart]]:
+def parts(*classes: tuple[Label, ...]) -> tuple[list[Component], list[Component]]:
     """Return one network a tuple of classes, cut in two."""
     lefts, rights = [], []
     for number, names in enumerate(classes):
@@ -61,7 +62,7 @@ def by_pair(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
     return {(cell.extractor[0], cell.head[0]): cell for cell in cells}
 
 
-def slow_answers(left: LoadedPart, right: LoadedPart, split: Split, policy: str) -> np.ndarray:
+def slow_answers(left: Component, right: Component, split: Split, policy: str) -> np.ndarray:
     """Return logits of every image, batch by batch, from the float64 copies."""
     x = (split.images.transpose(0, 3, 1, 2) / 255 - GREY.mean[0]) / GREY.std[0]
     found = np.zeros((len(split), len(right.manifest.contract.data.labels or ())))
@@ -72,7 +73,7 @@ def slow_answers(left: LoadedPart, right: LoadedPart, split: Split, policy: str)
     return found
 
 
-def slow_right(logits: np.ndarray, split: Split, right: LoadedPart, common: list[str]) -> list[bool]:
+def slow_right(logits: np.ndarray, split: Split, right: Component, common: list[str]) -> list[bool]:
     """Return, image by image, whether the arg max over common outputs names the image's class."""
     names = [one.name for one in right.manifest.contract.data.labels or ()]
     answers: list[bool] = []
@@ -217,7 +218,7 @@ def numbered(labels: list[int], classes: tuple[str, ...]) -> Split:
     return Split(images.copy(), np.array(labels), classes, "numbered/test")
 
 
-def table_parts() -> tuple[LoadedPart, LoadedPart, LoadedPart, Split]:
+def table_parts() -> tuple[Component, Component, Component, Split]:
     """Return an extractor, its own head, a head of another network, and five images: 2 cars, 2 cats, 1 ship."""
     left = loaded("e", extractor(data=RAW), Passed())
     own = Table((5, 0, 0), (5, 0, 0), (0, 5, 0), (5, 0, 9), (0, 0, 5))

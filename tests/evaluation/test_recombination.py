@@ -27,7 +27,7 @@ from compatkit.contracts.stitch import project
 from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.normalisation import batches, reestimate
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.evaluation.recombination import Recombination
@@ -42,17 +42,17 @@ def images() -> Split:
 
 
 @pytest.fixture
-def left() -> LoadedPart:
+def left() -> Component:
     return loaded("a.extractor", extractor(normalisation="batch"), Features(0).eval())
 
 
 @pytest.fixture
-def right() -> LoadedPart:
+def right() -> Component:
     made = head(normalisation="batch", classes=labels("0", "1", "2"))
     return loaded("b.head", made, Classes(1).eval())
 
 
-def pixels(left: LoadedPart, images: Split) -> torch.Tensor:
+def pixels(left: Component, images: Split) -> torch.Tensor:
     data = left.manifest.contract.data
     return normalise(prepare(images, data).images, data)
 
@@ -61,7 +61,7 @@ def state(module: nn.Module) -> list[bytes]:
     return [value.numpy().tobytes() for value in module.state_dict().values()]
 
 
-def adapter(left: LoadedPart, right: LoadedPart, module: nn.Module, strange: str = "") -> Adapter:
+def adapter(left: Component, right: Component, module: nn.Module, strange: str = "") -> Adapter:
     """Return a projection made for two parts, or with one parent (``strange``) of another pair."""
     given, taken = left.manifest.contract.structural.outputs, right.manifest.contract.structural.inputs
     known = {"adapts": left.digest, "targets": right.trained_with}
@@ -70,7 +70,7 @@ def adapter(left: LoadedPart, right: LoadedPart, module: nn.Module, strange: str
     return Adapter(project(given[0], 6, False, (8, 8)), module, given, taken, GREY, parents)
 
 
-def test_running_is_the_head_after_the_extractor(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+def test_running_is_the_head_after_the_extractor(left: Component, right: Component, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="running")
     x = pixels(left, images)
     assert not model.training
@@ -82,7 +82,7 @@ def test_running_is_the_head_after_the_extractor(left: LoadedPart, right: Loaded
 
 
 def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
-    left: LoadedPart, right: LoadedPart, images: Split
+    left: Component, right: Component, images: Split
 ) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")
     x, before = pixels(left, images), state(model)
@@ -98,7 +98,7 @@ def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
     assert model.extractor.weights.weight.grad is not None  # type: ignore[union-attr]
 
 
-def test_reestimate_works_on_copies(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+def test_reestimate_works_on_copies(left: Component, right: Component, images: Split) -> None:
     before = state(left.module), state(right.module)
     report = check(left.manifest, right.manifest)
     model = Recombination.of(left, right, report, normalisation="reestimate", images=images, batch_size=16)
@@ -110,7 +110,7 @@ def test_reestimate_works_on_copies(left: LoadedPart, right: LoadedPart, images:
     assert model.head.norm.num_batches_tracked == 3  # type: ignore[union-attr]
 
 
-def test_predict_takes_images_as_they_are(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+def test_predict_takes_images_as_they_are(left: Component, right: Component, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
     before = state(model)
     found = model.predict(images.images, batch_size=7).positions
@@ -120,19 +120,21 @@ def test_predict_takes_images_as_they_are(left: LoadedPart, right: LoadedPart, i
 
 
 def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
-    left: LoadedPart, right: LoadedPart
+    left: Component, right: Component
 ) -> None:
     report = check(left.manifest, right.manifest)
 
-    def severities(part: LoadedPart, policy: str) -> list[str]:
+    def severities(part: Component, policy: str) -> list[str]:
         model = Recombination.of(left, part, report, normalisation=policy)
         return [one.severity for one in model.report.findings if one.code == "normalisation-needed"]
 
     assert severities(right, "running") == ["informs", "warns"]
     assert severities(right, "batch") == ["informs"]
-    assert severities(attrs.evolve(right, trained_with=left.digest), "running") == ["informs"]
+    assert severities(loaded("a.head", right.manifest, right.module, trained_with=left), "running") == [
+        "informs"
+    ]
     assert "normalisation='batch'" in repr(Recombination.of(left, right, report))
-    own = attrs.evolve(right, trained_with=left.digest)
+    own = loaded("a.head", right.manifest, right.module, trained_with=left)
     assert "normalisation='running'" in repr(Recombination.of(left, own, report))
 
 
@@ -144,7 +146,7 @@ def test_without_batch_normalisation_the_policy_is_said_to_change_nothing() -> N
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 1)
 
 
-def test_adapters_stand_between(left: LoadedPart) -> None:
+def test_adapters_stand_between(left: Component) -> None:
     wide = attrs.evolve(FEATURES, shape=("N", 6, "h", "w"))
     right = loaded("b.head", head(wide, classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(384, 1)))
     report = check(left.manifest, right.manifest)
@@ -163,7 +165,7 @@ def test_adapters_stand_between(left: LoadedPart) -> None:
 
 
 @pytest.mark.parametrize("strange", ["adapts", "targets"])
-def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: LoadedPart, strange: str) -> None:
+def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: Component, strange: str) -> None:
     wide = attrs.evolve(FEATURES, shape=("N", 6, "h", "w"))
     right = loaded("b.head", head(wide), nn.Identity(), trained_with=left)
     between = adapter(left, right, nn.Conv2d(4, 6, 1), strange=strange)
@@ -172,7 +174,7 @@ def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: LoadedPar
     assert note.severity == "warns" and "fitted for other parts" in note.came
 
 
-def test_the_contract_is_of_the_whole(left: LoadedPart, right: LoadedPart) -> None:
+def test_the_contract_is_of_the_whole(left: Component, right: Component) -> None:
     """Images as the extractor wants them, classes and outputs of the head, and what either asks for."""
     mine = attrs.evolve(
         left, manifest=extractor(anchors=(initial("one"), shared("dcc")), normalisation="none")
@@ -186,7 +188,7 @@ def test_the_contract_is_of_the_whole(left: LoadedPart, right: LoadedPart) -> No
     assert whole.adapters == () and model.data.labels is None
 
 
-def test_what_cannot_be_wired_is_refused_with_adapters_too(left: LoadedPart, right: LoadedPart) -> None:
+def test_what_cannot_be_wired_is_refused_with_adapters_too(left: Component, right: Component) -> None:
     vector = attrs.evolve(FEATURES, shape=("N", 4), layout="NC")
     flat = attrs.evolve(left, manifest=extractor(vector))
     with pytest.raises(IncompatibleError):
@@ -195,7 +197,7 @@ def test_what_cannot_be_wired_is_refused_with_adapters_too(left: LoadedPart, rig
         )
 
 
-def test_policies_and_images_must_go_together(left: LoadedPart, right: LoadedPart, images: Split) -> None:
+def test_policies_and_images_must_go_together(left: Component, right: Component, images: Split) -> None:
     report = check(left.manifest, right.manifest)
     with pytest.raises(UsageError, match="needs images="):
         Recombination.of(left, right, report, normalisation="reestimate")

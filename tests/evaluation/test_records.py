@@ -13,7 +13,7 @@ from measured import cell, settings
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
-from compatkit.evaluation.records import TOLD, Cells, Damaged, record
+from compatkit.evaluation.records import TOLD, Cells, record
 from compatkit.registry.evidence import StoredResult, from_bytes, key_of, to_bytes
 
 LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64
@@ -139,10 +139,10 @@ def test_a_damaged_result_says_why() -> None:
 
 
 def test_damaged_results_are_told_together() -> None:
-    damaged = Damaged()
+    damaged = Cells()
     damaged.warn(stacklevel=2)  # nothing to tell: no warning, which would be an error here
     for number in range(TOLD + 4):
-        damaged.add(f"e{number}", "h", "gone.")
+        damaged.leave_out(f"e{number}", "h", FormatError("gone."))
     with pytest.warns(
         UserWarning, match=r"e0 with h: a result is left out: gone; .* and 4 more results; as if"
     ):

@@ -16,7 +16,7 @@ import pytest
 from far import EXTRACTOR, HEAD, Fault, content, signature, write
 from handmade import blobs_in
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Payload, edges
 from compatkit.errors import (

@@ -13,7 +13,7 @@ from far import EXTRACTOR, content
 from handmade import blobs_in
 from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.errors import (
     CompatkitError,
     Incomplete,

@@ -1,4 +1,4 @@
-"""The absorbed bridge: the head's entry layers are refitted to another extractor's features, and nothing is added.
+"""The absorbed bridge: the head's entry layers are refitted to another extractor's features; no layer is added.
 
 Each linear layer A of the head that takes the features themselves is replaced by the ridge regression from patches of
 the new features, seen as A sees them, to what A gives on the features that the head knows.
@@ -18,20 +18,19 @@ from compatkit.adapters.alignment.maps import Affine, ridge, usual_strength
 from compatkit.adapters.alignment.positions import Window
 from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.adapters.watching import FunctionWatch
-from compatkit.components.bridges.candidate import Candidate
-from compatkit.components.bridges.closed import COLUMNS
+from compatkit.components.bridges.closed import COLUMNS, Candidate
 from compatkit.components.bridges.ground import Ground
-from compatkit.components.bridging import moments_of
+from compatkit.components.projecting import moments_of
 from compatkit.errors import IncompatibleError
 from compatkit.evaluation.normalisation import norm_layers
 
 LINEAR = frozenset({"conv2d", "linear"})
 ASKING = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
-"""What may be asked of the features beside: it reads their form."""
+"""Functions that only read shape or type of the features."""
 
 
 @attrs.frozen(eq=False)
-class Entry:
+class EntryLayer:
     """A linear layer that takes the features.
 
     Attributes:
@@ -86,7 +85,7 @@ def absorbed(ground: Ground) -> Candidate:
     return Candidate(ground, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
 
 
-def entries(head: nn.Module, features: Tensor) -> list[Entry]:
+def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     """Return the linear layers that take the features; found by running the head.
 
     Raises:
@@ -109,11 +108,11 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
         for one in handles:
             one.remove()
     modules = dict(head.named_modules())
-    found = [Entry(path, modules[path], uses.norm_of(path, normed)) for path in given]  # type: ignore[arg-type]
+    found = [EntryLayer(path, modules[path], uses.norm_of(path, normed)) for path in given]  # type: ignore[arg-type]
     other = sorted(uses.other)
     odd = [one.path for one in found if not _plain(one.layer)]
     if other or odd or not found or uses.linear != len(found):
-        what = ", ".join(other or odd) or "what is no layer of its own"
+        what = ", ".join(other or odd) or "functions that are no layers"
         raise IncompatibleError(
             f"The features go into {what}, and not only into linear layers of the head, so that none can be refitted "
             "in their place. Take the rung ridge."
@@ -122,7 +121,7 @@ def entries(head: nn.Module, features: Tensor) -> list[Entry]:
 
 
 class _Uses(FunctionWatch):
-    """Notes every function that is called on the features, or on what a layer gives that takes them."""
+    """Records every function that is called on the features, or on the output of a layer that takes them."""
 
     def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -176,7 +175,7 @@ def _plain(layer: nn.Conv2d | nn.Linear) -> bool:
     return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
-def _replace(head: nn.Module, entry: Entry, fitted: Affine, came: int) -> bool:
+def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> bool:
     """Put the fitted weights in; return whether the layer has another form now."""
     layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
     if isinstance(layer, nn.Conv2d):

@@ -1,34 +1,197 @@
-"""Climbing the ladder: rung after rung, each judged by its agreement with the head's own network on held-out images."""
+"""Bridges between two parts: every rung is climbed and judged, one is chosen; for one pair or many."""
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import attrs
+import torch
 from torch import Tensor, nn
 
 from compatkit.components.bridges import absorbing, closed, training
-from compatkit.components.bridges.answering import (
+from compatkit.components.bridges.closed import Candidate
+from compatkit.components.bridges.dividing import parted, repeated
+from compatkit.components.bridges.ground import BridgeRequest, Ground, Passes, ground
+from compatkit.components.bridges.judging import (
+    NOT_FINITE,
+    ONE_CLASS,
     accuracy,
+    agreement,
     classes_of,
     correctness,
-    held_answers,
+    falls,
+    largest,
+    measurable,
     rightly,
+    share,
     wanted_answers,
 )
-from compatkit.components.bridges.candidate import Candidate
-from compatkit.components.bridges.ground import Ground
-from compatkit.components.bridges.judging import ONE_CLASS, agreement, falls, largest, share
-from compatkit.components.bridges.labelled import parted
-from compatkit.components.bridges.passes import Passes
-from compatkit.components.bridges.results import Step
-from compatkit.components.bridges.rungs import LABELLED, TAUGHT, TRAINED, UNFITTED
+from compatkit.components.bridges.keeping import HEAD, outcome, put_together
+from compatkit.components.bridges.ladder import (
+    ADAPTERS,
+    BEST,
+    LABELLED,
+    TAUGHT,
+    TRAINED,
+    UNFITTED,
+    Bridge,
+    RungResult,
+    choose,
+    chosen_rungs,
+    reason,
+)
 from compatkit.components.bridges.training import Labelled
+from compatkit.components.loading import Parts, load
+from compatkit.components.pairs import check_pair
+from compatkit.components.projecting import own_extractor
+from compatkit.contracts.check import check
+from compatkit.contracts.manifest import Parent
+from compatkit.contracts.report import Report
 from compatkit.data.split import Split
-from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.conditions import Progress
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
 
-Progress = Callable[[int, int, str], None]
+
+def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> Bridge:
+    """Bring a head to an extractor; see ``Registry.bridge``."""
+    parts = Parts(store)
+    left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
+    report = check_pair(store, left, right)
+    if report.wiring == "refused":
+        raise IncompatibleError(str(report), subject=report)
+    return bridge_pair(store, left, right, report, request)
+
+
+def bridge_pair(
+    store: Store, extractor: Component, head: Component, report: Report, request: BridgeRequest
+) -> Bridge:
+    """Climb the ladder between two parts and choose a rung."""
+    rungs = chosen_rungs(request.rungs, request.labels is not None)
+    base = ground(extractor, head, own_extractor(store, head), request)
+    climb = Climb(base, request.labels, request.test)
+    steps = [_recorded(one, base) for one in climb.climb(rungs, request.until, request.progress)]
+    chosen = choose(steps)
+    left = tuple(rungs[len(steps) :])
+    made = put_together(chosen, report)
+    facts = _facts(request, base, climb)
+    notes = [one for one in (reason(chosen, steps), repeated(request.data), *climb.notes(steps)) if one]
+    if left:
+        notes.append(
+            f"Not climbed, as {steps[-1].rung} fits and agrees on {request.until} at least: {', '.join(left)}."
+        )
+    return Bridge(
+        extractor.reference, head.reference, tuple(steps), chosen.rung, made, facts, tuple(notes), left
+    )
+
+
+def between(
+    store: Store,
+    extractors: Sequence[Reference],
+    heads: Sequence[Reference],
+    data: Mapping[str, Split],
+    rung: str,
+    *,
+    tests: Mapping[str, Split],
+    images: int,
+    seed: int,
+    progress: Progress | None,
+) -> dict[tuple[str, str], Bridge]:
+    """Return a bridge for every pair; see ``Registry.bridges.between``."""
+    rungs = _rungs_between(rung)
+    if not isinstance(data, Mapping):
+        raise UsageError(f"data= expects images by the extractors' names, got {type_of(data)}.")
+    pairs = [(left, right) for left in extractors for right in heads]
+    found: dict[tuple[str, str], Bridge] = {}
+    for number, (left, right) in enumerate(pairs):
+        if progress is not None:
+            progress(number, len(pairs), f"{left.name} + {right.name}")
+        mine, theirs = load(store, left), load(store, right)
+        if theirs.is_own(mine):
+            continue
+        images_of = data.get(mine.reference, data.get(left.name))
+        if images_of is None:
+            raise DataError(
+                f"{left.name} has no images to fit a bridge on; they were given for {', '.join(data)}."
+            )
+        report = check(mine.manifest, theirs.manifest)
+        test, note = _tests_of(theirs, tests.get(mine.reference, tests.get(left.name)))
+        request = BridgeRequest(data=images_of, test=test, rungs=rungs, until=None, images=images, seed=seed)
+        try:
+            if report.wiring == "refused":
+                raise IncompatibleError("they cannot be wired")
+            made = bridge_pair(store, mine, theirs, report, request)
+            found[mine.reference, theirs.reference] = attrs.evolve(made, notes=(*made.notes, *note))
+        except (IncompatibleError, DataError) as error:
+            of_images = isinstance(error, DataError) and error.subject is None
+            if of_images:
+                raise
+            warnings.warn(
+                f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4
+            )
+    return found
+
+
+def _facts(request: BridgeRequest, base: Ground, climb: Climb) -> dict[str, Any]:
+    """Return the facts of a ladder, as JSON values."""
+    return {
+        "data": {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)},
+        "paired_on": {
+            "on": request.on,
+            "name": base.pairs.name,
+            "digest": base.pairs.digest,
+            "images": len(base.pairs),
+        },
+        "held_out": len(base.held),
+        "largest": largest(climb.wanted),
+        "until": request.until,
+        "seed": request.seed,
+        "reference": climb.reference_accuracy(),
+    }
+
+
+def _rungs_between(rung: str) -> list[str]:
+    """Return the rungs that a matrix climbs.
+
+    Raises:
+        UsageError: The rung puts no adapter between the parts, or is none.
+    """
+    if rung not in (*ADAPTERS, BEST):
+        chosen_rungs([rung], True)  # a name that is none
+        raise UsageError(
+            f"The rung {rung} puts no adapter between the parts; those that do without labels are "
+            f"{', '.join(ADAPTERS)}, or {BEST} for the one in closed form that agrees most.",
+            subject=rung,
+        )
+    return ["statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
+
+
+def _recorded(step: RungResult, base: Ground) -> RungResult:
+    """Return a result whose adapter records how well it does."""
+    made = step.candidate
+    if made is None or made.fitted is None:
+        return step
+    adapter = made.fitted
+    parents = (*adapter.parents, Parent(HEAD, base.head.digest))
+    facts = {**adapter.training, **outcome(step)}
+    fitted = attrs.evolve(adapter, parents=parents, training=facts)
+    return attrs.evolve(step, candidate=attrs.evolve(made, fitted=fitted))
+
+
+def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
+    """Return the test images if the head knows one of their classes, else None and a note that says so."""
+    if test is None or measurable(test, head):
+        return test, ()
+    return None, (
+        f"No accuracy is measured: {test.name} holds no image of a class that {head.reference} knows.",
+    )
+
+
 CLOSED: Mapping[str, Callable[[Ground], Candidate]] = {
     "direct": closed.direct,
     "statistics": closed.statistics,
@@ -46,11 +209,11 @@ class Climb:
     """One ladder between two parts.
 
     Attributes:
-        ground: What all rungs stand on.
+        ground: Images and features that all rungs share.
         labels: Labelled images of the extractor's domain, or None.
         test: Labelled images to measure on, or None; nothing is chosen by them.
         teacher: The head on its own extractor, statistics estimated on the images of the fit.
-        wanted: What it answers on held-out images, int64 ``(n,)``.
+        wanted: Its answers on held-out images, int64 ``(n,)``.
     """
 
     ground: Ground
@@ -72,9 +235,11 @@ class Climb:
         if self.test is not None:
             self._tests = ground.passes(self.test, None)
         if self.labels is not None:
-            self._labelled, self._checks = parted(ground, self.labels)
+            used, targets, checks = parted(self.labels, ground.head, ground.held, ground.seed)
+            self._labelled = Labelled(ground.passes(used, None), torch.tensor(targets))
+            self._checks = ground.passes(checks, None), checks
 
-    def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[Step]:
+    def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[RungResult]:
         """Return what each rung gave; stops behind the first that fits and agrees on ``until`` of the images, if any.
 
         Raises:
@@ -85,7 +250,7 @@ class Climb:
             pass
         for _ in self.ground.paired:
             pass
-        steps: list[Step] = []
+        steps: list[RungResult] = []
         for number, rung in enumerate(rungs):
             if progress is not None:
                 progress(number, len(rungs), rung)
@@ -96,8 +261,8 @@ class Climb:
             progress(len(rungs), len(rungs), steps[-1].rung)
         return steps
 
-    def notes(self, steps: Sequence[Step]) -> list[str]:
-        """Return what to know of the images and features, each a sentence."""
+    def notes(self, steps: Sequence[RungResult]) -> list[str]:
+        """Return remarks on the images and features, one sentence each."""
         found: list[str] = []
         if (most := largest(self.wanted)) >= ONE_CLASS:
             found.append(
@@ -120,22 +285,22 @@ class Climb:
         logits = self.ground.answers(self.teacher, self.test)
         return accuracy(logits, self.test, self.ground.head).accuracy
 
-    def _step(self, rung: str, before: Sequence[Step]) -> Step:
+    def _step(self, rung: str, before: Sequence[RungResult]) -> RungResult:
         self.ground.lent()
         began = time.perf_counter()
         try:
             made = self._built(rung)
         except IncompatibleError as error:
-            return Step(rung, note=str(error))
+            return RungResult(rung, note=str(error))
         except DataError as error:
             self._check_features(rung)
             if rung not in TRAINED:
                 raise
-            return Step(rung, note=str(error))
+            return RungResult(rung, note=str(error))
         seconds = time.perf_counter() - began + self.ground.lent()
         self._check_features(rung)
         if rung == "infomax" and (note := self._fell(made, before)):
-            return Step(rung, images=self._images(rung, made), seconds=seconds, note=note)
+            return RungResult(rung, images=self._images(rung, made), seconds=seconds, note=note)
         return self._measured(rung, made, seconds)
 
     def _check_features(self, rung: str) -> None:
@@ -143,14 +308,14 @@ class Climb:
         if rung not in UNFITTED:
             self.ground.check()
 
-    def _measured(self, rung: str, made: Candidate, seconds: float) -> Step:
+    def _measured(self, rung: str, made: Candidate, seconds: float) -> RungResult:
         """Return a step with what its bridge gives on held-out, on test and on labelled images."""
-        head, left, right, figure = self.ground.head, residual_of(made), None, None
+        head, left, right, figure = self.ground.head, made.residual, None, None
         if self._checks is not None:
             right = rightly(self._on(made, *self._checks), self._checks[1], head)
         if self._tests is not None and self.test is not None:
             figure = accuracy(self._on(made, self._tests, self.test), self.test, head)
-        return Step(
+        return RungResult(
             rung,
             agreement(held_answers(made), self.wanted),
             None if left is None else 1 - left,
@@ -170,7 +335,7 @@ class Climb:
             return 0
         return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
 
-    def _fell(self, made: Candidate, before: Sequence[Step]) -> str:
+    def _fell(self, made: Candidate, before: Sequence[RungResult]) -> str:
         """Return why the training of an absorbed bridge is rolled back; empty where it is not."""
         climbed = (one.candidate for one in before if one.rung == "absorbed")
         first = next(climbed, None) or absorbing.absorbed(self.ground)
@@ -197,14 +362,7 @@ class Climb:
         return training.finetuned(self.ground, self._labelled)
 
 
-def residual_of(made: Candidate) -> float | None:
-    """Return the share of the target's variance that a fit left; None where nothing was fitted in closed form."""
-    if made.fitted is not None:
-        return made.fitted.training.get("residual")
-    return made.method.get("residual")
-
-
-def _suffices(step: Step, until: float) -> bool:
+def _suffices(step: RungResult, until: float) -> bool:
     """Tell whether a rung agrees so well that no further one is climbed: a share that chance gives too does not do."""
     found = step.agreed
     return (
@@ -213,3 +371,9 @@ def _suffices(step: Step, until: float) -> bool:
         and found.figure.accuracy >= until
         and found.says == "fit"
     )
+
+
+def held_answers(candidate: Candidate) -> Tensor:
+    """Return the answers of a bridge on held-out images, int64 ``(n,)``."""
+    logits = candidate.answers(candidate.ground.held_features)
+    return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)

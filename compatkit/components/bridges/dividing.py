@@ -1,23 +1,31 @@
-"""Which images are fitted on, which are held out to choose by, and on which features are paired."""
+"""Which images are fitted on, trained on with labels, held out to choose by, and paired for their features."""
 
 from __future__ import annotations
 
 from collections.abc import Container
+from typing import Literal
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.components.bridges.rungs import On
+from compatkit.components.bridges.judging import classes_of
 from compatkit.data.split import Split
 from compatkit.errors import DataError
+from compatkit.evaluation.component import Component
 
+On = Literal["src", "dst", "mix"]
+"""Where features are paired: on images of the extractor's domain, of the head's, or on as many of both."""
 HELD_OUT = 500
 """Images that agreement is measured on at most; half of those given where there are fewer."""
 LEAST = 20
 """Images without labels: ten to fit on, and ten to choose by."""
 FEWEST = 2
 """Images of the head's domain that features are paired on."""
+CHECKED = 5
+"""One labelled image of five is not trained on, to see whether labels helped."""
+LEAST_LABELLED, LEFT = 10, 2
+"""Labelled images in all, and those of them that are left to train on: statistics of a batch are of two or more."""
 
 
 def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
@@ -99,3 +107,49 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
     return attrs.evolve(
         fit, images=both, labels=np.zeros(len(both), dtype=np.int64), name=f"{fit.name}+{plain.name}"
     )
+
+
+def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Split, list[int], Split]:
+    """Return labelled images to train on, and others to see what it gave.
+
+    An image that agreement is measured on is never trained on, also where it is among the labelled ones: such images
+    are the first that are kept apart. Of equal images one is used.
+
+    Args:
+        labels: Labelled images.
+        head: Says which classes it tells apart.
+        held: Images that agreement is measured on.
+        seed: Of the draw.
+
+    Returns:
+        Images to train on, the head's output that each of them should give, and images to see what it gave.
+
+    Raises:
+        DataError: There are too few, or classes that the head does not know.
+    """
+    outputs = dict(classes_of(labels, head))
+    missing = [
+        name for place, name in enumerate(labels.classes) if place not in outputs and labels.counts[place]
+    ]
+    if missing:
+        raise DataError(
+            f"{labels.name} has images of {', '.join(missing)}, which {head.reference} does not tell apart. "
+            "Leave these images out.",
+            subject=missing,
+        )
+    order = drawn(labels, seed)
+    if (count := len(order)) < LEAST_LABELLED:
+        told = counted(labels, order, "labelled images")
+        raise DataError(f"{labels.name} has {told}; training a bridge takes {LEAST_LABELLED} at least.")
+    known, found = set(held.image_digests), labels.image_digests
+    among = np.array([found[place] in known for place in order])
+    order = np.concatenate([order[among], order[~among]])
+    apart = max(count // CHECKED, int(among.sum()))
+    if count - apart < LEFT:
+        raise DataError(
+            f"{int(among.sum())} of the {count} labelled images of {labels.name} are among those held out to choose "
+            f"by, which leaves {count - apart} to train on; it takes {LEFT} at least. Pass more labelled images, or "
+            "others."
+        )
+    used = labels.take(order[apart:])
+    return used, [outputs[int(one)] for one in used.labels], labels.take(order[:apart])

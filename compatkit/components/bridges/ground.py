@@ -1,10 +1,11 @@
-"""What all rungs between two parts stand on: images, both extractors' features, the head's own network."""
+"""What all rungs between two parts share: images, both extractors' features, the head's own network."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import attrs
 import torch
@@ -13,19 +14,137 @@ from torch import Tensor, nn
 from compatkit.adapters.alignment.maps import rotation
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.bridges.dividing import divided, pairing
-from compatkit.components.bridges.once import Once
-from compatkit.components.bridges.passes import Passes
-from compatkit.components.bridges.rungs import On
-from compatkit.components.bridging import Place, feature_pairs, images_for, moments_of, standing
+from compatkit.components.bridges.dividing import On, divided, pairing
+from compatkit.components.projecting import Place, feature_pairs, images_for, moments_of, standing
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.match import adapters_for
 from compatkit.contracts.stitch import after
 from compatkit.data.split import Split
-from compatkit.errors import DataError, IncompatibleError, UsageError
+from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalisation import evaluation_mode, reestimate
+
+T = TypeVar("T")
+SEEDS = 2**63
+LIMIT = 2**30
+"""Bytes that the features of one set of images may take before they are made again in every pass."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class BridgeRequest:
+    """The arguments of ``Registry.bridge``."""
+
+    data: Split
+    labels: Split | None = None
+    test: Split | None = None
+    head_data: Split | None = None
+    rungs: Sequence[str] | None = None
+    until: float | None = 0.8
+    images: int = 1000
+    on: On = "src"
+    seed: int = 0
+    progress: Progress | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Check what no type checks."""
+        for name in ("data", "labels", "test", "head_data"):
+            value = getattr(self, name)
+            if not isinstance(value, Split) and not (value is None and name != "data"):
+                raise UsageError(
+                    f"{name}= expects a Split of images, got {type_of(value)}. Pass data.train of a data set."
+                )
+        for name in ("labels", "test"):
+            value = getattr(self, name)
+            if value is not None and not value.labelled:
+                raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
+            raise UsageError(f"seed= is a whole number from 0 to below 2**63, got {self.seed!r:.40}.")
+        known = isinstance(self.until, int | float) and not isinstance(self.until, bool)
+        if self.until is not None and not (known and 0 <= self.until <= 1):
+            raise UsageError(f"until= is an agreement from 0 to 1, or None, got {self.until!r:.40}.")
+        if self.on not in ("src", "dst", "mix"):
+            raise UsageError(
+                f"on= says where features are paired: 'src', 'dst' or 'mix', not {self.on!r:.40}."
+            )
+        if (self.head_data is None) != (self.on == "src"):
+            raise UsageError(
+                f"on={self.on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."
+                if self.head_data is None
+                else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
+            )
+        if isinstance(self.images, bool) or not isinstance(self.images, int) or self.images < 2:
+            raise UsageError(f"images= is a whole number from 2, got {self.images!r:.40}.")
+
+
+@attrs.define(eq=False)
+class Passes:
+    """Batches of tensors, as often as they are asked for.
+
+    Attributes:
+        make: Runs the networks.
+        limit: Bytes that are kept at most.
+    """
+
+    make: Callable[[], Iterator[tuple[Tensor, ...]]]
+    limit: int = LIMIT
+    _kept: list[tuple[Tensor, ...]] | None = attrs.field(init=False, default=None)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
+        if self._kept is not None:
+            yield from self._kept
+            return
+        kept, size = list[tuple[Tensor, ...]](), 0
+        for batch in self.make():
+            size += sum(one.nbytes for one in batch)
+            if size <= self.limit:
+                kept.append(batch)
+            else:
+                kept.clear()
+            yield batch
+        if size <= self.limit:
+            self._kept = kept
+
+    @property
+    def held(self) -> bool:
+        """Whether all batches are in memory; True only after a whole pass."""
+        return self._kept is not None
+
+    def first(self) -> Iterator[Tensor]:
+        """Yield the first tensor of each batch."""
+        for batch in self:
+            yield batch[0]
+
+
+@attrs.define(eq=False)
+class Once(Generic[T]):
+    """A value that is made when it is first asked for.
+
+    Attributes:
+        make: Makes it.
+    """
+
+    make: Callable[[], T]
+    _value: T | None = None
+    _seconds: float = 0.0
+    _asked: bool = False
+    _made: bool = False
+
+    def get(self) -> T:
+        """Return the value."""
+        self._asked = True
+        if self._value is None:
+            began = time.perf_counter()
+            self._value = self.make()
+            self._seconds, self._made = time.perf_counter() - began, True
+        return self._value
+
+    def lent(self) -> float:
+        """Return the seconds of making it if, since the last call, it was used by another than its maker; else 0."""
+        lent = self._asked and not self._made
+        self._asked = self._made = False
+        return self._seconds if lent else 0.0
 
 
 @attrs.define(eq=False)
@@ -44,9 +163,9 @@ class Ground:
         seed: Of orders and draws.
     """
 
-    extractor: LoadedPart
-    head: LoadedPart
-    own: LoadedPart
+    extractor: Component
+    head: Component
+    own: Component
     place: Place
     before: Sequence[Adapter]
     fit: Split
@@ -103,12 +222,12 @@ class Ground:
 
     @property
     def rotation(self) -> Tensor:
-        """Procrustes' Q of the paired features, made once: with thousands of channels it is the dearest of all fits."""
+        """Procrustes' Q of the paired features, made once: with thousands of channels it is the most expensive fit."""
         _ = self.moments  # first, so that its seconds are not among those of the rotation
         return self._rotation.get()
 
     def lent(self) -> float:
-        """Return the seconds of what was made before and used since this was asked last: they belong to each user."""
+        """Return the seconds of what was made before and used since the last call: they count for each user."""
         return self._moments.lent() + self._rotation.lent()
 
     def passes(self, images: Split, order: int | None) -> Passes:
@@ -169,53 +288,27 @@ class Ground:
                 yield (features,)
 
 
-def ground(
-    extractor: LoadedPart,
-    head: LoadedPart,
-    own: LoadedPart,
-    data: Split,
-    *,
-    images: int,
-    on: On,
-    head_data: Split | None,
-    seed: int,
-) -> Ground:
-    """Return what rungs between two parts stand on.
+def ground(extractor: Component, head: Component, own: Component, request: BridgeRequest) -> Ground:
+    """Return what the rungs between two parts share.
 
     Args:
         extractor: Gives features.
         head: Takes them.
         own: The extractor that the head was trained with.
-        data: Images of the extractor's domain; labels are not read.
-        images: How many to fit on at most.
-        on: ``"src"`` pairs features on images of the extractor's domain, ``"dst"`` on those of the head's, ``"mix"``
-            on as many of both.
-        head_data: Images of the head's domain.
-        seed: Of orders and draws.
+        request: Images, and where features are paired.
 
     Raises:
         IncompatibleError: The parts cannot be wired, or several tensors cross.
         DataError: There are too few images.
-        UsageError: Images of the head's domain are missing, or of no use.
     """
-    if on not in ("src", "dst", "mix"):
-        raise UsageError(f"on= says where features are paired: 'src', 'dst' or 'mix', not {on!r:.40}.")
-    if (head_data is None) != (on == "src"):
-        raise UsageError(
-            f"on={on!r} pairs features on images of the head's domain; pass head_data= (--head-data)."
-            if head_data is None
-            else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
-        )
-    if isinstance(images, bool) or not isinstance(images, int) or images < 2:
-        raise UsageError(f"images= is a whole number from 2, got {images!r:.40}.")
-    fit, held = divided(data, images, seed)
-    pairs = pairing(fit, head_data, images, on, seed, held)
+    fit, held = divided(request.data, request.images, request.seed)
+    pairs = pairing(fit, request.head_data, request.images, request.on, request.seed, held)
     places = _places(extractor, head)
     before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
-    return Ground(extractor, head, own, places[-1], before, fit, pairs, held, seed)
+    return Ground(extractor, head, own, places[-1], before, fit, pairs, held, request.seed)
 
 
-def _places(extractor: LoadedPart, head: LoadedPart) -> list[Place]:
+def _places(extractor: Component, head: Component) -> list[Place]:
     ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
     if len(ports) > 1 or len(contract.structural.inputs) > 1:
         raise IncompatibleError(

@@ -1,13 +1,20 @@
-"""Whether a bridge fits: how often it answers as it should, beside what answers by chance would reach."""
+"""How well a bridge does: whether it answers as the head's own network does, and whether it is right."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
-from torch import Tensor
 
 from compatkit.contracts.evidence import Figure, figure, paired_interval_of_counts
+from compatkit.contracts.labels import known_classes
+from compatkit.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from compatkit.data.split import Split
+    from compatkit.evaluation.component import Component
 
 Says = Literal["fit", "doubtful", "no fit"]
 GO, NO_GO = 5 / 9, 1 / 45
@@ -49,7 +56,7 @@ class Judged:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """What the best of several is found by."""
+        """Sorts the best of several last."""
         return (self.kappa or 0.0, self.figure.accuracy)
 
     def _of_the_way(self, share: float) -> float:
@@ -95,3 +102,92 @@ def rises(after: Tensor, before: Tensor) -> bool:
 def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
     return paired_interval_of_counts(gained, lost, len(after))
+
+
+def wanted_answers(logits: Tensor) -> Tensor:
+    """Return the answers of the head's own network, classes as int64 ``(n,)``.
+
+    Raises:
+        DataError: Its logits are not finite.
+    """
+    if not bool(logits.isfinite().all()):
+        raise DataError(
+            "The head's own network gives outputs that are not finite on these images, so that nothing can agree "
+            "with it; look at its weights."
+        )
+    return logits.argmax(dim=1)
+
+
+def accuracy(logits: Tensor, images: Split, head: Component) -> Figure:
+    """Return the accuracy on images of the classes that the head knows too, among these classes.
+
+    Args:
+        logits: Of all images, in their order.
+        images: With labels.
+        head: Says which outputs mean which classes.
+
+    Raises:
+        DataError: No image is of such a class.
+    """
+    return share(rightly(logits, images, head))
+
+
+def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
+    """Return whether each image is answered rightly, bool ``(n,)``, of the classes that the head knows too.
+
+    Arguments and errors are those of ``accuracy``.
+    """
+    import torch
+
+    from compatkit.evaluation.figures import Tally
+
+    pairs = classes_of(images, head)
+    tally = Tally.start(torch.from_numpy(images.labels), pairs, len(images.classes))
+    tally.add(torch.arange(len(images)), logits)
+    if not tally.count:
+        raise DataError(f"{images.name} holds no image of a class that {head.reference} knows.")
+    return tally.restricted[tally.counted]
+
+
+def correctness(right: Tensor, images: Split) -> Judged:
+    """Return how often a bridge is right; chance is the share of the most frequent class.
+
+    Args:
+        right: Of each image.
+        images: With labels, of classes that the head knows.
+    """
+    largest = max(images.counts) / len(images)
+    return Judged(share(right), largest, largest)
+
+
+def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
+    """Return classes of images with the head's outputs that mean the same.
+
+    Raises:
+        DataError: They have none in common.
+    """
+    known = head.labels
+    pairs = shared(images, head)
+    if not pairs:
+        told = ", ".join(one.name for one in known) or "classes without names"
+        raise DataError(
+            f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} tells apart {told}: none "
+            "in common. Leave the labels out: features are bridged without them.",
+            subject=head.reference,
+        )
+    return pairs
+
+
+def measurable(images: Split, head: Component) -> bool:
+    """Tell whether an image is of a class that the head knows.
+
+    Raises:
+        DataError: Two classes have one name, or one means the same as two of the other side.
+    """
+    return any(images.counts[place] for place, _ in shared(images, head))
+
+
+def shared(images: Split, head: Component) -> list[tuple[int, int]]:
+    """Return classes of images with the head's outputs that mean the same; none where they have none in common."""
+    known = head.labels
+    return known_classes(images.classes, known, whose=(images.name, head.reference))

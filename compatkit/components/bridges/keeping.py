@@ -1,4 +1,4 @@
-"""From a bridge to components: the network that it makes, its adapter or refitted head, and what is recorded of it."""
+"""From a bridge to components: the network that it makes, its adapter or refitted head, and the record of both."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ from typing import Any
 
 import attrs
 
-from compatkit.components.bridges.candidate import Candidate
-from compatkit.components.bridges.climbing import residual_of
+from compatkit.components.bridges.closed import Candidate
 from compatkit.components.bridges.ground import Ground
-from compatkit.components.bridges.recorded import HEAD as BRIDGED
-from compatkit.components.bridges.results import Bridge, Step
-from compatkit.components.loading import load, pinned
+from compatkit.components.bridges.ladder import BRIDGED, Bridge, RungResult
+from compatkit.components.loading import load
 from compatkit.components.recombinations import publish_recombination
-from compatkit.components.seams import load_adapter, publish_adapter
+from compatkit.components.registering import register
+from compatkit.components.stitching import load_adapter, publish_adapter
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Port, Protocol, Statistical
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.contracts.report import Report
 from compatkit.errors import NotFound, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.recombination import Recombination
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
@@ -30,18 +29,7 @@ HEAD, BEGAN = "head", "initialised_from"
 """Relations of a bridge's adapter to the head, and of a refitted head to the one it was."""
 
 
-def candidate_of(step: Step) -> Candidate:
-    """Return the bridge of a step.
-
-    Raises:
-        UsageError: The rung was left out.
-    """
-    if step.candidate is None:
-        raise UsageError(f"The rung {step.rung} was left out: {step.note}", subject=step.rung)
-    return step.candidate
-
-
-def put_together(step: Step, report: Report) -> Recombination:
+def put_together(step: RungResult, report: Report) -> Recombination:
     """Return the whole network of a step, in eval mode.
 
     Args:
@@ -51,7 +39,7 @@ def put_together(step: Step, report: Report) -> Recombination:
     Raises:
         UsageError: The rung was left out.
     """
-    made = candidate_of(step)
+    made = step.built
     head = made.ground.head
     if made.refitted:
         head = attrs.evolve(head, module=made.head, manifest=_manifest(step, made))
@@ -64,7 +52,7 @@ def publish(
     """Keep a bridge; see ``Registry.publish``."""
     check_names(store, name)
     step = found.step(found.chosen if rung is None else rung)
-    made, kept = candidate_of(step), dict[str, Reference]()
+    made, kept = step.built, dict[str, Reference]()
     head, adapters = made.ground.head, list(made.adapters)
     if made.fitted is not None:
         kept["adapter"] = publish_adapter(store, f"{name}.adapter", made.fitted, about=about)
@@ -79,7 +67,7 @@ def publish(
 
 
 def check_names(store: Store, name: str) -> None:
-    """Refuse a name under which a refitted head would take the place of one that was trained.
+    """Refuse a name under which a refitted head would replace one that was trained.
 
     Raises:
         UsageError: ``<name>.head`` is no head that a bridge refitted.
@@ -96,7 +84,7 @@ def check_names(store: Store, name: str) -> None:
         )
 
 
-def outcome(step: Step) -> dict[str, Any]:
+def outcome(step: RungResult) -> dict[str, Any]:
     """Return what is recorded beside a fit of how well it does."""
     if step.agreed is None:
         return {}
@@ -109,13 +97,8 @@ def outcome(step: Step) -> dict[str, Any]:
     }
 
 
-def references(kept: dict[str, Reference]) -> dict[str, str]:
-    """Return pinned references by what they are."""
-    return {what: pinned(one) for what, one in kept.items()}
-
-
 def _recombined(
-    made: Candidate, head: LoadedPart, adapters: Sequence[Adapter], report: Report
+    made: Candidate, head: Component, adapters: Sequence[Adapter], report: Report
 ) -> Recombination:
     estimate, extractor = made.statistics(), made.ground.extractor
     return Recombination.of(
@@ -129,7 +112,7 @@ def _recombined(
     )
 
 
-def _judgement(step: Step, facts: Mapping[str, Any], head: LoadedPart) -> dict[str, Any]:
+def _judgement(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
     """Return what is recorded of a whole bridge: by which rung, how well it does, and on what that rests."""
     found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.labels:
@@ -145,13 +128,13 @@ def _judgement(step: Step, facts: Mapping[str, Any], head: LoadedPart) -> dict[s
     return found | told | {BRIDGED: head.digest}
 
 
-def _manifest(step: Step, made: Candidate) -> Manifest:
+def _manifest(step: RungResult, made: Candidate) -> Manifest:
     """Return the manifest of a refitted head: of the old one's network, promising nothing that it promised."""
     base = made.ground
     old = base.head.manifest
     data = {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)}
     training = {**made.method, "data": data, **outcome(step)}
-    if (left := residual_of(made)) is not None:
+    if (left := made.residual) is not None:
         training["residual"] = left
     protocol = Protocol(old.contract.protocol.normalisation)
     blueprint, structural = old.blueprint, old.contract.structural
@@ -177,10 +160,8 @@ def _manifest(step: Step, made: Candidate) -> Manifest:
 
 
 def _publish_head(store: Store, name: str, manifest: Manifest, made: Candidate) -> Reference:
-    from compatkit.components import promises
-
     state = {key: value.detach().clone() for key, value in made.head.state_dict().items()}
-    return promises.register(store, name, manifest, state)
+    return register(store, name, manifest, state)
 
 
 def _entering(base: Ground) -> Port:

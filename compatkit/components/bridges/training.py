@@ -1,4 +1,4 @@
-"""The trained rungs: what a closed form began is trained further, on features that do not change.
+"""The trained rungs: a bridge in closed form is trained further, on fixed features.
 
 All begin from the linear map of ridge regression (information maximisation from the absorbed bridge), with batch
 normalisation in batch mode, and estimate its statistics anew at the end.
@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.components.bridges.absorbing import absorbed, entries
-from compatkit.components.bridges.candidate import Candidate
-from compatkit.components.bridges.closed import by_ridge
-from compatkit.components.bridges.ground import Ground
-from compatkit.components.bridges.passes import Passes
+from compatkit.components.bridges.closed import Candidate, by_ridge
+from compatkit.components.bridges.ground import Ground, Passes
 from compatkit.errors import DataError, IncompatibleError
 from compatkit.evaluation.normalisation import batch_statistics, norm_layers
 
@@ -46,7 +44,7 @@ def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
     """Return the head behind a linear map that was trained to give the logits of the head's own network.
 
     Args:
-        ground: What it stands on.
+        ground: Images and features that it is built on.
         teacher: The head on its own extractor, with statistics of these images.
     """
     wanted = ground.answers(teacher, ground.fit, ground.seed).softmax(dim=1)

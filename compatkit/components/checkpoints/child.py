@@ -1,8 +1,7 @@
 """A process of its own that unpickles tensors, and nothing else, and writes them as safetensors.
 
 Run by path, never imported: ``python -I child.py ROOT FOLDER SETTINGS``, the checkpoint on standard input. It is the
-only place of this library that unpickles, with ``weights_only=True``. What it writes is believed by nobody before it is
-checked like any file from a stranger.
+only place of this library that unpickles, with ``weights_only=True``. Its output is checked like any untrusted file.
 """
 
 from __future__ import annotations

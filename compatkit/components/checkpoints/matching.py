@@ -1,4 +1,4 @@
-"""Hold the tensors of a checkpoint against a network: what is missing, what is not known, what has another shape."""
+"""Compare the tensors of a checkpoint with a network: what is missing, unknown, or of another shape."""
 
 from __future__ import annotations
 
@@ -19,32 +19,14 @@ COMPARED = 2000
 
 
 @attrs.frozen
-class Form:
-    """Dtype, without ``torch.``, and shape of a tensor."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, tensor: Any) -> Form:
-        """Return the form of a tensor."""
-        return cls(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape))
-
-    @property
-    def fraction(self) -> bool:
-        """Whether its numbers are fractions."""
-        return "float" in self.dtype
-
-
-@attrs.frozen
-class Mismatch:
+class WeightsMismatch:
     """How tensors differ from those of a network; false where they fit.
 
     Attributes:
         missing: Names of the network that are not there.
-        unknown: Names that the network has not.
+        unknown: Names that the network does not have.
         shapes: Names with the shape that is there and the one that is expected.
-        kinds: Names with the dtype that is there and the one that is expected, where one counts and the other measures.
+        kinds: Names with the dtype that is there and the one that is expected, where only one is a floating-point type.
     """
 
     missing: tuple[str, ...] = ()
@@ -80,24 +62,25 @@ class Mismatch:
             yield f"{_count(self.kinds, 'is', 'are')} of another kind: {_some(named)}"
 
 
-def compare(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> Mismatch:
+def compare(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> WeightsMismatch:
     """Return how tensors differ from a network's own; those of other precision fit.
 
     Args:
         tensors: By name.
         own: The network's state dict.
     """
-    both = [(name, Form.of(tensors[name]), Form.of(own[name])) for name in own if name in tensors]
-    return Mismatch(
-        tuple(name for name in own if name not in tensors),
-        tuple(name for name in tensors if name not in own),
-        tuple((name, came.shape, wanted.shape) for name, came, wanted in both if came.shape != wanted.shape),
-        tuple(
-            (name, came.dtype, wanted.dtype)
-            for name, came, wanted in both
-            if came.shape == wanted.shape and came.fraction != wanted.fraction
-        ),
-    )
+    shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
+    kinds: list[tuple[str, str, str]] = []
+    for name in (one for one in own if one in tensors):
+        came, wanted = tensors[name], own[name]
+        dtypes = _dtype(came), _dtype(wanted)
+        if tuple(came.shape) != tuple(wanted.shape):
+            shapes.append((name, tuple(came.shape), tuple(wanted.shape)))
+        elif ("float" in dtypes[0]) != ("float" in dtypes[1]):
+            kinds.append((name, *dtypes))
+    missing = tuple(name for name in own if name not in tensors)
+    unknown = tuple(name for name in tensors if name not in own)
+    return WeightsMismatch(missing, unknown, tuple(shapes), tuple(kinds))
 
 
 def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -116,7 +99,7 @@ def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, 
     """Return in words which precisions are converted to the network's."""
     pairs: dict[tuple[str, str], int] = {}
     for name, one in own.items():
-        came, wanted = Form.of(tensors[name]).dtype, Form.of(one).dtype
+        came, wanted = _dtype(tensors[name]), _dtype(one)
         if came != wanted:
             pairs[came, wanted] = pairs.get((came, wanted), 0) + 1
     return tuple(
@@ -125,12 +108,12 @@ def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, 
     )
 
 
-def refuse(whose: str, network: str, found: Mismatch, fitting: Sequence[str]) -> CheckpointMismatch:
+def refuse(whose: str, network: str, found: WeightsMismatch, fitting: Sequence[str]) -> CheckpointMismatch:
     """Return the error for weights of another network.
 
     Args:
         whose: The file.
-        network: What it was held against, such as ``"resnet18 of timm"``.
+        network: What it was compared with, such as ``"resnet18 of timm"``.
         found: How they differ.
         fitting: Networks that it does fit, as they would be named.
     """
@@ -143,6 +126,10 @@ def refuse(whose: str, network: str, found: Mismatch, fitting: Sequence[str]) ->
         "others.",
         subject=found,
     )
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def _count(names: Sequence[Any], one: str, several: str) -> str:

@@ -1,4 +1,4 @@
-"""Find the state dict in what training programs save around it; says what it took and what it left out."""
+"""Find the state dict in what training programs save around it, and report what was taken and left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an exported file says of its network: JSON under its one metadata key, written canonically, read strictly."""
+"""The description in an exported file: JSON under its one metadata key, written canonically, read strictly."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def description_of(header: Header) -> Description:
 
 
 def _check_parts(found: Description) -> None:
-    """Refuse parts that do not make what is described.
+    """Refuse parts that do not make up what is described.
 
     Raises:
         FormatError: Says what was expected.

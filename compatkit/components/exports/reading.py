@@ -1,4 +1,4 @@
-"""Rebuild an exported network from its file alone, and hold it against its contract."""
+"""Rebuild an exported network from its file alone, and check it against its contract."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
-from compatkit.components.verification import verify
+from compatkit.components.verification import hold_against
 from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
@@ -90,7 +90,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         contract=description.contract,
     )
     module = made if description.kind == "recombination" else modules[0]
-    verify(manifest, module, thorough=False, whose=str(place))
+    hold_against(manifest, module, thorough=False, whose=str(place))
     return made
 
 

@@ -1,4 +1,4 @@
-"""A matrix is a question to what was measured before; what is missing is measured, and nothing is taken for another.
+"""Answer a matrix from what was measured before; what is missing is measured.
 
 Evidence comes first and needs no network: a cell is taken where a result is kept under exactly the conditions asked
 for. What is left is measured as far as ``fill`` says and kept extractor by extractor, so that an interrupted run
@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.components.loading import held_out, keep, load
+from compatkit.components.images import OR_SET, held_out, images_again
+from compatkit.components.loading import Parts
 from compatkit.components.matrices.known import Asked, Known, Pair, look
-from compatkit.components.matrices.sides import Component, Sides
-from compatkit.components.matrices.where import Where
+from compatkit.components.matrices.where import Where, parse
 from compatkit.contracts import evidence as metric
+from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
-from compatkit.errors import UsageError, suggest
-from compatkit.evaluation.conditions import Conditions, ImageFacts
+from compatkit.contracts.manifest import TRAINED
+from compatkit.errors import IntegrityError, NotFound, UsageError, suggest
+from compatkit.evaluation.component import Component
+from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.planning import Prospect, notes_of, prospect
+from compatkit.evaluation.records import keep
+from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -32,29 +37,113 @@ if TYPE_CHECKING:
 
 Fill = Literal["missing", "stale", "all", "none"]
 FILLS: tuple[Fill, ...] = get_args(Fill)
-Progress = Callable[[int, int, str], None]
-Data = Sequence["Split"] | Mapping[str, "Split"]
 DETAILED = 2500
-"""Pairs up to which the findings of the check are told of every cell; above, `compatkit check` tells them of a pair."""
+"""Pairs up to which every cell lists the findings of its check; for more, `compatkit check` lists those of one pair."""
 FIGURES = ("grade", "restricted", "unrestricted", "chance", "bound", "recovered", "difference")
 MISSING = "nothing is kept under these conditions; fill it to measure"
 NAMED = 3
 """Pairs whose figures differ that are named one by one."""
 
 
-@attrs.frozen(kw_only=True, eq=False)
-class Request:
-    """A matrix that is asked for; see ``Registry.matrix``."""
+def matrix(
+    store: Store,
+    extractors: str | Sequence[str],
+    heads: str | Sequence[str],
+    data: Sequence[Split] | Mapping[str, Split] | None,
+    conditions: Conditions,
+    *,
+    where: str | Sequence[str] = (),
+    fill: str = "missing",
+    adapters: Adapters | None = None,
+    record: bool = True,
+    progress: Progress | None = None,
+) -> Matrix:
+    """Return what every extractor with every head reaches; see ``Registry.matrix``."""
+    asked, way, between = parse(where), check_fill(fill), adapters or {}
+    parts = Parts(store)
+    lefts = chosen(parts, extractors, "extractor", asked)
+    rights = chosen(parts, heads, "head", asked)
+    bounds = bounds_of(parts, lefts, rights)
+    tests: dict[str, Split] = {}
+    if data is not None:
+        tests = {one.reference: held_out(one, data) for one in lefts}
+    elif way != "none":
+        again = images_again(store, [one.resolved for one in lefts], f"Pass data=, {OR_SET}")
+        tests = {reference: found.test for reference, found in again.items()}
+    images = {reference: ImageFacts.of(split) for reference, split in tests.items()} if tests else None
+    words = {pair: [(one.function, str(one)) for one in steps] for pair, steps in between.items()}
+    known = look(store, lefts, rights, images, conditions, bounds=bounds, between=words)
+    pairs = Pairs(lefts, rights, known, asked)
+    if tests and (todo := pairs.wanted(way)):
+        _measure(store, pairs, todo, bounds, tests, conditions, between, record, progress)
+    return pairs.matrix(conditions, way)
 
-    extractors: str | Sequence[str]
-    heads: str | Sequence[str]
-    data: Data | None  # None with fill="none" only
-    conditions: Conditions
-    where: Where = attrs.field(factory=Where)
-    fill: Fill = "missing"
-    adapters: Adapters | None = None
-    record: bool = True
-    progress: Progress | None = None
+
+def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
+    """Return what patterns mean and filters let through, each component once.
+
+    Args:
+        parts: Finds and reads them.
+        wanted: Pattern, or patterns; those of several names pass over what is of another kind. A shared head that
+            solves a task, as no other does it, is taken as a head where it is named: a pattern over names would bring
+            in heads that tell rotations apart.
+        kind: ``"extractor"`` or ``"head"``.
+        where: Filters.
+
+    Raises:
+        NotFound: A pattern matches nothing of this kind, or nothing fits the filters.
+        UsageError: A reference that is no pattern is of another kind.
+    """
+    found: dict[str, Component] = {}
+    for one in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
+        found.setdefault(one.digest, one)
+    query = where.query(kind)
+    if query is None:
+        return list(found.values())
+    hits = {(one.name, one.version) for one in parts.store.index.search(query)}
+    fitting = [one for one in found.values() if (one.name, one.version) in hits]
+    if not fitting:
+        raise NotFound(
+            f"none of the {len(found)} components of kind {kind} that match fits {', '.join(where.texts)}; `compatkit "
+            f"search --kind {kind}` shows what there is.",
+            subject=where.texts,
+        )
+    return fitting
+
+
+def bounds_of(
+    parts: Parts, extractors: Sequence[Component], heads: Sequence[Component]
+) -> dict[str, Component]:
+    """Return the head that gives the bound of each extractor, by its reference, where there is one.
+
+    The first of the columns that was trained with it, else one of the registry: beside it by name, or else the
+    first name, the lowest version. Withdrawn ones do not count.
+    """
+    found: dict[str, Component] = {}
+    for extractor in extractors:
+        own = next((one for one in heads if one.is_own(extractor)), None) or _elsewhere(parts, extractor)
+        if own is not None:
+            found[extractor.reference] = own
+    return found
+
+
+def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
+    references = parts.store.references
+    released = (references.digest(extractor.name, one) for one in references.versions(extractor.name))
+    same = (one for one in released if one is not None and parts.function_of(one) == extractor.function)
+    beside = f"{extractor.name.removesuffix('.extractor')}.head"
+    hits = [
+        hit
+        for digest in sorted({extractor.digest, *same})
+        for hit in parts.store.index.search(parent=digest, kind="head")
+        if (TRAINED, digest) in hit.parents
+    ]
+    for hit in sorted(hits, key=lambda one: (one.name != beside, one.name, Version.parse(one.version))):
+        try:
+            return parts.component(parts.store.resolve(f"{hit.name}@{hit.version}"))
+        except (NotFound, IntegrityError):
+            continue  # gone since the index saw it, or damaged
+    return None
 
 
 def check_fill(name: str) -> Fill:
@@ -70,79 +159,53 @@ def check_fill(name: str) -> Fill:
     raise UsageError(f"Unknown fill {name!r:.80}; expected one of {', '.join(FILLS)}.{hint}", subject=name)
 
 
-def answer(store: Store, asked: Request) -> Matrix:
-    """Return the matrix that is asked for; see ``Registry.matrix``."""
-    sides = Sides(store)
-    lefts = sides.choose(asked.extractors, "extractor", asked.where)
-    rights = sides.choose(asked.heads, "head", asked.where)
-    bounds = sides.bounds(lefts, rights)
-    tests = None if asked.data is None else {one.reference: held_out(one, asked.data) for one in lefts}
-    images = None if tests is None else {name: ImageFacts.of(split) for name, split in tests.items()}
-    between = {
-        pair: [(one.function, str(one)) for one in steps] for pair, steps in (asked.adapters or {}).items()
-    }
-    known = look(store, lefts, rights, images, asked.conditions, bounds=bounds, between=between)
-    table = Table(lefts, rights, known, asked.where)
-    todo = table.wanted(asked.fill)
-    if todo and tests is not None:
-        fill(store, asked, table, bounds, tests, todo)
-    return table.matrix(asked)
-
-
-def fill(
+def _measure(
     store: Store,
-    asked: Request,
-    table: Table,
+    pairs: Pairs,
+    todo: Sequence[Pair],
     bounds: Mapping[str, Component],
     tests: Mapping[str, Split],
-    todo: Sequence[Pair],
+    conditions: Conditions,
+    adapters: Adapters,
+    record: bool,
+    progress: Progress | None,
 ) -> None:
     """Measure pairs and keep what comes out, extractor by extractor.
-
-    Args:
-        store: Where parts are and results go.
-        asked: Says how.
-        table: Its cells are replaced.
-        bounds: Head that gives the bound, by the extractor's reference.
-        tests: Test images by the extractor's reference.
-        todo: Pairs to measure.
 
     Raises:
         EnvironmentFailure: There is no such device.
         DataError: Too few images for batch statistics.
-        IntegrityError: A part is damaged.
+        IntegrityError: A part is damaged; nothing is measured then.
     """
     from compatkit.evaluation.matrix import measure
     from compatkit.training.precision import Precision
 
-    device = Precision.choose(asked.conditions.device, "float32", None).device
-    rows = {left for left, _ in todo}
-    lefts = {one.reference: one for one in table.lefts if one.reference in rows}
-    columns = {right for _, right in todo}
-    rights = {one.reference: one for one in table.rights if one.reference in columns}
-    own = {name: bounds[name] for name in lefts if name in bounds}
-    wanted = {one.reference: one for one in (*lefts.values(), *rights.values(), *own.values())}
-    parts = {name: load(store, one.place) for name, one in wanted.items()}
-    heads = [parts[name] for name in rights]
-    beside = [parts[one.reference] for one in own.values() if one.reference not in rights]
-    keeps, differing = asked.record, list[str]()
+    device = Precision.choose(conditions.device, "float32", None).device
+    rows, columns = {left for left, _ in todo}, {right for _, right in todo}
+    lefts = [one for one in pairs.lefts if one.reference in rows]
+    rights = [one for one in pairs.rights if one.reference in columns]
+    own = {one.reference: bounds[one.reference] for one in lefts if one.reference in bounds}
+    parts = {one.reference: one for one in (*lefts, *rights, *own.values())}
+    for one in parts.values():
+        _ = one.module  # a damaged part is found before anything runs
+    keeps, differing = record, list[str]()
 
     def each(row: list[Cell]) -> None:
         nonlocal keeps
-        differing.extend(filter(None, map(table.take, row)))
+        differing.extend(filter(None, map(pairs.take, row)))
         if keeps:
-            keeps = keep(store, [parts[name] for name in lefts], [*heads, *beside], row)
+            keeps = keep(store, parts.values(), row)
 
     measure(
-        [parts[name] for name in lefts],
-        heads,
-        {name: tests[name] for name in lefts},
-        attrs.evolve(asked.conditions, device=device),
-        adapters=asked.adapters,
+        lefts,
+        rights,
+        {one.reference: tests[one.reference] for one in lefts},
+        attrs.evolve(conditions, device=device),
+        adapters=adapters,
         only=set(todo),
-        bounds={name: parts[one.reference] for name, one in own.items()},
+        bounds=own,
         each=each,
-        progress=asked.progress,
+        progress=progress,
     )
     if differing:
         _warn(differing)
@@ -161,8 +224,8 @@ def _warn(differing: Sequence[str]) -> None:
 
 
 @attrs.define(eq=False)
-class Table:
-    """All pairs: those of which something is kept, and what there is to say of the others.
+class Pairs:
+    """All pairs of a matrix with their cells: taken from evidence, measured just now, or without a figure.
 
     Attributes:
         cells: By pair.
@@ -215,7 +278,7 @@ class Table:
             f"{cell.restricted.accuracy:.4f}"
         )
 
-    def matrix(self, asked: Request) -> Matrix:
+    def matrix(self, conditions: Conditions, fill: Fill) -> Matrix:
         """Return the matrix; rows and columns of which everything is left out are left out too."""
         shown = {pair: self._shown(cell) for pair, cell in self.cells.items()}
         lefts, rights = self.lefts, self.rights
@@ -227,13 +290,13 @@ class Table:
         pairs = [(left.reference, right.reference) for left in lefts for right in rights]
         first, second = (tuple(one.described() for one in side) for side in (lefts, rights))
         chosen = {pair: shown[pair] for pair in pairs}
-        return Matrix(first, second, tuple(chosen.values()), self._settings(asked, chosen))
+        return Matrix(first, second, tuple(chosen.values()), self._settings(conditions, fill, chosen))
 
     def _shown(self, cell: Cell) -> Cell:
         refused = "" if cell.state == "left-out" else self.where.refused(cell, before=False)
         return cell.left_out(f"does not fit {refused}") if refused else cell
 
-    def _settings(self, asked: Request, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
+    def _settings(self, conditions: Conditions, fill: Fill, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
         """Return what all cells have in common, and how many of them are what."""
         states = Counter(cell.state for cell in cells.values())
         now = sum(cells[pair].state == "measured" for pair in self.done if pair in cells)
@@ -241,11 +304,11 @@ class Table:
         counts |= {name: states[name] for name in ("stale", "missing", "barred", "left-out") if states[name]}
         settings: dict[str, Any] = {
             "metric": f"{metric.METRIC} {metric.METRIC_VERSION}",
-            "normalisation": asked.conditions.policy,
-            "batch_size": asked.conditions.batch_size,
-            "seed": asked.conditions.seed,
-            "precision": asked.conditions.precision,
-            "fill": asked.fill,
+            "normalisation": conditions.policy,
+            "batch_size": conditions.batch_size,
+            "seed": conditions.seed,
+            "precision": conditions.precision,
+            "fill": fill,
             "cells": counts,
         }
         return settings | ({"where": list(self.where.texts)} if self.where.texts else {})

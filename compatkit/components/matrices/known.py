@@ -1,16 +1,16 @@
-"""What evidence says of every pair under the conditions asked for: measured, stale, or nothing."""
+"""Look up evidence of every pair under given conditions: measured, stale, or nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from compatkit.components.loading import family_of, trained_on
-from compatkit.components.matrices.sides import Component
+from compatkit.components.images import family_of, trained_on
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import DataError, FormatError
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import (
     FUNCTIONS,
     SAMPLE,
@@ -23,7 +23,7 @@ from compatkit.evaluation.conditions import (
     stale_reason,
 )
 from compatkit.evaluation.planning import is_normalised, promise
-from compatkit.evaluation.records import Cells, Damaged
+from compatkit.evaluation.records import Cells
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
@@ -36,21 +36,80 @@ UNKNOWN = "unknown"
 
 @attrs.frozen(eq=False)
 class Asked:
-    """What is asked of a pair: settings, the key that they make, and the question without what may move."""
+    """What is asked of pairs with these settings: their key, and the question without what may change.
+
+    Attributes:
+        settings: That a cell would have.
+        cells: Reads results.
+    """
 
     settings: Settings
-    key: dict[str, Any]
-    question: tuple[Any, ...]
+    cells: Cells
+    key: dict[str, Any] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: key_of(self.settings), takes_self=True)
+    )
+    question: tuple[Any, ...] = attrs.field(
+        init=False, default=attrs.Factory(lambda self: question_of(self.settings), takes_self=True)
+    )
+    _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
 
-    @classmethod
-    def of(cls, settings: Settings) -> Asked:
-        """Return what is asked of a pair whose cell would have these settings."""
-        return cls(settings, key_of(settings), question_of(settings))
+    def newest(self, results: Sequence[StoredResult], extractor: Component, head: Component) -> Cell | None:
+        """Return the newest result of exactly these conditions, else the newest of the same question, else None.
+
+        Args:
+            results: Of one pair, oldest first.
+            extractor: Of the pair.
+            head: The same.
+        """
+        stale: tuple[StoredResult, str] | None = None
+        fresh: list[StoredResult] = []
+        for result in reversed(results):
+            try:
+                said = self._say(result)
+            except FormatError as error:
+                self.cells.leave_out(extractor.reference, head.reference, error)
+                continue
+            if said == "":
+                fresh.append(result)
+            elif said is not None and stale is None:
+                stale = result, said
+        for result in fresh:
+            cell = self._cell(result, extractor, head)
+            if cell is not None:
+                note = differing(fresh)
+                return attrs.evolve(cell, findings=(note,)) if note else cell
+        cell = None if stale is None else self._cell(stale[0], extractor, head)
+        return None if cell is None or stale is None else attrs.evolve(cell, grade="stale", reason=stale[1])
+
+    def _cell(self, result: StoredResult, extractor: Component, head: Component) -> Cell | None:
+        own = head.is_own(extractor)
+        pair, promised = (
+            (extractor.reference, head.reference),
+            promise(extractor.anchors, head.anchors, own=own),
+        )
+        try:
+            return self.cells.of(result, *pair, promise=promised, own=own)
+        except FormatError as error:
+            self.cells.leave_out(*pair, error)
+            return None
+
+    def _say(self, result: StoredResult) -> str | None:
+        """Return ``""`` for a result of these conditions, why one of this question is stale, None for any other."""
+        place = id(result.settings), id(result.conditions)
+        if place not in self._said or result.error:
+            settings = self.cells.settings(result)
+            if is_kept(self.key, result.conditions):
+                self._said[place] = ""
+            elif question_of(settings) == self.question:
+                self._said[place] = stale_reason(self.key, result.conditions, settings)
+            else:
+                self._said[place] = None
+        return self._said[place]
 
 
 @attrs.frozen(eq=False)
 class Known:
-    """Cells by pair, as far as results tell; what was asked of every pair.
+    """Cells by pair, as far as results tell, and what was asked of every pair.
 
     Attributes:
         cells: With figures; a stale one has its grade and the reason.
@@ -91,143 +150,40 @@ def look(
     rows: dict[str, dict[str, list[StoredResult]]] = {}
     for result in store.evidence.kept([one.function for one in extractors], [one.function for one in heads]):
         rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)
-    known, made, damaged = Known(), Cells(), Damaged()
+    known, cells = Known(), Cells()
     for extractor in extractors:
         row = rows.get(extractor.function, {})
         if images is not None:
             seen = images[extractor.reference]
         else:
-            seen = _last_seen(
-                extractor, [result for head in heads for result in row.get(head.function, ())], made
-            )
+            seen = _last_seen(extractor, [one for head in heads for one in row.get(head.function, ())], cells)
         known.images[extractor.reference] = seen
-        bound = bounds.get(extractor.reference)
-        _row(
-            known,
-            extractor,
-            heads,
-            row,
-            seen,
-            conditions,
-            bound.function if bound else "",
-            between,
-            made,
-            damaged,
-        )
-    damaged.warn(stacklevel=5)
+        bound = bounds[extractor.reference].function if extractor.reference in bounds else ""
+        shared: dict[bool, Asked] = {}  # what all pairs of a row have in common is worked out once
+        for head in heads:
+            pair = extractor.reference, head.reference
+            normalised, adapters = is_normalised(extractor.manifest, head.manifest), between.get(pair, ())
+            asked = None if adapters else shared.get(normalised)
+            if asked is None:
+                settings = conditions.settings(
+                    images=seen, normalised=normalised, bound=bound, adapters=adapters
+                )
+                asked = Asked(settings, cells)
+                if not adapters:
+                    shared[normalised] = asked
+            known.asked[pair] = asked
+            if results := row.get(head.function):
+                cell = asked.newest(results, extractor, head)
+                if cell is not None:
+                    known.cells[pair] = cell
+    cells.warn(stacklevel=5)
     return known
 
 
-def _row(
-    known: Known,
-    extractor: Component,
-    heads: Sequence[Component],
-    row: Mapping[str, Sequence[StoredResult]],
-    images: ImageFacts,
-    conditions: Conditions,
-    bound: str,
-    between: Between,
-    made: Cells,
-    damaged: Damaged,
-) -> None:
-    """Look for the cells of one extractor; what all its pairs have in common is worked out once."""
-    common: dict[bool, _Search] = {}
-    for head in heads:
-        pair = extractor.reference, head.reference
-        normalised = is_normalised(extractor.manifest, head.manifest)
-        adapters = between.get(pair, ())
-        if adapters or normalised not in common:
-            asked = Asked.of(
-                conditions.settings(images, normalised=normalised, bound=bound, adapters=adapters)
-            )
-            search = _Search(asked, made)
-            if not adapters:
-                common[normalised] = search
-        else:
-            search = common[normalised]
-        known.asked[pair] = search.asked
-        results = row.get(head.function)
-        if results:
-            cell = search.newest(results, extractor, head, damaged)
-            if cell is not None:
-                known.cells[pair] = cell
-
-
-@attrs.frozen(eq=False)
-class _Search:
-    """Looks through results for what was asked; what it says of shared conditions is said once."""
-
-    asked: Asked
-    made: Cells
-    _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
-
-    def newest(
-        self, results: Sequence[StoredResult], extractor: Component, head: Component, damaged: Damaged
-    ) -> Cell | None:
-        """Return the newest result of exactly these conditions, else the newest of the same question, else None.
-
-        Args:
-            results: Of one pair, oldest first.
-            extractor: Of the pair.
-            head: The same.
-            damaged: Is told of results that cannot be read.
-        """
-        stale: tuple[StoredResult, str] | None = None
-        fresh: list[StoredResult] = []
-        for result in reversed(results):
-            try:
-                said = self._say(result)
-            except FormatError as error:
-                damaged.add(extractor.reference, head.reference, str(error))
-                continue
-            if said == "":
-                fresh.append(result)
-            elif said is not None and stale is None:
-                stale = result, said
-        for result in fresh:
-            cell = self._cell(result, extractor, head, damaged)
-            if cell is not None:
-                note = differing(fresh)
-                return attrs.evolve(cell, findings=(note,)) if note else cell
-        if stale is None:
-            return None
-        cell = self._cell(stale[0], extractor, head, damaged)
-        return None if cell is None else attrs.evolve(cell, grade="stale", reason=stale[1])
-
-    def _cell(
-        self, result: StoredResult, extractor: Component, head: Component, damaged: Damaged
-    ) -> Cell | None:
-        own = head.is_own(extractor)
-        try:
-            return self.made.of(
-                result,
-                extractor.reference,
-                head.reference,
-                promise=promise(extractor.anchors, head.anchors, own=own),
-                own=own,
-            )
-        except FormatError as error:
-            damaged.add(extractor.reference, head.reference, str(error))
-            return None
-
-    def _say(self, result: StoredResult) -> str | None:
-        """Return ``""`` for a result of these conditions, why one of this question is stale, None for any other."""
-        place = id(result.settings), id(result.conditions)
-        if place not in self._said or result.error:
-            settings = self.made.settings(result)
-            if is_kept(self.asked.key, result.conditions):
-                self._said[place] = ""
-            elif question_of(settings) == self.asked.question:
-                self._said[place] = stale_reason(self.asked.key, result.conditions, settings)
-            else:
-                self._said[place] = None
-        return self._said[place]
-
-
 def differing(results: Sequence[StoredResult]) -> str:
-    """Return in words how results under one key differ, newest first; empty where they do not.
+    """Return in words how results under one key differ; empty where they do not.
 
-    Figures under one key differ by what is left to the machine, such as another device or version of torch.
+    Figures under one key may differ with the machine: its device, threads or version of torch.
     """
     if all(one.figures == results[0].figures for one in results[1:]):
         return ""
@@ -238,17 +194,20 @@ def differing(results: Sequence[StoredResult]) -> str:
     )
 
 
-def _last_seen(extractor: Component, results: Sequence[StoredResult], made: Cells) -> ImageFacts:
+def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cells) -> ImageFacts:
     """Return the images that an extractor was last measured on: of its own data set, or of the only one.
 
     Raises:
         DataError: There are several, and it was trained on none of them.
     """
     names: dict[str, ImageFacts] = {}
-    for settings in _sound(results, made):
+    for result in results:
+        try:
+            settings = cells.settings(result)
+        except FormatError:
+            continue  # reported where the pair itself is looked at
         if not settings.get(FUNCTIONS):
-            name = settings["data"]
-            some = bool(settings.get(SAMPLE))
+            name, some = settings["data"], bool(settings.get(SAMPLE))
             if name not in names or not some or names[name].sample:  # all images before any sample
                 names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=some)
     family = trained_on(extractor.manifest)
@@ -260,11 +219,3 @@ def _last_seen(extractor: Component, results: Sequence[StoredResult], made: Cell
             subject=extractor.reference,
         )
     return mine[0] if mine else ImageFacts(family or UNKNOWN, "", 1)
-
-
-def _sound(results: Sequence[StoredResult], made: Cells) -> Iterator[Mapping[str, Any]]:
-    for result in results:
-        try:
-            yield made.settings(result)
-        except FormatError:
-            continue  # told of where the pair itself is looked at

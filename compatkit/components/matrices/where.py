@@ -1,8 +1,8 @@
-"""Which components and which cells of a matrix are asked for: ``FIELD=VALUE``, every one of which must fit.
+"""Filters of a matrix, ``FIELD=VALUE``: which components and cells are wanted; all must fit.
 
 Of components the fields are those of a search: ``tag:KEY``, ``model``, ``channels``, ``class``, ``anchor``,
-``parent``, ``text``, ``latest``. They are meant of both sides (``class`` of heads, which alone have classes), with
-``extractor.`` or ``head.`` in front of one. Of cells there are ``state``, ``wiring``, ``promise`` and ``grade``, with
+``parent``, ``text``, ``latest``. They apply to both sides (``class`` to heads, which alone have classes), or with
+``extractor.`` or ``head.`` in front to one. Of cells there are ``state``, ``wiring``, ``promise`` and ``grade``, with
 a comma between values of which one must fit, and ``accuracy`` and ``recovered`` with ``>=`` or ``<=``.
 """
 
@@ -27,7 +27,7 @@ LISTED: Mapping[str, tuple[str, ...]] = {
     "state": get_args(State)[:-1],
     "grade": get_args(Grade),
 }
-"""Fields of cells with the values that there are."""
+"""Fields of cells with their values."""
 BEFORE = ("wiring", "promise", "state")
 """Fields that are known before anything is measured; ``state`` is the one that is found then."""
 NUMBERS = ("accuracy", "recovered")
@@ -150,7 +150,7 @@ def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: s
 def _once(kept: Any, value: Any, text: str) -> None:
     if kept != value:
         raise UsageError(
-            f"{text!r:.100}: the same field is asked to be {kept!r} too; nothing is both.", subject=text
+            f"{text!r:.100}: the same field is asked to be {kept!r} too; it cannot be both.", subject=text
         )
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import torch
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.codec import dumps
 from compatkit.errors import UsageError
 from compatkit.experiments.recipes import check, loader

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.errors import FormatError, NotFound
 from compatkit.experiments.sweeps.jobs import Job
 from compatkit.experiments.sweeps.records import RunRecord, checkpoint, read

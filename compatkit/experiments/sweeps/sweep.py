@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import torch
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse

@@ -228,7 +228,7 @@ class Admission:
         if self.deciding is None:
             raise PolicyUndecided(
                 f"{question.name}: the policy {question.policy} asks how this {question.kind} works with "
-                f"{question.partner_names()}, and nobody looked. Let `compatkit.components.admitting.deciding` look, "
+                f"{question.partner_names()}, and nobody looked. Let `compatkit.components.deciding.deciding` look, "
                 "or let it in as it is (unmeasured=True, --unmeasured), which the log of the policy tells.",
                 subject=question,
             )

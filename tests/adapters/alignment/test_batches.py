@@ -12,9 +12,9 @@ from small import data_set
 from torch import nn
 
 from compatkit.components import bridging
-from compatkit.components.bridging import BATCH, images_for
+from compatkit.components.projecting import BATCH, images_for
 from compatkit.contracts.contract import Data
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.normalisation import batches
 from compatkit.evaluation.preprocessing import normalise, prepare
 
@@ -22,7 +22,7 @@ COLOUR = Data((8, 8), "RGB", (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 GREY = Data((8, 8), "L", (0.5,), (0.25,))
 
 
-def part(data: Data) -> LoadedPart:
+def part(data: Data) -> Component:
     """Return an extractor whose contract asks for such images."""
     manifest = extractor(maps(4, 8, 8))
     manifest = attrs.evolve(manifest, contract=attrs.evolve(manifest.contract, data=data))

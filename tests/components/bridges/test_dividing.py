@@ -8,8 +8,7 @@ import pytest
 import torch
 from bridged import between, climb, images, part
 
-from compatkit.components.bridges.dividing import drawn, repeated
-from compatkit.components.bridges.labelled import parted
+from compatkit.components.bridges.dividing import drawn, parted, repeated
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -58,8 +57,8 @@ def test_copies_are_not_further_images() -> None:
 
 def test_copies_of_labelled_images_are_not_trained_on_and_checked_by() -> None:
     made = between(LEFT, PART)
-    used, (_, checks) = parted(made, many(images(40, seed=8), 5))
-    assert (len(used.targets), len(checks)) == (32, 8) and not both(checks, made.held)
+    used, targets, checks = parted(many(images(40, seed=8), 5), made.head, made.held, made.seed)
+    assert (len(used), len(targets), len(checks)) == (32, 32, 8) and not both(checks, made.held)
     with pytest.raises(
         DataError, match="has 60 labelled images, 6 of them different; training a bridge takes 10"
     ):

@@ -8,20 +8,19 @@ import torch
 from bridged import Head, between, climb, head_of, images, part
 from torch import Tensor
 
-from compatkit.components.bridges.answering import correctness
-from compatkit.components.bridges.choosing import choose, reason
+from compatkit.components.bridges.dividing import parted
 from compatkit.components.bridges.judging import (
     GO,
     NO_GO,
     NOT_FINITE,
     Judged,
     agreement,
+    correctness,
     falls,
     largest,
     rises,
 )
-from compatkit.components.bridges.labelled import parted
-from compatkit.components.bridges.results import Step
+from compatkit.components.bridges.ladder import RungResult, choose, reason
 from compatkit.contracts.evidence import figure
 from compatkit.errors import DataError
 
@@ -100,17 +99,17 @@ def test_a_rung_that_always_says_the_same_does_not_end_the_climb() -> None:
 def test_the_choice_goes_by_kappa() -> None:
     """.80 where chance gives .75 is less than .70 where it gives .50."""
     steps = [
-        Step("direct", of(80, 100, 0.75)),
-        Step("ridge", of(70, 100, 0.5)),
-        Step("ridge3x3", of(70, 100, 0.5)),
+        RungResult("direct", of(80, 100, 0.75)),
+        RungResult("ridge", of(70, 100, 0.5)),
+        RungResult("ridge3x3", of(70, 100, 0.5)),
     ]
     assert choose(steps).rung == "ridge"
 
 
-def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> Step:
+def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> RungResult:
     """Return a step that is right on the first so many of 20 labelled images, half of them of one class."""
     hits = torch.arange(20) < right
-    return Step(rung, of(agreed, 100), checked=Judged(figure(right, 20), 0.5, 0.5), right=hits)
+    return RungResult(rung, of(agreed, 100), checked=Judged(figure(right, 20), 0.5, 0.5), right=hits)
 
 
 def test_labels_decide_beyond_what_so_few_images_leave_open() -> None:
@@ -145,14 +144,13 @@ def test_the_chance_of_labels_is_their_most_frequent_class() -> None:
 def test_held_out_images_are_never_trained_on() -> None:
     """The labelled images are those of the bridge: half are held out, and so kept apart."""
     made = between(PART, PART)
-    used, (_, checks) = parted(made, images())
+    used, targets, checks = parted(images(), made.head, made.held, made.seed)
     held = {one.tobytes() for one in made.held.images}
     assert {one.tobytes() for one in checks.images} == held and len(checks) == 30
-    assert len(used.targets) == 30
-    count = sum(len(batch) for batch in used.features.first())
-    assert count == 30
-    others, (_, apart) = parted(made, images(50, seed=8))
-    assert (len(others.targets), len(apart)) == (40, 10)
+    assert not held & {one.tobytes() for one in used.images}
+    assert len(targets) == len(used) == 30
+    others, _, apart = parted(images(50, seed=8), made.head, made.held, made.seed)
+    assert (len(others), len(apart)) == (40, 10)
 
 
 def test_labels_that_are_all_held_out_are_refused() -> None:

@@ -13,7 +13,7 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.cli import main
-from compatkit.components.bridges.rungs import ADAPTERS
+from compatkit.components.bridges.ladder import ADAPTERS
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.contract import Statistical
 from compatkit.errors import DataError, IncompatibleError, UsageError
@@ -51,7 +51,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     for seed, (name, (model, point, kwargs, size)) in enumerate(NETWORKS.items()):
         settings = {"in_chans": 1, "num_classes": 3, **kwargs}
         parts = split(model, point, kwargs=settings, size=size, seed=seed, labels=("0", "1", "2"))
-        publish_split(registry, parts, f"zoo/{name}")
+        publish_split(registry.store, parts, f"zoo/{name}")
     return registry
 
 

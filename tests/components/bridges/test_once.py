@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.components.bridges import once
-from compatkit.components.bridges.once import Once
+from compatkit.components.bridges import ground
+from compatkit.components.bridges.ground import Once
 
 
 def test_seconds_of_the_maker_are_lent_to_later_users_only(monkeypatch: pytest.MonkeyPatch) -> None:
     now, made = [0.0], list[int]()
-    monkeypatch.setattr(once.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(ground.time, "perf_counter", lambda: now[0])
 
     def make() -> str:
         made.append(1)

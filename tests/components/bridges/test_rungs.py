@@ -12,9 +12,8 @@ from torch import Tensor, nn
 import compatkit.components.bridges.closed
 from compatkit.components.bridges import closed, training
 from compatkit.components.bridges.absorbing import absorbed
-from compatkit.components.bridges.choosing import choose
 from compatkit.components.bridges.judging import falls
-from compatkit.components.bridges.rungs import RUNGS, chosen_rungs
+from compatkit.components.bridges.ladder import RUNGS, choose, chosen_rungs
 from compatkit.errors import DataError, IncompatibleError, UsageError
 
 EYE = torch.eye(4)
@@ -258,7 +257,7 @@ def test_features_are_paired_on_images_of_either_domain(on: str, given: int, cou
 
 def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = climb(between(part("left", MIXING), PART)).climb(["ridge3x3"], None, None)[0]
-    monkeypatch.setattr("compatkit.components.bridges.passes.LIMIT", 10)
+    monkeypatch.setattr("compatkit.components.bridges.ground.LIMIT", 10)
     runs: list[int] = []
     left = part("left", MIXING)
     left.module.register_forward_hook(lambda *_: runs.append(1))

@@ -20,9 +20,7 @@ from safetensors.torch import save_file
 from savedfiles import NAMESPACE, Asking, archive, overlapping, saved, tensor_pickle, touching
 
 from compatkit.components.checkpoints import child
-from compatkit.components.checkpoints.formats import format_of
-from compatkit.components.checkpoints.process import Limits, unpickled
-from compatkit.components.checkpoints.reading import read_checkpoint
+from compatkit.components.checkpoints.reading import Limits, format_of, read_checkpoint, unpickled
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, UnsafeCheckpoint, UsageError
 
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.ones(2)}

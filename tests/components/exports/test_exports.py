@@ -20,6 +20,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
+from compatkit.components.drafts import Draft
 from compatkit.components.exports.document import Description, description_of, from_text, to_text
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.codec import unstructure
@@ -74,16 +75,14 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
             for part in parts.values():
                 moved(part.module, seed)
         fresh = {side: _proved_anew(part) for side, part in parts.items()}
-        publish_split(made, fresh, f"nets/{name}")
+        publish_split(made.store, fresh, f"nets/{name}")
     return made
 
 
 def _proved_anew(part: Any) -> Any:
-    from compatkit.components.publishing import contract_of
-
     contract = part.contract
-    made = contract_of(part.module, part.blueprint, contract.structural, contract.data)
-    return attrs.evolve(part, contract=made)
+    made = Draft.of(part.kind, part.blueprint, part.module, contract.structural, contract.data)
+    return attrs.evolve(part, contract=made.contract)
 
 
 def recombined(registry: ck.Registry, policy: str = "running", left: str = "a", right: str = "b") -> Any:

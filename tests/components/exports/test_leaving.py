@@ -29,7 +29,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
         parts = split(
             "resnet8_cifar", "layer2", kwargs=kwargs, size=(16, 16), labels=("0", "1", "2"), seed=seed
         )
-        publish_split(made, parts, f"nets/{name}")
+        publish_split(made.store, parts, f"nets/{name}")
     return made
 
 

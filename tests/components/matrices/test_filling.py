@@ -20,6 +20,7 @@ from small import data_set, quick, write_packs
 
 import compatkit as ck
 from compatkit.adapters.stitching.layers import build_adapter
+from compatkit.components.loading import Parts
 from compatkit.components.matrices import filling
 from compatkit.contracts import evidence as cells
 from compatkit.contracts.evidence import Cell
@@ -82,7 +83,7 @@ def test_what_was_measured_is_taken_and_no_weight_is_read(
 ) -> None:
     first = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(first) == {"taken": 0, "measured": 4}
-    monkeypatch.setattr(filling, "load", lambda *given: pytest.fail("a part was loaded"))
+    monkeypatch.setattr(Parts, "load", lambda *given: pytest.fail("a part was loaded"))
     again = registry.matrix(*BOTH, tests, batch_size=16)
     assert counts(again) == {"taken": 4, "measured": 0}
     assert again.cells == first.cells  # to the last finding and setting
@@ -399,7 +400,7 @@ def test_large_matrices_tell_no_findings(
 def test_neither_torch_nor_numpy_is_needed_to_ask(registry: ck.Registry, tests: list[ck.Split]) -> None:
     registry.matrix(*BOTH, tests)
     script = (
-        "import sys\nfrom compatkit.components.workspace import Registry\n"
+        "import sys\nfrom compatkit.components.registry import Registry\n"
         f"found = Registry.open({str(registry.store.root)!r}).matrix(*{BOTH!r}, fill='none')\n"
         "print(found.settings['cells']['taken'], [one for one in ('torch', 'numpy') if one in sys.modules])"
     )

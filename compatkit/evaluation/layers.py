@@ -1,4 +1,4 @@
-"""What passes through named layers of a network: recorded by hooks, in the state in which it was seen."""
+"""Record inputs and outputs of named layers by hooks, as copies made at once."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
 
 
 @attrs.define(eq=False)
-class Recording:
-    """What the layers were given and gave in the last pass, in copies.
+class LayerRecord:
+    """Copies of the inputs and outputs of layers in the last pass.
 
     A layer that was called once goes by its name, one that was called several times by ``name#1``, ``name#2``, ...
     """
@@ -107,7 +107,7 @@ class Recording:
 
 
 @contextmanager
-def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -> Iterator[Recording]:
+def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -> Iterator[LayerRecord]:
     """Record what the layers see until the block ends, also by an error.
 
     Copies are made at once: what follows a layer may change its output in place, and what it was given too.
@@ -117,7 +117,7 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
         inputs: Whether what they are given is wanted.
         outputs: Whether what they give is wanted.
     """
-    made = Recording(inputs, outputs, {name: [] for name in layers})
+    made = LayerRecord(inputs, outputs, {name: [] for name in layers})
     waiting: dict[str, list[Tensor | None]] = {name: [] for name in layers}
 
     def before(name: str) -> Any:

@@ -9,8 +9,8 @@ import torch
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.components.proofs import probe_shapes
-from compatkit.components.publishing import drafts
+from compatkit.components.drafts import drafts
+from compatkit.components.verification import probe_shapes
 from compatkit.contracts.contract import Blueprint, Port, Structural
 from compatkit.errors import CutError, IntegrityError
 

@@ -16,12 +16,15 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.components import promises
+from compatkit.components import deciding
+from compatkit.components.deciding import Decider
+from compatkit.components.images import policy_images
+from compatkit.components.loading import with_module
 from compatkit.components.outcomes import Outcome
-from compatkit.components.promises import Decider, candidate_of, images
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import PolicyBroken, PolicyDataMissing, UsageError
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
+from compatkit.registry.names import Reference
 from compatkit.registry.policies import Images
 
 EXTRACTOR, HEAD = "digits/left.extractor", "digits/left.head"
@@ -221,9 +224,9 @@ def test_images_are_found_by_digest_by_name_or_by_a_function(
     registry: ck.Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = Images("left/test", SPLIT.digest)
-    assert images(wanted, [data_set("other", seed=3), DATA]) is SPLIT
-    assert images(wanted, [SPLIT.renamed("anything")]).digest == SPLIT.digest
-    assert images(wanted, [lambda name: DATA]) is SPLIT
+    assert policy_images(wanted, [data_set("other", seed=3), DATA]) is SPLIT
+    assert policy_images(wanted, [SPLIT.renamed("anything")]).digest == SPLIT.digest
+    assert policy_images(wanted, [lambda name: DATA]) is SPLIT
     arrays = {
         f"{kind}_{part}": getattr(split, "images" if kind == "x" else "labels")
         for part, split in (("train", DATA.train), ("test", DATA.test))
@@ -231,7 +234,7 @@ def test_images_are_found_by_digest_by_name_or_by_a_function(
     }
     np.savez(tmp_path / "left.npz", classes=np.array(DATA.classes), **arrays)
     monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path))
-    assert images(wanted).digest == SPLIT.digest
+    assert policy_images(wanted).digest == SPLIT.digest
 
 
 def test_a_head_without_a_class_of_the_images_cannot_be_served(registry: ck.Registry) -> None:
@@ -264,13 +267,14 @@ def test_no_released_partner_is_said_and_vouches_for_nothing(registry: ck.Regist
     )
 
 
-def candidate(registry: ck.Registry, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> LoadedPart:
+def candidate(registry: ck.Registry, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Component:
     """A changed extractor with a manifest of its own, not published."""
     module = registry.load(EXTRACTOR)
     module.load_state_dict(change(dict(module.state_dict())))
     payload = registry.store.put_state(module.state_dict(), parameters=1)
     manifest = attrs.evolve(registry.store.manifest(EXTRACTOR), payload=payload)
-    return candidate_of(registry.store, EXTRACTOR, "sha256:" + "0" * 64, manifest, module)
+    place = Reference(EXTRACTOR, digest="sha256:" + "0" * 64)
+    return with_module(registry.store, place, manifest, module, reference=f"{EXTRACTOR}@candidate")
 
 
 # Heads
@@ -346,16 +350,16 @@ def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(
     registry: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy(registry)
-    real, measured = promises.measure, []
+    real, measured = deciding.measure, []
 
-    def measure(store: Any, extractor: Any, heads: Any, *rest: Any) -> Any:
-        measured.append((extractor.reference, [one.reference for one in heads]))
+    def measure(extractors: Any, heads: Any, *rest: Any, **settings: Any) -> Any:
+        measured.append((extractors[0].reference, [one.reference for one in heads]))
         if len(measured) == 1:
             late = nearly(state(registry, HEAD), 1e-3)
             registry.publish(bare(registry.store.manifest(HEAD)), "late/hand", state=late)
-        return real(store, extractor, heads, *rest)
+        return real(extractors, heads, *rest, **settings)
 
-    monkeypatch.setattr(promises, "measure", measure)
+    monkeypatch.setattr(deciding, "measure", measure)
     assert register(registry, nearly) == f"{EXTRACTOR}@1.1.0"
     assert measured == [
         (f"{EXTRACTOR}@1.0.0", [f"{HEAD}@1.0.0"]),
@@ -377,7 +381,7 @@ def test_a_split_model_is_bound_like_any_other(registry: ck.Registry) -> None:
     )
     policy(registry, data=SPLIT)
     with pytest.raises(PolicyDataMissing):  # nobody handed the images in
-        publish_split(registry, cut, "digits/left")
+        publish_split(registry.store, cut, "digits/left")
     assert len(registry.store.versions(EXTRACTOR)) == 1
 
 

@@ -1,45 +1,77 @@
-"""Put adapters between an extractor and a head: plan them, build them, keep and load them as components."""
+"""Put a head on an extractor, with the stitching layers between: planned, built, fitted, kept, loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import attrs
-
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.bridging import Place, fit_projection, own_extractor, standing
-from compatkit.components.loading import load, pinned
-from compatkit.components.publishing import contract_of
+from compatkit.components.drafts import Draft
+from compatkit.components.images import OR_SET, fitting_images, images_again
+from compatkit.components.loading import Parts, load
+from compatkit.components.pairs import check_pair
+from compatkit.components.projecting import Place, fit_projection, own_extractor, standing
+from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.contract import Blueprint, Structural
-from compatkit.contracts.manifest import About, Manifest
+from compatkit.contracts.manifest import About
 from compatkit.contracts.match import adapters_for
 from compatkit.contracts.report import Report
 from compatkit.contracts.stitch import FITTED, after, described, needed
 from compatkit.data.split import Split
-from compatkit.errors import IncompatibleError, UsageError
+from compatkit.errors import IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.matrix import LoadedPart
-from compatkit.registry.blobs import Verify
+from compatkit.evaluation.component import Component, pinned
+from compatkit.evaluation.recombination import Recombination
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
 
+def recombine(
+    store: Store,
+    extractor: str,
+    head: str,
+    policy: str | None,
+    images: Split | None,
+    *,
+    adapt: bool = False,
+    data: Split | None = None,
+    adapters: str | Sequence[str] = (),
+) -> Recombination:
+    """Put the head of one network on the extractor of another; see ``Registry.recombine``."""
+    if data is not None and not isinstance(data, Split):
+        raise UsageError(
+            f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
+        )
+    parts = Parts(store)
+    left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
+    report = check_pair(store, left, right)
+    given = [load_adapter(store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)]
+    fits = adapt and data is None and not adapters and needs_fit(report)
+    anew = images is None and policy is not None and estimates(policy)
+    if fits or anew:
+        remedy = f"Pass {'data=, images to fit the adapter on' if fits else 'images='}, {OR_SET}"
+        own = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
+        data, images = own if fits else data, own if anew else images
+    places = route(left, right, report, given, adapt=adapt, data=data)
+    made = put_in(store, places, left, right, data)
+    return Recombination.of(left, right, report, normalisation=policy, images=images, adapters=made)
+
+
 def route(
-    extractor: Manifest,
-    head: Manifest,
+    extractor: Component,
+    head: Component,
     report: Report,
     given: Sequence[Adapter] = (),
     *,
     adapt: bool = False,
     data: Split | None = None,
 ) -> list[Place]:
-    """Plan what stands between two parts; reads no weights and fits nothing.
+    """Plan the adapters between two parts; reads no weights and fits nothing.
 
     Args:
-        extractor: Manifest.
-        head: Manifest.
+        extractor: Gives features.
+        head: Takes features.
         report: What the check says of the two.
-        given: Adapters at hand, which stand in this order.
+        given: Adapters at hand, in this order.
         adapt: Whether to fill what is missing before, between and behind them.
         data: Images to fit on, for adapters with weights.
 
@@ -56,10 +88,11 @@ def route(
     if report.wiring == "direct" and not given:
         return []
     places: list[Place] = []
-    ports, left = extractor.contract.structural.outputs, extractor.contract.data
+    left, right = extractor.manifest.contract, head.manifest.contract
+    ports = left.structural.outputs
     for target in (*given, None):
-        inputs = target.takes if target is not None else head.contract.structural.inputs
-        planned = adapters_for(ports, inputs, left, target.data if target is not None else head.contract.data)
+        inputs = target.takes if target is not None else right.structural.inputs
+        planned = adapters_for(ports, inputs, left.data, target.data if target is not None else right.data)
         _allow(planned, report, before=target, adapt=adapt, data=data)
         for blueprint in planned:
             places.append(Place(blueprint, ports, after(ports, blueprint)))
@@ -77,7 +110,7 @@ def needs_fit(report: Report) -> bool:
 
 
 def put_in(
-    store: Store, places: Sequence[Place], extractor: LoadedPart, head: LoadedPart, data: Split | None
+    store: Store, places: Sequence[Place], extractor: Component, head: Component, data: Split | None
 ) -> list[Adapter]:
     """Return the adapters of a route, in order: those at hand, those built, those fitted on ``data``.
 
@@ -99,9 +132,7 @@ def put_in(
     return made
 
 
-def load_adapter(
-    store: Store, reference: str | Reference, *, verify: Verify = "auto", admitted: bool = False
-) -> Adapter:
+def load_adapter(store: Store, reference: str | Reference) -> Adapter:
     """Load a published adapter; its probe is checked.
 
     Raises:
@@ -109,11 +140,16 @@ def load_adapter(
         UsageError: It is no adapter.
         IntegrityError: The bytes, or the function they make, are not what the manifest promises.
     """
-    resolved = reference if isinstance(reference, Reference) else store.resolve(reference)
-    manifest = store.manifest(resolved if resolved.version else str(resolved.digest))
-    if manifest.kind != "adapter":
-        raise UsageError(f"{pinned(resolved)} is of kind {manifest.kind}, where an adapter is expected.")
-    ports, part = manifest.contract.structural, load(store, resolved, verify=verify, admitted=admitted)
+    resolved = store.resolve(reference)
+    kind = store.manifest(resolved).kind
+    if kind != "adapter":
+        raise UsageError(f"{pinned(resolved)} is of kind {kind}, where an adapter is expected.")
+    return adapter_of(load(store, resolved))
+
+
+def adapter_of(part: Component) -> Adapter:
+    """Return a loaded component of kind ``adapter`` as what stands between two others."""
+    manifest, ports = part.manifest, part.manifest.contract.structural
     return Adapter(
         manifest.blueprint,
         part.module,
@@ -131,19 +167,10 @@ def publish_adapter(
     store: Store, name: str, adapter: Adapter, *, version: str | None = None, about: About | None = None
 ) -> Reference:
     """Keep an adapter as a component; see ``Registry.publish``."""
-    ports = Structural(adapter.takes, adapter.gives)
-    contract = contract_of(adapter.module, adapter.blueprint, ports, adapter.data)
-    parameters = sum(one.numel() for one in adapter.module.parameters())
-    notes = about or About()
-    manifest = Manifest(
-        kind="adapter",
-        about=attrs.evolve(notes, title=notes.title or described(adapter.blueprint)),
-        blueprint=adapter.blueprint,
-        payload=store.put_state(adapter.module.state_dict(), parameters=parameters),
-        contract=contract,
-        training=dict(adapter.training),
-        parents=adapter.parents,
-    )
+    shape = Structural(adapter.takes, adapter.gives)
+    title = described(adapter.blueprint)
+    draft = Draft.of("adapter", adapter.blueprint, adapter.module, shape, adapter.data, title=title)
+    manifest = draft.manifest(draft.put(store), dict(adapter.training), adapter.parents, about or About())
     return store.publish(name, manifest, version=version)
 
 

@@ -1,4 +1,4 @@
-"""The policies of a registry: what new versions have to keep working with."""
+"""The policies of a registry: what new versions must keep working with."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.components.loading import load, unloaded
+from compatkit.components.loading import Parts
 from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UsageError
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
-from compatkit.registry.policies import ASKED, Images, Policy
+from compatkit.registry.policies import Images, Policy
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
+    from compatkit.components.images import Given
     from compatkit.components.outcomes import Outcome
-    from compatkit.components.promises import Given, Progress
     from compatkit.data.dataset import Split
+    from compatkit.evaluation.conditions import Progress
     from compatkit.registry.policylog import Revision
 
 
@@ -71,7 +72,7 @@ class Policies(Mapping[str, Policy]):
         expected: int | Policy | Anything | None = ANY,
         normalisation: str | None = None,
     ) -> Policy:
-        """Say what new versions have to keep working with; see ``docs/policies.md``.
+        """Set what new versions must keep working with; see ``docs/policies.md``.
 
         Args:
             scope: A name, a prefix such as ``"digits/"``, or a glob over whole names; the most specific one that
@@ -122,7 +123,7 @@ class Policies(Mapping[str, Policy]):
         return made
 
     def clear(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
-        """Let a scope have no policy of its own, so that a wider one counts again.
+        """Clear the policy of a scope, so that a wider one counts again.
 
         Raises:
             PolicyMoved: Something else holds than expected.
@@ -153,7 +154,7 @@ class Policies(Mapping[str, Policy]):
             reference: The part.
             name: Test it as the next version of this name, whatever its own; None tests it as the version that it is.
             against: References or patterns of partners, in place of those that the policy finds.
-            data: Images that the policy is decided on, where they are not found by name.
+            data: Images of the policy, where they are not found by name.
             progress: Called with done, total and what is being done.
 
         Raises:
@@ -161,18 +162,16 @@ class Policies(Mapping[str, Policy]):
             PolicyDataMissing: The images that decide the policy are not at hand.
             UsageError: ``against`` names what no partner can be, or there is no policy that says how to measure.
         """
-        from compatkit.components import promises
+        from compatkit.components.deciding import test
 
         found = self.store.resolve(reference)
-        part = (load if self.store.manifest(found).kind in ASKED else unloaded)(self.store, found)
-        partners = None if against is None else self.store.select(against)
         own = name is None or name == found.name
-        return promises.test(
+        return test(
             self.store,
-            part,
+            Parts(self.store).component(found),
             found.name if name is None else check_name(name),
             version=str(found.version) if own else None,
-            against=partners,
+            against=None if against is None else self.store.select(against),
             data=data,
             progress=progress,
         )

@@ -13,7 +13,7 @@ from small import data_set, quick
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.components import admitting, promises
+from compatkit.components import deciding
 from compatkit.errors import (
     Incomplete,
     PolicyBroken,
@@ -91,7 +91,7 @@ def test_figures_that_come_along_decide_and_nothing_is_measured(
     here: ck.Registry, there: ck.Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     succeed_measured(there)
-    monkeypatch.setattr(promises, "measure", None)
+    monkeypatch.setattr(deciding, "measure", None)
     moved = here.pull(str(there.store.root), EXTRACTOR)  # its head stays, and is here
     assert has(here) and moved.results == 2
 
@@ -125,7 +125,7 @@ def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, 
 
 def test_what_breaks_is_refused_on_figures_and_on_measuring(here: ck.Registry, there: ck.Registry) -> None:
     succeed(there, spoilt)
-    measuring = admitting.deciding(measure=True, data=[SPLIT])
+    measuring = deciding.deciding(measure=True, data=[SPLIT])
     with pytest.raises(PolicyBroken, match="A copy keeps its number") as refused:
         here.care.import_from(there.store, deciding=measuring)
     assert refused.value.subject.matrix is not None and not has(here)
@@ -162,7 +162,7 @@ def test_figures_under_other_conditions_decide_nothing(
     with pytest.raises((PolicyUndecided, PolicyDataMissing)):
         here.care.import_from(there.store)
     with pytest.raises(PolicyUndecided):
-        here.care.import_from(there.store, deciding=admitting.deciding(data=[SPLIT]))
+        here.care.import_from(there.store, deciding=deciding.deciding(data=[SPLIT]))
     assert not has(here)
 
 
@@ -175,7 +175,7 @@ def test_figures_on_a_sample_decide_where_the_images_are_at_hand(
     assert there.policies.test(NEXT, data=[SPLIT]).passed
     with pytest.raises(PolicyDataMissing):
         here.care.import_from(there.store)
-    here.care.import_from(there.store, deciding=admitting.deciding(data=[SPLIT]))
+    here.care.import_from(there.store, deciding=deciding.deciding(data=[SPLIT]))
     assert has(here)
 
 

@@ -1,20 +1,59 @@
-"""Bridges of many pairs, and those that are published."""
+"""Bridges of a registry: those that are published, with how they were judged, and new ones for many pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.components.bridges.ladder import BRIDGED
 from compatkit.contracts.arguments import named
+from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
 if TYPE_CHECKING:
-    from compatkit.components.bridges.climbing import Progress
-    from compatkit.components.bridges.recorded import BridgeRecord
-    from compatkit.components.bridges.results import Bridge
+    from compatkit.components.bridges.ladder import Bridge
     from compatkit.data.dataset import Split
+    from compatkit.evaluation.conditions import Progress
+
+
+@attrs.frozen
+class BridgeRecord:
+    """A published bridge.
+
+    Attributes:
+        reference: ``name@version`` of the recombination.
+        rung: By which rung it was made.
+        agreement: Share of held-out images of which it says what the head's own network says.
+        held_out: How many there were.
+        says: ``"fit"``, ``"doubtful"`` or ``"no fit"``.
+    """
+
+    reference: str
+    rung: str
+    agreement: float
+    held_out: int
+    says: str
+
+    def __str__(self) -> str:
+        return (
+            f"{self.reference} bridges them through {self.rung}: agreement {self.agreement:.3f} on "
+            f"{self.held_out:,} images held out, {self.says}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return attrs.asdict(self)
+
+
+def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[BridgeRecord]:
+    """Yield the bridges between two parts that were not withdrawn, by name and rising version."""
+    for one in store.index.search(kind="recombination", parent=str(extractor.digest)):
+        judged = store.manifest(str(one)).training.get("bridge")
+        if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:
+            facts = {name: judged[name] for name in ("rung", "agreement", "held_out", "says")}
+            yield BridgeRecord(str(one), **facts)
 
 
 @named
@@ -38,8 +77,6 @@ class Bridges:
         Raises:
             NotFound: Nothing has that name or version.
         """
-        from compatkit.components.bridges.recorded import recorded
-
         return list(recorded(self.store, self.store.resolve(extractor), self.store.resolve(head)))
 
     def between(
@@ -61,11 +98,11 @@ class Bridges:
         Args:
             extractors: Pattern, or patterns.
             heads: Pattern, or patterns.
-            data: Images of each extractor's domain, by its name; labels are not read.
+            data: Images of each extractor's domain, by its name or pinned reference; labels are not read.
             rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
                 ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which climbs all of these in closed form and takes
                 the one that agrees most.
-            tests: Labelled images to measure every rung on, by the extractor's name.
+            tests: Labelled images to measure every rung on, by the same.
             images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.
@@ -77,7 +114,7 @@ class Bridges:
             UsageError: The rung is none, changes the head or needs labels.
             DataError: An extractor has no images, or too few.
         """
-        from compatkit.components.bridges.assembling import between
+        from compatkit.components.bridges.climbing import between
 
         lefts, rights = (
             self.store.select(extractors, "extractor"),

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.adapters.blueprints import probe
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.bridging import fit_projection, standing
-from compatkit.components.seams import put_in, route
-from compatkit.components.splitting import SplitPart, publish_split, split
+from compatkit.components.drafts import Draft
+from compatkit.components.projecting import fit_projection, standing
+from compatkit.components.splitting import publish_split, split
+from compatkit.components.stitching import put_in, route
 from compatkit.contracts.contract import Port
 from compatkit.contracts.manifest import to_bytes
 from compatkit.contracts.stitch import on_port
@@ -102,11 +103,11 @@ def cut(folder: Path, *names: str, change: Callable[[nn.Module], None] | None = 
         if change is not None:
             change(parts["extractor"].module)
             parts["extractor"] = probed(parts["extractor"])
-        publish_split(made, parts, f"zoo/{name}")
+        publish_split(made.store, parts, f"zoo/{name}")
     return made
 
 
-def probed(part: SplitPart) -> SplitPart:
+def probed(part: Draft) -> Draft:
     """Return a part with the probe of the weights that it has by now."""
     seen = part.contract.statistical
     assert seen.probe is not None
@@ -280,7 +281,7 @@ def test_a_known_mixing_of_channels_is_undone(
 ) -> None:
     """An extractor that is another one behind a linear map reaches that one's logits, its bound."""
     registry = mixed(tmp_path)
-    monkeypatch.setattr("compatkit.components.bridging.usual_strength", lambda count: 1e-9)
+    monkeypatch.setattr("compatkit.components.projecting.usual_strength", lambda count: 1e-9)
     model = recombine(registry, "mixed", "plain", data=images)
     bound = recombine(registry, "plain", "plain")
     pixels = normalise(prepare(images, model.data).images, model.data)
@@ -469,9 +470,7 @@ def test_tokens_of_unknown_grids_are_not_paired(registry: ck.Registry, images: S
     left, own = sides
     taken = own.manifest.contract.structural.outputs[0]
     right = loaded("own.head", head(taken), nn.Flatten(), trained_with=own)
-    (place,) = route(
-        left.manifest, right.manifest, ck.check(left.manifest, right.manifest), adapt=True, data=images
-    )
+    (place,) = route(left, right, ck.check(left.manifest, right.manifest), adapt=True, data=images)
     with pytest.raises(
         IncompatibleError, match=r"\(7 positions\) cannot be paired with those of .* \(5 positions\)"
     ):
@@ -504,7 +503,7 @@ def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Regist
     left = loaded("half.extractor", extractor(port), Half().eval())
     right = loaded("plain.head", head(FEATURES), nn.Sequential(nn.Flatten(), nn.Linear(4 * 64, 3)).eval())
     report = ck.check(left.manifest, right.manifest)
-    places = route(left.manifest, right.manifest, report, adapt=True)
+    places = route(left, right, report, adapt=True)
     model = ck.Recombination.of(
         left, right, report, adapters=put_in(registry.store, places, left, right, None)
     )
@@ -549,7 +548,7 @@ def test_each_of_several_tensors_is_adapted_and_fitted_by_itself(images: Split) 
     )
     right = loaded("own.head", with_ports(head(), inputs=two_ports(3, "NLC")), Ends(), trained_with=own)
     report = ck.check(left.manifest, right.manifest)
-    permute, project = route(left.manifest, right.manifest, report, adapt=True, data=images)
+    permute, project = route(left, right, report, adapt=True, data=images)
     first = standing(permute, build_adapter(permute.blueprint), left)
     second = fit_projection(project, left, own, images, before=[first], strength=1e-9)
     model = ck.Recombination.of(left, right, report, adapters=[first, second])

@@ -20,7 +20,7 @@ from compatkit.contracts.ports import by
 from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, NotFound
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
-from compatkit.evaluation.matrix import LoadedPart
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.normalisation import batches, evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.registry.names import Reference
@@ -29,12 +29,12 @@ from compatkit.registry.store import Store
 BATCH = 64
 """Images at once while fitting; nothing depends on it but memory."""
 SAMPLES, FOR_EACH = 20_000, 10
-"""Samples that a fit takes at most, or so many for each column where that is more; positions are drawn then."""
+"""A fit takes at most SAMPLES samples, or FOR_EACH for every column where that is more; positions are drawn then."""
 
 
 @attrs.frozen(eq=False)
 class Place:
-    """A place between extractor and head, with the adapter that is to stand there.
+    """A place between extractor and head, with the adapter that belongs there.
 
     Attributes:
         given: The adapter where it is at hand; None where it is built, or fitted.
@@ -48,8 +48,8 @@ class Place:
 
 def fit_projection(
     place: Place,
-    extractor: LoadedPart,
-    own: LoadedPart,
+    extractor: Component,
+    own: Component,
     data: Split,
     *,
     before: Sequence[Adapter] = (),
@@ -82,8 +82,8 @@ def fit_projection(
 
 def feature_pairs(
     place: Place,
-    extractor: LoadedPart,
-    own: LoadedPart,
+    extractor: Component,
+    own: Component,
     data: Split,
     before: Sequence[Adapter] = (),
     order: int | None = None,
@@ -150,8 +150,8 @@ def moments_of(
 def projection(
     place: Place,
     fitted: Affine,
-    extractor: LoadedPart,
-    own: LoadedPart,
+    extractor: Component,
+    own: Component,
     data: Split,
     facts: Mapping[str, Any],
 ) -> Adapter:
@@ -185,7 +185,7 @@ def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
     return {"weight": weight.contiguous(), "bias": fitted.bias.float()}
 
 
-def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
+def own_extractor(store: Store, head: Component) -> Component:
     """Return the extractor that a head was trained with.
 
     Raises:
@@ -218,14 +218,14 @@ def own_extractor(store: Store, head: LoadedPart) -> LoadedPart:
     )
 
 
-def standing(place: Place, module: nn.Module, extractor: LoadedPart) -> Adapter:
-    """Return a module in its place, as made for this extractor."""
+def standing(place: Place, module: nn.Module, extractor: Component) -> Adapter:
+    """Return the adapter of a module at a place, as made for this extractor."""
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     parents = (Parent(ADAPTS, extractor.digest),)
     return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
 
 
-def _check_pairing(place: Place, own: LoadedPart) -> None:
+def _check_pairing(place: Place, own: Component) -> None:
     """Refuse a head whose own extractor gives features of another layout than those to be paired with them.
 
     Raises:
@@ -241,7 +241,7 @@ def _check_pairing(place: Place, own: LoadedPart) -> None:
 
 
 def _check_positions(
-    given: Tensor, target: Tensor, layout: str, extractor: LoadedPart, own: LoadedPart
+    given: Tensor, target: Tensor, layout: str, extractor: Component, own: Component
 ) -> None:
     """Refuse features that do not pair up, position by position.
 
@@ -258,7 +258,7 @@ def _check_positions(
         )
 
 
-def images_for(part: LoadedPart, split: Split, order: int | None = None) -> Iterator[Tensor]:
+def images_for(part: Component, split: Split, order: int | None = None) -> Iterator[Tensor]:
     """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
 
     They are brought to its size and channels batch by batch, so that memory does not grow with their count.

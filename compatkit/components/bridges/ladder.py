@@ -1,0 +1,394 @@
+"""The ladder of bridges: its rungs, from the cheapest to the most expensive, and what each gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.components.bridges.judging import Judged, rises
+from compatkit.contracts.display import Shown
+from compatkit.contracts.evidence import Figure, Rung
+from compatkit.errors import IncompatibleError, UsageError, suggest, type_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from compatkit.components.bridges.closed import Candidate
+    from compatkit.evaluation.adapter import Adapter
+    from compatkit.evaluation.recombination import Recombination
+
+RUNGS: dict[str, str] = {
+    "direct": "as it is, with stored statistics",
+    "statistics": "the head's statistics estimated anew",
+    "permutation": "channels permuted",
+    "procrustes": "a rotation of the channels",
+    "ridge": "a linear map of the channels",
+    "ridge-procrustes": "the same, shrunk to the rotation",
+    "ridge3x3": "a 3x3 convolution",
+    "absorbed": "the head's first layers refitted, nothing added",
+    "stitch": "a linear map, trained towards the logits of the head's own network",
+    "stitch-labels": "a linear map, trained with labels",
+    "finetune": "a linear map and the whole head, trained with labels",
+    "infomax": "the head's first layers and norms, trained to answer surely and evenly",
+}
+"""Descriptions of the rungs."""
+LABELLED = frozenset({"stitch-labels", "finetune"})
+"""Rungs that need labels."""
+ON_REQUEST = frozenset({"infomax"})
+"""Rungs that are climbed only where they are named: they harm unbalanced classes."""
+UNFITTED = frozenset({"direct", "statistics"})
+"""Rungs that fit nothing to features."""
+TRAINED = frozenset({"stitch", "stitch-labels", "finetune", "infomax"})
+"""Rungs that are trained step by step; where that cannot be done, the others stand all the same."""
+TAUGHT = frozenset({"stitch"})
+"""Rungs that were trained to answer as the head's own network does: their agreement overstates their worth."""
+ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
+"""Rungs without labels that put an adapter between the parts and leave both as they are."""
+BEST = "best"
+"""For a matrix: statistics alone, and those adapters in closed form; the one that agrees most."""
+
+
+def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
+    """Return the rungs to climb, in their order.
+
+    Args:
+        names: Asked for; None takes all but those on request, and those that need labels where there are none.
+        labelled: Whether there are labels.
+
+    Raises:
+        UsageError: A name is no rung, or a rung needs labels and there are none.
+    """
+    if names is None:
+        return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELLED)]
+    if isinstance(names, str) or not isinstance(names, Sequence):
+        raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
+    for name in names:
+        if not isinstance(name, str) or name not in RUNGS:
+            raise UsageError(
+                f"No rung is called {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
+                subject=name,
+            )
+        if name in LABELLED and not labelled:
+            raise UsageError(
+                f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
+            )
+    if not names:
+        raise UsageError(f"There is no rung to climb; known are {', '.join(RUNGS)}.")
+    return [one for one in RUNGS if one in set(names)]
+
+
+BRIDGED = "head"
+"""Under which a judgement names the head that was bridged, by digest: a refitted one stands in its place."""
+ANEW = ("batch", "reestimate")
+"""Policies of normalisation whose statistics are those of the features that come."""
+
+
+@attrs.frozen(eq=False)
+class RungResult:
+    """The result of one rung.
+
+    Attributes:
+        rung: Its name.
+        agreed: How often it says on held-out images what the head's own network says; None where it was left out.
+        explained: R2 of the features that were fitted to; None where none were.
+        images: Unlabelled images that were used: those whose features were paired, or those that were trained on;
+            of ``statistics`` those that it was estimated on.
+        estimated: Images that statistics of batch normalisation were estimated on.
+        labels: Labelled images that were trained on.
+        seconds: Of fitting, training and estimating statistics, as if it were the only rung: what several stand on,
+            such as moments, is made once and counts for each. Features are made before.
+        accuracy: On test images, where they were given.
+        checked: How often it is right on labelled images that nothing was fitted to, where labels were given.
+        right: On which of them it is.
+        note: Why it was left out, or what to know of it.
+        candidate: The bridge; None where it was left out.
+    """
+
+    rung: str
+    agreed: Judged | None = None
+    explained: float | None = None
+    images: int = 0
+    estimated: int = 0
+    labels: int = 0
+    seconds: float = 0.0
+    accuracy: Figure | None = None
+    checked: Judged | None = None
+    right: Tensor | None = attrs.field(default=None, repr=False)
+    note: str = ""
+    candidate: Candidate | None = attrs.field(default=None, repr=False)
+
+    @property
+    def built(self) -> Candidate:
+        """The bridge.
+
+        Raises:
+            UsageError: The rung was left out.
+        """
+        if self.candidate is None:
+            raise UsageError(f"The rung {self.rung} was left out: {self.note}", subject=self.rung)
+        return self.candidate
+
+    @property
+    def agreement(self) -> Figure | None:
+        """Share of held-out images of which it says what the head's own network says; None where it was left out."""
+        return None if self.agreed is None else self.agreed.figure
+
+    @property
+    def judged(self) -> Judged | None:
+        """Its judgement: by held-out labels for a rung that was trained with labels, else by agreement."""
+        return self.checked if self.rung in LABELLED and self.agreed is not None else self.agreed
+
+    @property
+    def meaning(self) -> str:
+        """``"fit"``, ``"doubtful"`` or ``"no fit"``; empty where it was left out."""
+        return "" if self.judged is None else self.judged.says
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        agreed, checked = self.agreed, self.checked
+        figures = {"agreement": self.agreement, "accuracy": self.accuracy}
+        figures["checked"] = None if checked is None else checked.figure
+        plain = ("rung", "explained", "images", "estimated", "labels", "seconds", "note")
+        return {
+            **{name: getattr(self, name) for name in plain},
+            **{name: _shown(one) for name, one in figures.items()},
+            "chance": None if agreed is None else agreed.chance,
+            "kappa": None if agreed is None else agreed.kappa,
+            "checked_chance": None if checked is None else checked.chance,
+            "says": self.meaning,
+        }
+
+
+def _shown(one: Figure | None) -> dict[str, Any] | None:
+    if one is None:
+        return None
+    return {"share": one.accuracy, "low": one.low, "high": one.high, "images": one.count}
+
+
+@attrs.frozen(eq=False, repr=False)
+class Bridge(Shown):
+    """A pair that was bridged.
+
+    Attributes:
+        extractor: ``name@version``.
+        head: ``name@version``.
+        steps: What each rung gave, in the order of climbing.
+        chosen: Name of the rung that was chosen.
+        recombination: The network that it makes, in eval mode.
+        facts: Names, digests and counts of the images, where features were paired, seed; ``largest``, the share of
+            the most frequent answer of the head's own network on held-out images; and ``reference``, its accuracy on
+            the test images, where there are any.
+        notes: What to know, each a sentence.
+        not_climbed: Rungs that were left off because an earlier one agreed enough.
+    """
+
+    extractor: str
+    head: str
+    steps: tuple[RungResult, ...]
+    chosen: str
+    recombination: Recombination
+    facts: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
+    not_climbed: tuple[str, ...] = ()
+
+    def step(self, rung: str) -> RungResult:
+        """Return what a rung gave.
+
+        Raises:
+            UsageError: It was not climbed.
+        """
+        for one in self.steps:
+            if one.rung == rung:
+                return one
+        climbed = ", ".join(one.rung for one in self.steps)
+        raise UsageError(f"The rung {rung!r:.40} was not climbed; climbed were {climbed}.", subject=rung)
+
+    @property
+    def agreement(self) -> Figure:
+        """Of the chosen rung."""
+        found = self.step(self.chosen).agreement
+        if found is None:
+            raise UsageError(f"The rung {self.chosen} was left out.")
+        return found
+
+    @property
+    def says(self) -> str:
+        """``"fit"``, ``"doubtful"`` or ``"no fit"``: whether to go on with it."""
+        return self.step(self.chosen).meaning
+
+    @property
+    def judged_by(self) -> str:
+        """``"labels"`` where the chosen rung was trained with some, else ``"agreement"``."""
+        return "labels" if self.chosen in LABELLED else "agreement"
+
+    def lines(self) -> list[str]:
+        """Return lines for a report: the chosen rung, what each rung gave, and the notes."""
+        found = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
+        for one in self.steps:
+            if one.agreement is None:
+                found.append(f"Rung {one.rung}: left out: {one.note}")
+                continue
+            right = "" if one.accuracy is None else f", accuracy {one.accuracy.accuracy:.3f}"
+            found.append(
+                f"Rung {one.rung}: agreement {one.agreement.accuracy:.3f}{right}, {one.images:,} images, "
+                f"{one.seconds:.2f} s."
+            )
+        return [*found, *self.notes]
+
+    def ladder(self) -> tuple[Rung, ...]:
+        """Return what each rung gave that was not left out, as a cell of a matrix holds it."""
+        return tuple(
+            Rung(
+                one.rung,
+                one.seconds,
+                one.images,
+                one.agreement,
+                one.accuracy,
+                one.rung == self.chosen,
+                one.labels,
+            )
+            for one in self.steps
+            if one.agreement is not None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        steps = [one.to_json() for one in self.steps]
+        return {
+            "extractor": self.extractor,
+            "head": self.head,
+            "chosen": self.chosen,
+            "says": self.says,
+            "judged_by": self.judged_by,
+            "steps": steps,
+            "not_climbed": list(self.not_climbed),
+            "facts": dict(self.facts),
+            "notes": list(self.notes),
+        }
+
+    def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
+        """Return a picture of the ladder, agreement and accuracy against seconds; write it where a path is given.
+
+        Raises:
+            EnvironmentFailure: The file cannot be written.
+        """
+        from compatkit.reports.ladder import draw
+        from compatkit.reports.writing import write
+
+        picture = draw(self.ladder(), f"{self.extractor} + {self.head}")
+        if path is not None:
+            write(path, picture)
+        return picture
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.extractor} + {self.head}", *self.lines()])
+
+
+def choose(steps: Sequence[RungResult]) -> RungResult:
+    """Return the step to take: the highest agreement corrected for chance, the cheaper of equals.
+
+    A rung that was trained to agree is taken only where there is no other: it comes to share the mistakes of the head's
+    own network on these images. A rung that was trained with labels is taken where it is right more often than the best
+    other on labelled images that neither was fitted to, beyond what so few images leave open: what it learnt from them,
+    the head's own network may not know.
+
+    Raises:
+        IncompatibleError: Every rung was left out; says why.
+    """
+    there = [one for one in steps if one.agreed is not None]
+    if not there:
+        told = "\n".join(f"{one.rung}: {one.note}" for one in steps)
+        raise IncompatibleError(f"No rung could be climbed:\n{told}")
+    learnt = [one for one in there if one.rung in LABELLED]
+    free = [one for one in there if one not in learnt]
+    if not free:
+        return max(learnt, key=_right)
+    best = max([one for one in free if one.rung not in TAUGHT] or free, key=_agrees)
+    taught = max(learnt, key=_right, default=None)
+    if taught is None or taught.right is None or best.right is None:
+        return best
+    return taught if rises(taught.right, best.right) else best
+
+
+def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
+    """Return what decided where labels did; empty where agreement did."""
+    if chosen.rung not in LABELLED or chosen.checked is None:
+        return ""
+    found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELLED and one.checked]
+    beside = ""
+    if best:
+        other = max(best, key=_right)
+        share = other.checked.figure.accuracy if other.checked is not None else 0.0
+        beside = f", where {other.rung} reaches {share:.3f}"
+    return (
+        f"Labels decided for {chosen.rung}: it is right on {found.accuracy:.3f} of {found.count:,} labelled images "
+        f"that nothing was fitted to ({found.low:.3f} to {found.high:.3f}){beside} and one answer to all "
+        f"{chosen.checked.chance:.3f}. By this it is judged, and not by its agreement."
+    )
+
+
+def _agrees(step: RungResult) -> tuple[float, float]:
+    return step.agreed.rank if step.agreed is not None else (0.0, 0.0)
+
+
+def _right(step: RungResult) -> float:
+    return step.checked.figure.accuracy if step.checked is not None else 0.0
+
+
+def inserted(
+    bridges: Mapping[tuple[str, str], Bridge], normalisation: str
+) -> dict[tuple[str, str], tuple[Adapter, ...]]:
+    """Return the adapters of bridges by the references of extractor and head.
+
+    A matrix measures parts as they are, with adapters between, under one policy of normalisation. So a bridge that
+    changes the head's weights cannot stand in it, nor one whose statistics the policy would replace by stored ones.
+
+    Raises:
+        UsageError: A bridge is under other references than its own, or cannot stand in a cell.
+    """
+    if not isinstance(bridges, Mapping):
+        raise UsageError(
+            "bridges= expects bridges by the pinned references of extractor and head, as bridges_between returns "
+            f"them; got {type_of(bridges)}."
+        )
+    for pair, one in bridges.items():
+        if not isinstance(one, Bridge) or pair != (one.extractor, one.head):
+            own = f"({one.extractor!r}, {one.head!r})" if isinstance(one, Bridge) else "a Bridge"
+            raise UsageError(f"bridges= holds {pair!r:.120} where {own} is expected.", subject=pair)
+        _check(one, normalisation)
+    return {pair: one.recombination.inserted for pair, one in bridges.items()}
+
+
+def _check(one: Bridge, normalisation: str) -> None:
+    made = one.step(one.chosen).built
+    if made.refitted or made.stored:
+        what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
+        raise UsageError(
+            f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a cell of a matrix has the parts as "
+            "they are, under the statistics of its policy. Publish the bridge, and measure what Registry.load "
+            "gives.",
+            subject=one.chosen,
+        )
+    if made.estimates:
+        check_policy(f"The bridge of {one.extractor} and {one.head} by {one.chosen}", normalisation)
+
+
+def check_policy(bridge: str, normalisation: str) -> None:
+    """Refuse a policy that would replace the statistics of a bridge.
+
+    Args:
+        bridge: One behind which statistics of batch normalisation are estimated, in words.
+        normalisation: Policy of the matrix.
+
+    Raises:
+        UsageError: It takes stored ones.
+    """
+    if normalisation not in ANEW:
+        raise UsageError(
+            f"{bridge} has statistics of batch normalisation of its own, estimated behind it; {normalisation!r} would "
+            f"put stored ones in their place. Take normalisation {' or '.join(map(repr, ANEW))}.",
+            subject=normalisation,
+        )

@@ -1,0 +1,258 @@
+"""Parts that are ready to be stored: everything that a component promises, derived from its module and its run."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
+from compatkit.components.verification import normalisation_of, probe_of
+from compatkit.contracts.codec import unstructure
+from compatkit.contracts.contract import (
+    Anchor,
+    Blueprint,
+    Contract,
+    Data,
+    Kind,
+    Protocol,
+    Statistical,
+    Structural,
+)
+from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
+from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.registry.store import Store
+from compatkit.registry.weights.tensorfile import check_finite
+from compatkit.reports.contracts import port
+from compatkit.training.fit import Fit
+from compatkit.training.state import AuxiliaryHead, TaskState
+
+
+@attrs.frozen(eq=False)
+class Draft:
+    """A component that is ready to be stored: all but the payload and the parents.
+
+    Attributes:
+        kind: Of the component.
+        blobs: Bytes that the contract names, to be put before it.
+        title: For people, where nobody gives another.
+        tags: What it is found by; tags that the caller gives take precedence.
+        key: Name below the prefix of a fit: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
+        parent: Key of the extractor that a head was trained with; None where that stayed as it was, a component.
+    """
+
+    kind: Kind
+    blueprint: Blueprint
+    module: nn.Module
+    contract: Contract
+    blobs: tuple[bytes, ...] = ()
+    title: str = attrs.field(kw_only=True, default="")
+    tags: Mapping[str, str] = attrs.field(kw_only=True, factory=dict)
+    key: str = attrs.field(kw_only=True, default="")
+    parent: str | None = attrs.field(kw_only=True, default=None)
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        blueprint: Blueprint,
+        module: nn.Module,
+        shape: Structural,
+        data: Data,
+        anchors: Sequence[Anchor] = (),
+        moments: Sequence[Moments] = (),
+        **facts: Any,
+    ) -> Draft:
+        """Derive protocol and probe from the module; ports and figures are as given.
+
+        Args:
+            kind: Of the component.
+            blueprint: Says at which image size it was traced.
+            module: With its weights, on the CPU.
+            shape: Its ports.
+            data: Preprocessing and labels.
+            anchors: What it was trained against.
+            moments: Of its features, one for each feature port; empty where they were not measured.
+            facts: ``title``, ``tags``, ``key``, ``parent``.
+        """
+        protocol = Protocol(normalisation_of(module), tuple(anchors))
+        features = tuple(one.statistics() for one in moments) or None
+        statistical = Statistical(features, probe_of(module, shape, blueprint))
+        contract = Contract(shape, data, protocol, statistical)
+        blobs = tuple(one.blob for one in moments if one.blob is not None)
+        return cls(kind, blueprint, module, contract, blobs, **facts)
+
+    @property
+    def parameters(self) -> int:
+        """Count of parameters, buffers not included."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+    def describe(self) -> dict[str, str]:
+        """Return label and text for people."""
+        return {
+            "takes": "; ".join(port(one) for one in self.contract.structural.inputs),
+            "gives": "; ".join(port(one) for one in self.contract.structural.outputs),
+            "parameters": f"{self.parameters:,}",
+            "built by": f"{self.blueprint.library}, {self.blueprint.model}, {self.blueprint.approach}",
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values for programs, written as in a manifest."""
+        return {
+            "parameters": self.parameters,
+            "blueprint": unstructure(self.blueprint),
+            "contract": unstructure(self.contract),
+        }
+
+    def put(self, store: Store) -> Payload:
+        """Put the weights, and what else the contract names, into a registry."""
+        for blob in self.blobs:
+            store.put_blob(blob)
+        return store.put_state(self.module.state_dict(), parameters=self.parameters)
+
+    def manifest(
+        self, payload: Payload, training: Mapping[str, Any], parents: tuple[Parent, ...], about: About
+    ) -> Manifest:
+        """Return the manifest once the payload is stored and the parents are known."""
+        return Manifest(
+            kind=self.kind,
+            about=attrs.evolve(about, title=about.title or self.title, tags={**self.tags, **about.tags}),
+            blueprint=self.blueprint,
+            payload=payload,
+            contract=self.contract,
+            training=training,
+            parents=parents,
+        )
+
+
+def drafts(fit: Fit) -> Iterator[Draft]:
+    """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
+
+    What is as it was is left out: the head of a task without labels, a frozen extractor; and a head that never ran.
+
+    Raises:
+        CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
+            other outputs than they do, or random ones.
+        IntegrityError: Weights or features are not finite.
+    """
+    for draft in _drafts(fit):
+        check_rebuilt(draft.key, draft.module, draft.blueprint, draft.contract)
+        yield draft
+
+
+def _drafts(fit: Fit) -> Iterator[Draft]:
+    shapes: dict[str, Structural] = {}
+    moments: dict[str, tuple[Moments, ...]] = {}
+    for state in fit.tasks.values():
+        extractor, head = _on_cpu(state.extractor), _on_cpu(state.head)
+        _prove(state, extractor, head)
+        shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
+        moments[state.name] = seen = feature_moments(
+            state.extractor, shape.outputs, state.task.data.train, state.data
+        )
+        if not state.freezes_extractor:
+            learnt = "trained on" if state.supervised else "adapted to"
+            yield Draft.of(
+                "extractor",
+                state.extractor_blueprint,
+                extractor,
+                shape,
+                attrs.evolve(state.data, labels=None),
+                state.anchors,
+                seen,
+                title=f"{state.task.backbone} up to {state.task.split}, {learnt} {state.task.data.name}",
+                tags=_tags(state, state.extractor_blueprint),
+                key=f"{state.name}.extractor",
+            )
+    for auxiliary in fit.auxiliary.values():
+        if auxiliary.origin is None:
+            yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
+    for state in (one for one in fit.tasks.values() if one.runs_head):
+        head, seen = _on_cpu(state.head), moments[state.name]
+        shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
+        yield Draft.of(
+            "head",
+            state.head_blueprint,
+            head,
+            shape,
+            state.data,
+            state.anchors,
+            seen,
+            title=f"{state.head_blueprint.model} after {state.head_blueprint.split}, trained on "
+            f"{state.task.data.name}",
+            tags=_tags(state, state.head_blueprint),
+            key=f"{state.name}.head",
+            parent=None if state.freezes_extractor else f"{state.name}.extractor",
+        )
+
+
+def _tags(state: TaskState, blueprint: Blueprint) -> dict[str, str]:
+    return {"backbone": blueprint.model, "dataset": state.task.data.name}
+
+
+def training_facts(
+    fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
+) -> dict[str, Any]:
+    """Return the ``training`` part of a manifest; ``state`` is None for what several tasks share, such as ``head``."""
+    trainer = fit.run["trainer"]
+    names = [state.name] if state is not None else list(fit.tasks)
+    data = [dict(task["data"]) for task in fit.run["tasks"] if task["name"] in names]
+    return {
+        "run": {"blob": run.blob, "bytes": run.bytes},
+        "seed": trainer["seed"],
+        "steps": trainer["steps"],
+        "data": data[0] if len(data) == 1 else data,
+        "plugins": list(fit.run["plugins"]),
+        "initial": sorted({fit.tasks[name].initial for name in names}),
+        "frozen": [frozen["digest"] for frozen in fit.run["frozen"].values()],
+        **({"plugin": head.plugin} if head is not None and head.plugin else {}),
+        "environment": dict(fit.run["environment"]),
+        **{key: fit.run[key] for key in ("stopped", "weights", "pretraining") if key in fit.run},
+    }
+
+
+def _auxiliary(
+    head: AuxiliaryHead,
+    task: TaskState,
+    shapes: Mapping[str, Structural],
+    moments: Mapping[str, tuple[Moments, ...]],
+) -> Draft:
+    """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
+    module = _on_cpu(head.module)
+    check_finite(module.state_dict(), f"shared.{head.name}")
+    data = attrs.evolve(task.data, labels=head.labels)
+    seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
+    shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
+    anchors = [Anchor("auxiliary_head", head.digest, head.name, head.labels)]
+    return Draft.of(
+        "auxiliary_head",
+        head.blueprint,
+        module,
+        shape,
+        data,
+        anchors,
+        seen,
+        title=f"Shared auxiliary head {head.name}",
+        key=f"shared.{head.name}",
+    )
+
+
+def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
+    for side, module in (("extractor", extractor), ("head", head)):
+        check_finite(module.state_dict(), f"{state.name}.{side}")
+    if attrs.evolve(state.extractor_blueprint, side="head") != state.head_blueprint:
+        return  # parts that were started from, of two networks
+    whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
+    trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
+    whole.load_state_dict(trained, strict=True)
+    prove(whole, extractor, head, state.data.size, len(state.data.mean))
+
+
+def _on_cpu(module: nn.Module) -> nn.Module:
+    """Return a copy on the CPU: publishing leaves the fit as it is."""
+    return copy.deepcopy(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

@@ -1,0 +1,200 @@
+"""Find images: those of an extractor, to measure and to fit on, and those that a policy is decided on."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from compatkit.contracts.manifest import Manifest
+from compatkit.errors import CompatkitError, DataError, PolicyDataMissing, UnknownName
+from compatkit.evaluation.component import Component, pinned
+from compatkit.registry.policies import Images
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet, Split
+    from compatkit.registry.names import Reference
+    from compatkit.registry.store import Store
+
+Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
+"""Images at hand: splits, data sets, or what finds one of them by the name of a split."""
+FITTED_ON = 1000
+"""Images that an adapter is fitted on at most: from 30 to 1,000 accuracy rises by one to three points only."""
+OR_SET = "or set COMPATKIT_DATA to the folder of data sets."
+
+
+def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Split:
+    """Return the test set that an extractor is measured on.
+
+    Args:
+        part: The extractor.
+        data: Test sets, taken by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping
+            from extractor pattern, or pinned reference, to test set.
+
+    Raises:
+        DataError: None fits, or more than one.
+    """
+    if isinstance(data, Mapping):
+        own = [split for pattern, split in data.items() if pattern == part.reference]
+        hits = own or [split for pattern, split in data.items() if fnmatchcase(part.name, pattern)]
+    else:
+        hits = [split for split in data if family_of(split.name) == trained_on(part.manifest)]
+    if len(hits) != 1:
+        known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
+        raise DataError(
+            f"{part.reference} needs exactly one test set, {len(hits)} fit. It was trained on "
+            f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
+            "a mapping from extractor pattern to test set."
+        )
+    return hits[0]
+
+
+def trained_on(manifest: Manifest) -> str:
+    """Return the name of the data set that a component was trained on, empty where its manifest does not tell."""
+    trained: Any = manifest.training.get("data", {})
+    return family_of(str(trained.get("name", ""))) if isinstance(trained, Mapping) else ""
+
+
+def family_of(split: str) -> str:
+    """Return ``mnist`` for ``mnist/test``."""
+    return split.rsplit("/", 1)[0]
+
+
+def fitting_images(data: DataSet) -> Split:
+    """Return images to fit an adapter on: evenly spread training images, so that no test image is used."""
+    step = -(-len(data.train) // FITTED_ON)
+    return data.train if step == 1 else data.train.take(range(0, len(data.train), step))
+
+
+def images_again(
+    store: Store,
+    extractors: Iterable[Reference],
+    remedy: str,
+    *,
+    root: str | None = None,
+    download: bool = False,
+) -> dict[str, DataSet]:
+    """Return the data set that each extractor was trained on, by the extractor's pinned reference.
+
+    Its very images are taken from where they lay when it was published on this machine. Where they are gone, changed
+    or were never here, the data set of that name is taken, with a warning if it holds other images.
+
+    Args:
+        store: Where the extractors are.
+        extractors: Resolved references.
+        remedy: How the caller can name images, for the error.
+        root: Folder of data sets; what was remembered does not count then.
+        download: Whether torchvision may fetch what is missing.
+
+    Raises:
+        DataError: An extractor was not trained here, or its images cannot be loaded.
+    """
+    from compatkit.data.loading import load
+    from compatkit.plugins.discovery import providers
+
+    loaded: dict[str, DataSet] = {}
+    chosen: dict[str, DataSet] = {}
+    for reference in extractors:
+        manifest, name = store.manifest(reference), pinned(reference)
+        family, trained = trained_on(manifest), manifest.training.get("data")
+        if not family or not isinstance(trained, Mapping):
+            raise DataError(f"{name} was not trained here, so it names no images. {remedy}", subject=name)
+        digest = str(trained.get("digest"))
+        if root is None and digest not in loaded:
+            again = _remembered(store, name, digest)
+            loaded |= {digest: again} if again is not None else {}
+        if digest in loaded:
+            chosen[name] = loaded[digest]
+            continue
+        if family not in loaded:
+            try:
+                loaded[family] = load(family, root=root, download=download, providers=providers())
+            except (DataError, UnknownName) as error:
+                raise DataError(
+                    f"{name} was trained on {family!r}, which could not be loaded. {error} {remedy}",
+                    subject=name,
+                ) from error
+        seen = loaded[family].train
+        seen = seen if trained.get("labelled", True) else seen.unlabelled()
+        if seen.digest != digest:
+            warnings.warn(
+                f"{name} was trained on other images than the {family!r} found here (a subset, or changed by its "
+                "recipe). The plain test set is used; name the recipe's own images to use those.",
+                stacklevel=5,
+            )
+        chosen[name] = loaded[family]
+    return chosen
+
+
+def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
+    """Return the data set with exactly these training images, None if it is not known; warn where it is gone."""
+    from compatkit.data.specification import load_spec
+    from compatkit.plugins.discovery import providers
+
+    known: Any = store.memory.source(digest)
+    if known is None:
+        return None
+    where = " in ".join(filter(None, (known["spec"]["name"], known["root"])))
+    try:
+        data = load_spec(known["spec"], root=known["root"], providers=providers())
+    except CompatkitError as error:
+        warnings.warn(
+            f"{name} was trained on {where}, which cannot be loaded any more: {error}", stacklevel=6
+        )
+        return None
+    if data.train.digest != digest:
+        warnings.warn(f"{name} was trained on {where}, which holds other images now.", stacklevel=6)
+        return None
+    return data
+
+
+def policy_images(wanted: Images, given: Given = ()) -> Split:
+    """Return the images that decide a policy: those that were given, else those found by name; the digest must agree.
+
+    Args:
+        wanted: Name and digest.
+        given: Images at hand; of a data set both splits are looked at.
+
+    Raises:
+        PolicyDataMissing: None of them has the digest; the message lists what is at hand.
+    """
+    seen: dict[str, str] = {}
+    why = ""
+    for one in (*given, _named):
+        try:
+            splits = _splits(one(wanted.name) if callable(one) else one)
+        except CompatkitError as error:
+            why = f"{error} "
+            continue
+        for split in splits:
+            if split.digest == wanted.digest:
+                return split
+            if split.name == wanted.name:
+                seen[split.digest] = split.name
+    there = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
+    why = f"What is at hand holds other images, labels or classes: {there}. " if seen else why
+    raise PolicyDataMissing(
+        f"the policy is decided on {wanted.name}, {wanted.digest}, which is not at hand. {why}Pass those images "
+        "(data=; on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is published without "
+        "them.",
+        subject=wanted,
+    )
+
+
+def _splits(given: Split | DataSet) -> tuple[Split, ...]:
+    from compatkit.data.dataset import DataSet
+
+    return (given.train, given.test) if isinstance(given, DataSet) else (given,)
+
+
+def _named(name: str) -> DataSet:
+    """Load the data set of ``mnist/test``.
+
+    Raises:
+        UnknownName: No data set has this name.
+        DataError: It is in none of the folders, or damaged.
+    """
+    from compatkit.data.loading import load
+
+    return load(name.rpartition("/")[0] or name)

@@ -1,0 +1,91 @@
+"""Publish one component once its policy is answered, and register one that was made elsewhere once it is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from compatkit.components.deciding import CANDIDATE, Decider
+from compatkit.components.images import Given
+from compatkit.components.loading import rebuilt, with_module
+from compatkit.components.verification import hold_against, probe_of, remember_proof
+from compatkit.contracts.channels import channel_statistics
+from compatkit.contracts.codec import digest
+from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
+from compatkit.evaluation.conditions import Progress
+from compatkit.registry.names import Reference
+from compatkit.registry.store import Store
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def publish_proved(
+    store: Store,
+    name: str,
+    manifest: Manifest,
+    module: nn.Module,
+    *,
+    version: str | None = None,
+    major: bool = False,
+    data: Given = (),
+    progress: Progress | None = None,
+) -> Reference:
+    """Publish one component whose module passed its probe, once the policy of its name is answered.
+
+    Args:
+        store: Where; the component's blobs must have been put.
+        name: One to three segments.
+        manifest: Of the component.
+        module: With its weights, in eval mode.
+        version: None takes the least step.
+        major: Take the next MAJOR number, which policies do not bind.
+        data: Images at hand.
+        progress: Called with done, total and what is being done, while a policy is measured.
+
+    Raises:
+        PolicyBroken: The component does not work with a released partner; carries the outcome.
+        PolicyDataMissing: The images that decide are not at hand.
+        VersionExists: The number belongs to another manifest.
+        VersionTooSmall: The change demands a larger step.
+    """
+    place = Reference(name, digest=digest(to_bytes(manifest)))
+    candidate = with_module(store, place, manifest, module, reference=f"{name}@{CANDIDATE}")
+    decider = Decider(store, candidate, data, version=version, progress=progress)
+    reference = store.publish(name, manifest, version=version, major=major, decide=decider)
+    remember_proof(store, manifest, reference.digest)
+    return reference
+
+
+def register(
+    store: Store, name: str, manifest: Manifest, state: Mapping[str, Tensor], **settings: Any
+) -> Reference:
+    """Publish a component whose contract its module keeps; see ``Registry.publish``.
+
+    Args:
+        store: Where.
+        name: One to three segments.
+        manifest: As it was stated.
+        state: The weights.
+        settings: As for ``publish_proved``.
+    """
+    to_bytes(manifest)  # values that no contract can hold are refused before anything is built
+    module = rebuilt(manifest.blueprint, state, name)
+    parameters = sum(one.numel() for one in module.parameters())
+    payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
+    contract = manifest.contract
+    if contract.statistical.probe is None:
+        made = probe_of(module, contract.structural, manifest.blueprint)
+        contract = attrs.evolve(contract, statistical=attrs.evolve(contract.statistical, probe=made))
+    manifest = attrs.evolve(manifest, payload=payload, contract=contract)
+    trained = [store.manifest(one) for one in trained_with(manifest)]
+    hold_against(
+        manifest, module, thorough=True, state=state, whose=name, trained_with=trained[0] if trained else None
+    )
+    for one in contract.statistical.features or ():
+        if one.per_channel is not None:
+            channel_statistics(store.read_blob(one.per_channel["blob"]))
+    kept = attrs.evolve(manifest, payload=store.put_state(state, parameters=parameters))
+    return publish_proved(store, name, kept, module, **settings)

@@ -1,0 +1,171 @@
+"""What training starts from and is held to, of components in a registry: tasks, shared heads, released parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+
+from compatkit.components.loading import load
+from compatkit.components.pairs import check_pair
+from compatkit.contracts.labels import common
+from compatkit.data.dataset import DataSet, Split
+from compatkit.errors import IncompatibleError, UsageError
+from compatkit.evaluation.component import Component
+from compatkit.registry.store import Store
+from compatkit.training.networks import parameters_digest
+from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor
+from compatkit.training.task import Rest, Task
+
+
+def part(store: Store, reference: str, kind: str) -> Component:
+    """Return one component with its module, of the kind that is expected.
+
+    Raises:
+        UsageError: It is of another kind.
+    """
+    (found,) = parts(store, str(store.resolve(reference)), kind)
+    return found
+
+
+def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Component]:
+    """Return what patterns mean with their modules, all of one kind.
+
+    Raises:
+        UsageError: A match is of another kind.
+    """
+    return [load(store, one) for one in store.select(patterns, kind)]
+
+
+def task_of(
+    store: Store,
+    name: str,
+    data: DataSet | Split,
+    extractor: str,
+    head: str | None,
+    *,
+    supervised: bool = True,
+    augment: Sequence[str] = (),
+    rest: Rest | Mapping[str, Any] | None = None,
+    own_head: bool = True,
+    freeze_extractor: bool = False,
+) -> Task:
+    """Return a task whose network starts from components; see ``Registry.task``."""
+    left, right = part(store, extractor, "extractor"), None
+    if head is not None:
+        shared = store.manifest(store.resolve(head)).kind == "auxiliary_head"
+        right = part(store, head, "auxiliary_head" if shared else "head")
+        report = check_pair(store, left, right)
+        if report.wiring != "direct":
+            raise IncompatibleError(str(report), subject=report)
+    shown = _with_test(data, supervised)
+    if right is not None and supervised:
+        shown = _in_order(shown, right)
+    blueprint = left.manifest.blueprint
+    return Task(
+        name,
+        shown,
+        blueprint.model,
+        blueprint.split,
+        builder=blueprint.builder,
+        kwargs=blueprint.kwargs,
+        size=left.manifest.contract.data.size,
+        augment=tuple(augment),
+        extractor=left,
+        head=right,
+        supervised=supervised,
+        rest=rest,
+        own_head=own_head,
+        freeze_extractor=freeze_extractor,
+    )
+
+
+def frozen_parts(
+    store: Store, heads: str | Sequence[str], head: str | None, extractor: str | None
+) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
+    """Return everything that a run is trained against; see ``Registry.frozen``."""
+    found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
+    for shared in parts(store, heads, "auxiliary_head") if heads else ():
+        name = shared.name.rsplit(".", 1)[-1]
+        if name in found:
+            raise UsageError(
+                f"{', '.join([heads] if isinstance(heads, str) else heads)} means several heads {name!r}, "
+                f"{shared.reference} among them; a run takes one. Narrow the pattern."
+            )
+        found[name] = frozen_head(shared, name)
+    if head is not None:
+        target = part(store, head, "head")
+        if not target.labels:
+            raise UsageError(
+                f"{target.reference} does not say what its outputs mean, so that no image is known to be of one of "
+                "its classes. Publish it with labels (compatkit split --labels).",
+                subject=target.reference,
+            )
+        found[HEAD] = frozen_head(target, HEAD)
+    if extractor is not None:
+        released = part(store, extractor, "extractor")
+        manifest = released.manifest
+        found[EXTRACTOR] = ReleasedExtractor(
+            manifest.blueprint,
+            released.module,
+            manifest.contract.data,
+            manifest.payload.tensors,
+            released.reference,
+        )
+    return found
+
+
+def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
+    """Return a data set; of images alone, where no test images are needed, one that has them twice."""
+    if isinstance(data, DataSet):
+        return data
+    if not isinstance(data, Split):
+        raise UsageError(f"data expects a DataSet, or a Split of images; got {type(data).__name__}.")
+    if supervised:
+        raise UsageError(
+            f"A task that learns classes needs training and test images: a DataSet, not the Split {data.name!r}."
+        )
+    return DataSet(data.name.rsplit("/", 1)[0], data, data)
+
+
+def _in_order(data: DataSet, head: Component) -> DataSet:
+    """Return a data set whose classes are those of a head, by name and place.
+
+    Raises:
+        UsageError: The head does not know a class.
+    """
+    known = head.labels
+    pairs = common(data.classes, known, whose=(f"the classes of {data.name}", head.reference))
+    if len(pairs) < len(data.classes):
+        found = {mine for mine, _ in pairs}
+        missing = [one for place, one in enumerate(data.classes) if place not in found]
+        raise UsageError(
+            f"{head.reference} tells apart {', '.join(one.name for one in known) or 'classes without names'}; the "
+            f"images of {data.name} are also of {', '.join(missing)}. Leave the head out, and one is drawn for these "
+            "classes, or leave out the images.",
+            subject=head.reference,
+        )
+    names = tuple(one.name for one in known)
+    if names == data.classes:
+        return data
+    places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
+    splits = [attrs.evolve(one, labels=places[one.labels], classes=names) for one in (data.train, data.test)]
+    return DataSet(data.name, *splits)
+
+
+def frozen_head(part: Component, name: str) -> AuxiliaryHead:
+    """Return a released head as a run is trained against it, under a name of the run."""
+    return AuxiliaryHead(
+        name,
+        part.manifest.blueprint,
+        part.module,
+        part.manifest.contract.data.labels,
+        frozen=True,
+        digest=parameters_digest(part.module)
+        if part.kind == "auxiliary_head"
+        else part.manifest.payload.tensors,
+        origin=part.digest,
+        initials=tuple(part.manifest.training.get("initial", ())),
+    )
