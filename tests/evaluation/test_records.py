@@ -102,7 +102,7 @@ def odd(**changes: Any) -> dict[str, Any]:
 
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
-    "no accuracy": ({"figures": odd(restricted=None)}, "without an accuracy"),
+    "no accuracy": ({"figures": odd(restricted=None)}, "a result has no accuracy"),
     "a share above 1": ({"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])}, "no share"),
     "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "no share"),
     "more right than images": ({"figures": odd(restricted=[0.5, 101, 100, 0.4, 0.6])}, "no figure"),
