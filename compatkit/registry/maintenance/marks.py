@@ -305,8 +305,13 @@ def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
 
 def _head(path: str) -> bytes | None:
     """Return the beginning of a plain file, longer than any reference; None if it is not there."""
-    found = durable.read(path, None, limit=LINE_LIMIT)
-    return None if found is None else found[0]
+    descriptor = durable.open_plain(path, None)
+    if descriptor is None:
+        return None
+    try:
+        return os.read(descriptor, LINE_LIMIT)
+    finally:
+        os.close(descriptor)
 
 
 def _trashed(root: Path) -> dict[str, list[str]]:
