@@ -36,7 +36,7 @@ class Pin:
 
 
 @attrs.frozen
-class Origin:
+class AdapterOrigin:
     """Provenance of an adapter that is no component of its own."""
 
     parents: tuple[Parent, ...] = ()
@@ -66,7 +66,7 @@ class Composition:
     policy: str
     pins: tuple[Pin, ...]
     places: tuple[int, ...]
-    origins: tuple[Origin | None, ...]
+    origins: tuple[AdapterOrigin | None, ...]
 
     @classmethod
     def of(cls, recombination: Recombination) -> Composition:
@@ -78,7 +78,9 @@ class Composition:
             recombination.normalisation,
             (Pin(EXTRACTOR, left.digest, left.function), *pins, Pin(HEAD, right.digest, right.function)),
             tuple(place for place, one in enumerate(adapters) if one.digest is not None),
-            tuple(Origin(one.parents, one.training) if one.digest is None else None for one in adapters),
+            tuple(
+                AdapterOrigin(one.parents, one.training) if one.digest is None else None for one in adapters
+            ),
         )
 
     @classmethod
@@ -132,13 +134,15 @@ class Composition:
         )
 
 
-def _origins(manifest: Manifest, pinned: Sequence[int], whose: str) -> tuple[Origin | None, ...]:
+def _origins(manifest: Manifest, pinned: Sequence[int], whose: str) -> tuple[AdapterOrigin | None, ...]:
     places = range(len(manifest.contract.adapters))
     listed = manifest.training.get("adapters")
     if listed is None:
-        return tuple(None if place in pinned else Origin() for place in places)
+        return tuple(None if place in pinned else AdapterOrigin() for place in places)
     path = f"{whose}.training.adapters"
-    found: Sequence[Origin | None] = structure(tuple[Origin | None, ...], unstructure(listed), path)
+    found: Sequence[AdapterOrigin | None] = structure(
+        tuple[AdapterOrigin | None, ...], unstructure(listed), path
+    )
     fits = len(found) == len(places) and all(
         (one is None) == (place in pinned) for place, one in enumerate(found)
     )

@@ -14,7 +14,7 @@ import attrs
 import torch
 
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, Composition, Origin, Pin
+from compatkit.components.composition import ADAPTER, EXTRACTOR, HEAD, AdapterOrigin, Composition, Pin
 from compatkit.components.loading import Parts, check_signature, check_version, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.stitching import adapter_of
@@ -299,7 +299,7 @@ def _adapters(
     extractor: Component,
     blueprints: Sequence[Blueprint],
     pinned_ones: Mapping[int, Component],
-    origins: Sequence[Origin | None],
+    origins: Sequence[AdapterOrigin | None],
     state: Mapping[str, Tensor],
 ) -> tuple[list[Adapter], set[str]]:
     """Return the adapters, and the names of the tensors that those took which are no components.
@@ -318,7 +318,7 @@ def _adapters(
             if made[-1].blueprint != blueprint:
                 raise UsageError(f"its contract states another adapter than {made[-1].reference}.")
         else:
-            prefix, known = f"adapters.{place}.", origins[place] or Origin()
+            prefix, known = f"adapters.{place}.", origins[place] or AdapterOrigin()
             own = {name[len(prefix) :]: one for name, one in state.items() if name.startswith(prefix)}
             taken |= {prefix + name for name in own}
             module = build_adapter(blueprint, own)

@@ -16,7 +16,7 @@ import attrs
 
 from compatkit.components.images import OR_SET, held_out, images_again
 from compatkit.components.loading import Parts
-from compatkit.components.matrices.known import Asked, Known, Pair, look
+from compatkit.components.matrices.known import Known, Pair, PairQuery, look
 from compatkit.components.matrices.where import Where, parse
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
@@ -324,7 +324,7 @@ def _prospect(left: Component, right: Component, images: ImageFacts, settings: M
     return prospect(left.manifest, right.manifest, images, own=own, adapted=adapted)
 
 
-def _without_figure(left: Component, right: Component, images: ImageFacts, asked: Asked) -> Cell:
+def _without_figure(left: Component, right: Component, images: ImageFacts, asked: PairQuery) -> Cell:
     """Return the cell of a pair of which nothing is kept: missing, or barred with the reason."""
     found = _prospect(left, right, images, asked.settings)
     settings: dict[str, Any] = asked.settings | {"own": right.is_own(left)}

@@ -35,7 +35,7 @@ UNKNOWN = "unknown"
 
 
 @attrs.frozen(eq=False)
-class Asked:
+class PairQuery:
     """What is asked of pairs with these settings: their key, and the question without what may change.
 
     Attributes:
@@ -118,7 +118,7 @@ class Known:
     """
 
     cells: dict[Pair, Cell] = attrs.field(factory=dict)
-    asked: dict[Pair, Asked] = attrs.field(factory=dict)
+    asked: dict[Pair, PairQuery] = attrs.field(factory=dict)
     images: dict[str, ImageFacts] = attrs.field(factory=dict)
 
 
@@ -159,7 +159,7 @@ def look(
             seen = _last_seen(extractor, [one for head in heads for one in row.get(head.function, ())], cells)
         known.images[extractor.reference] = seen
         bound = bounds[extractor.reference].function if extractor.reference in bounds else ""
-        shared: dict[bool, Asked] = {}  # what all pairs of a row have in common is worked out once
+        shared: dict[bool, PairQuery] = {}  # what all pairs of a row have in common is worked out once
         for head in heads:
             pair = extractor.reference, head.reference
             normalised, adapters = is_normalised(extractor.manifest, head.manifest), between.get(pair, ())
@@ -168,7 +168,7 @@ def look(
                 settings = conditions.settings(
                     images=seen, normalised=normalised, bound=bound, adapters=adapters
                 )
-                asked = Asked(settings, cells)
+                asked = PairQuery(settings, cells)
                 if not adapters:
                     shared[normalised] = asked
             known.asked[pair] = asked
