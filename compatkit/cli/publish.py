@@ -204,7 +204,7 @@ def publish_command(context: click.Context, asked: Asked) -> None:
     plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=run / STATE))
     with offline(unless=asked.download):
         fit = plan.trainer.fit(
-            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
         )
     images, said = (found_in(started.data_root, asked.download),), about(context, plan.about)
     Publication(context, asked, root, plan, started, run, True, images, said, key).publish(fit)

@@ -127,12 +127,12 @@ def run_command(context: click.Context, asked: Asked) -> None:
 
 
 def _show(document: dict[str, Any], out: str) -> None:
-    from compatkit.experiments.studies.results import shown
+    from compatkit.experiments.spread import Spread
 
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
         known = [one for one in row["values"] if one is not None]
-        by_arm.setdefault(row["arm"], {})[row["metric"]] = shown(known)
+        by_arm.setdefault(row["arm"], {})[row["metric"]] = str(Spread.of(known) or "")
     metrics = list(dict.fromkeys(row["metric"] for row in document["results"]))
     table = [("arm", *metrics)]
     table += [(arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()]

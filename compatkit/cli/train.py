@@ -125,7 +125,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
         news(f"Saving checkpoints to {state}")
     try:
         return plan.trainer.fit(
-            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen_statistics
+            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
         )
     except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
         if speaks() and (known := status(state)) is not None:
@@ -135,7 +135,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
 
 def _look(plan: Recipe, frozen: Frozen, asked: Asked) -> None:
     """Show the plan of the run, or with ``--profile`` where the time of some of its steps goes."""
-    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen_statistics}
+    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
     with offline(unless=asked.download):
         shown = (
             plan.trainer.explain(plan.tasks, plan.regularizers, **given)

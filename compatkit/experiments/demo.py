@@ -1,8 +1,8 @@
-"""The main job in small: two domains of real digits, three arms, one matrix.
+"""The demo: two domains of digits, three arms, one compatibility matrix.
 
-Handwritten digits (scikit-learn's) and digits typeset in code are two domains with the same ten classes, in another
-order each: class layers that start equal would help parts to fit where the same class stands at the same row. Each arm
-trains one network a domain; the arms differ only in the regularizers that make parts fit.
+Handwritten digits (scikit-learn's) and digits typeset in code are two domains with the same ten classes, in a
+different order each: identical initial class layers would help only where row k means the same class in both. Each arm
+trains one network for each domain; the arms differ only in their regularizers.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from compatkit.training.trainer import Trainer
 BACKBONE, SPLIT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
 DOMAINS = {"handwritten": "digits", "typeset": "typeset-digits"}
 ROLLED = 3
-"""Rows that the classes of the second domain are moved by."""
+"""Number of places that the classes of the second domain are rolled by."""
 ARMS = {"none": (), "iiw": ("identical_init",), "iiw-dcc": ("identical_init", "dcc")}
 
 
 @attrs.frozen(eq=False)
 class Demo:
-    """What the demo found.
+    """The result of the demo.
 
     Attributes:
         recombined: Mean accuracy of the two recombinations, by arm.
@@ -46,7 +46,7 @@ class Demo:
 
     @property
     def shows(self) -> bool:
-        """Whether each arm recombines better than the one before, as in the paper."""
+        """Whether each arm recombines better than the previous one, as in the paper."""
         values = [self.recombined[arm] for arm in self.recombined]
         return all(left < right for left, right in pairwise(values))
 
@@ -62,12 +62,12 @@ def run(
 ) -> Demo:
     """Train, publish, recombine, measure and report, on one thread.
 
-    Images this small gain nothing from a second thread, and lose a lot where the cores are shared.
+    Images this small gain nothing from a second thread, and lose much on shared cores.
 
     Args:
         folder: Where the registry and the reports go.
-        steps: Steps a network.
-        seed: Of everything.
+        steps: Steps for each network.
+        seed: Seed of everything random.
         rotation: Add an arm with rotation prediction as well.
         say: Called with each line of news.
         progress: As in ``Trainer``.
@@ -112,7 +112,7 @@ def _run(
 
 
 def rolled(data: DataSet) -> DataSet:
-    """Return the same images, their classes in another order."""
+    """Return the same images with their classes rolled."""
     return data.of_classes([*data.classes[ROLLED:], *data.classes[:ROLLED]])
 
 

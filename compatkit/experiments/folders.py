@@ -1,7 +1,7 @@
-"""Folders that runs are kept in: a note says what a folder holds, and runs that were interrupted go on from it.
+"""Folders of runs: what recipes, sweeps and studies share in keeping runs and going on with them.
 
-Recipes, sweeps and studies keep runs in the same way: a folder is taken if it is empty or holds runs of that kind, a
-record is read strictly and replaced atomically, and a folder in which nothing came to be goes again.
+A folder is accepted if it is empty or holds runs of the same kind, records are read strictly, and a folder in which
+nothing was written is removed again.
 """
 
 from __future__ import annotations
@@ -9,28 +9,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
-import attrs
-
-from compatkit.contracts.codec import loads
+from compatkit.contracts.codec import loads, structure
 from compatkit.errors import FormatError, UsageError
-from compatkit.plugins.settings import fits
 from compatkit.registry.os_errors import environment
 
 Kept = TypeVar("Kept")
 
 
 def holds(folder: Path, note: str, kind: str) -> bool:
-    """Return whether a folder holds runs; False where it is missing or empty.
+    """Return whether a folder holds runs; False if it is missing or empty.
 
     Args:
         folder: Where runs are to be kept.
-        note: Name of the file that every folder of such runs has.
-        kind: What is kept, for messages: ``"run"``, ``"sweep"``.
+        note: Name of the file that marks a folder of such runs.
+        kind: What is kept there, for messages: ``"run"``, ``"sweep"``.
 
     Raises:
-        UsageError: It is a file, or holds other files.
+        UsageError: The path is a file, or the folder holds other files.
         EnvironmentFailure: It cannot be read.
     """
     with environment("read", folder):
@@ -49,10 +46,10 @@ def holds(folder: Path, note: str, kind: str) -> bool:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Make a folder for the body; where it is empty afterwards it goes again, with those made above it.
+    """Create a folder for the body; remove it afterwards if it stayed empty, with the parents that were created.
 
     Raises:
-        EnvironmentFailure: It cannot be made.
+        EnvironmentFailure: It cannot be created.
     """
     with environment("make", folder):
         above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
@@ -68,10 +65,10 @@ def made(folder: Path) -> Iterator[None]:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file, None where there is none.
+    """Return the value of a JSON file, or None if the file does not exist.
 
     Raises:
-        FormatError: It is no JSON, or not strictly so.
+        FormatError: It is not strict JSON.
         EnvironmentFailure: It cannot be read.
     """
     with environment("read", path):
@@ -80,28 +77,23 @@ def read_json(path: Path) -> Any:
 
 
 def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any] | None = None) -> Kept:
-    """Return an attrs object of the JSON object that holds its fields.
+    """Return an attrs object from the JSON object that holds its fields.
 
     Args:
         kind: Its annotations say which values are usable; fields with a default may be missing.
         value: As ``read_json`` returned it.
         what: Where the value stands, for messages.
-        beside: Further keys that the object holds, with their values.
+        beside: Further keys that the object must hold, with their values: ``{"schema": 1}``.
 
     Raises:
         FormatError: It is no object, a field is missing or unknown, or a value is of another type.
     """
     beside = beside or {}
-    hints = get_type_hints(kind)
-    needed = {one.name for one in attrs.fields(kind) if one.default is attrs.NOTHING}  # type: ignore[arg-type]
-    if (
-        not isinstance(value, dict)
-        or not needed | beside.keys() <= value.keys() <= hints.keys() | beside.keys()
-    ):
-        raise FormatError(f"{what} does not hold just {', '.join((*beside, *hints))}.", subject=what)
-    for name, one in value.items():
-        if one != beside[name] if name in beside else not fits(one, hints[name]):
+    if not isinstance(value, dict):
+        raise FormatError(f"{what} is no JSON object.", subject=what)
+    for name, one in beside.items():
+        if value.get(name) != one:
             raise FormatError(
-                f"{what} holds a {name} that this version does not read: {one!r:.80}.", subject=what
+                f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {one!r}.", subject=what
             )
-    return kind(**{name: one for name, one in value.items() if name in hints})
+    return structure(kind, {name: one for name, one in value.items() if name not in beside}, what)

@@ -126,7 +126,7 @@ def test_frozen_heads_may_be_a_list_of_patterns(recipe: Any) -> None:
 
     table = FROZEN.replace('"digits/shared.*"', '["digits/shared.dcc", "other/shared.*"]')
     plan = read(recipe(('prefix = "digits"\nregularizers = ["identical_init", "dcc"]\n', table)))
-    assert plan.frozen_heads == ("digits/shared.dcc", "other/shared.*") and plan.frozen_statistics == "batch"
+    assert plan.frozen.heads == ("digits/shared.dcc", "other/shared.*") and plan.frozen.statistics == "batch"
 
 
 def test_a_frozen_pattern_that_matches_nothing_or_no_auxiliary_head(

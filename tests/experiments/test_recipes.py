@@ -98,7 +98,7 @@ def test_what_is_written_becomes_tasks_trainer_and_regularizers(
         ("identical_init", 1.0, "identical_init"),
         ("dcc", 0.5, "common"),
     ]
-    assert (plan.prefix, plan.frozen_heads, plan.frozen_statistics) == ("digits", None, "stored")
+    assert (plan.prefix, plan.frozen.heads, plan.frozen.statistics) == ("digits", None, "stored")
 
 
 def test_overrides_win_and_none_is_no_override(small: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recipes: a training run as a TOML file, read strictly, and checked as a whole before any data is loaded."""
+"""Recipes: training runs as TOML files, read strictly and checked as a whole before any data is loaded."""
 
 from compatkit.experiments.recipes.files import SWEEP, data_sets, loader, parse, read
 from compatkit.experiments.recipes.recipe import TASK, Recipe, check, check_tensor_file

@@ -1,4 +1,4 @@
-"""Files of a recipe: itself, and the data sets that it names."""
+"""Read recipe files, and load the data sets that they name."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
 
 SWEEP = "sweep"
-"""The table that makes many runs of one recipe; see ``compatkit.experiments.sweeps``."""
+"""The table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
 
 
 def parse(file: Path) -> dict[str, Any]:
-    """Return the tables of a recipe, as they stand.
+    """Return the tables of a recipe file, unchecked.
 
     Raises:
-        UsageError: There is no such file, or it is no TOML.
+        UsageError: The file does not exist, or is no TOML.
         EnvironmentFailure: It cannot be read.
     """
     try:
@@ -41,7 +41,7 @@ def parse(file: Path) -> dict[str, Any]:
 
 
 def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], DataSet]:
-    """Return what loads the data set that a task of the recipe ``file`` names."""
+    """Return a function that loads the data set that a task of the recipe ``file`` names."""
     from compatkit.data import load_spec
 
     return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
@@ -58,21 +58,21 @@ def read(
 ) -> Recipe:
     """Read a recipe and load its data sets.
 
-    Everything that can be known without the images is checked first. Paths of data sets and weights are tried
+    Everything that does not need the images is checked first. Paths of data sets and weights are tried
     relative to the recipe's folder, then as they are.
 
     Args:
         path: TOML file with ``prefix``, ``regularizers``, ``[trainer]``, ``[[tasks]]`` and ``[frozen]``.
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
         download: Whether torchvision may fetch what is missing.
-        prefix: Wins over the file's.
+        prefix: Replaces the prefix of the file.
         start: ``Registry.task`` of the registry whose components tasks may start from.
-        **overrides: Trainer settings that win over the file's; None is no override.
+        **overrides: Trainer settings that replace those of the file; None is no override.
 
     Raises:
         UsageError: The file is no TOML, a key is unknown or missing, or a value cannot be used.
         InvalidName: Prefix and task names do not make valid component names.
-        UnknownName: No plugin or data set of that name is there.
+        UnknownName: A plugin or data set is unknown.
         DataError: A data set cannot be read.
     """
     file = Path(path)
@@ -80,7 +80,7 @@ def read(
 
 
 def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
-    """Return the data sets of a recipe's tasks, in their order; nothing else of it is loaded.
+    """Return the data sets of a recipe's tasks in order; nothing else is loaded.
 
     Arguments and errors are those of ``read``.
     """
@@ -93,7 +93,7 @@ def single(file: Path) -> dict[str, Any]:
     """Return the tables of a recipe of one run.
 
     Raises:
-        UsageError: It is many.
+        UsageError: It is a sweep.
     """
     tables = parse(file)
     if SWEEP in tables:

@@ -1,4 +1,4 @@
-"""A recipe: its tables, checked as a whole before any data is loaded, and the run that they become."""
+"""Check the tables of a recipe as a whole before any data is loaded, and make tasks and trainer of them."""
 
 from __future__ import annotations
 
@@ -41,9 +41,13 @@ TASK = (
 )
 NEEDED = ("name", "data", "backbone", "split")
 FROM_PARTS = ("extractor", "head")
-"""Keys that name components; the network is then theirs."""
+"""Keys that name components, which then provide the network."""
 BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
-"""All that a task which starts from components may say."""
+"""All keys that a task which starts from components may have."""
+
+
+PARTS = ("heads", "head", "extractor")
+"""Keys of ``[frozen]`` that name parts."""
 
 
 @attrs.frozen
@@ -51,10 +55,10 @@ class FrozenParts:
     """``[frozen]``: released parts to train against.
 
     Attributes:
-        heads: Pattern, or patterns, of names of auxiliary heads in the registry: ``"digits/shared.*"``.
+        heads: Pattern or patterns of auxiliary heads in the registry: ``"digits/shared.*"``.
         head: Reference of a target head: ``"digits/mnist.head@^1"``.
         extractor: Reference of an extractor.
-        statistics: Which statistics batch normalisation inside all that is frozen uses.
+        statistics: Statistics that batch normalisation in frozen parts uses.
     """
 
     heads: str | tuple[str, ...] | None = None
@@ -65,14 +69,11 @@ class FrozenParts:
 
 @attrs.frozen(eq=False)
 class Recipe:
-    """A run as it was written down.
+    """A training run as a recipe describes it.
 
     Attributes:
         prefix: Where the parts are published: ``<prefix>/<task>.extractor``.
-        frozen_heads: Pattern of released auxiliary heads to train against, or None.
-        frozen_statistics: ``"stored"`` or ``"batch"``.
-        released_head: Reference of a released target head to stay compatible with, or None.
-        released_extractor: Reference of a released extractor, or None.
+        frozen: Released parts to train against.
         about: Title, description, tags, licence and source of all parts.
     """
 
@@ -81,29 +82,21 @@ class Recipe:
     trainer: Trainer
     tasks: tuple[Task, ...]
     regularizers: tuple[Use, ...]
-    frozen_heads: str | tuple[str, ...] | None = None
-    frozen_statistics: Literal["stored", "batch"] = "stored"
-    released_head: str | None = None
-    released_extractor: str | None = None
-    about: About = attrs.field(factory=About)
+    frozen: FrozenParts
+    about: About
 
     @property
     def against(self) -> dict[str, Any]:
-        """Patterns and references of what does not move, as ``Registry.frozen`` takes them."""
-        named = {
-            "heads": self.frozen_heads,
-            "head": self.released_head,
-            "extractor": self.released_extractor,
-        }
-        return {word: one for word, one in named.items() if one}
+        """Patterns and references of frozen parts, as ``Registry.frozen`` takes them."""
+        return {name: one for name in PARTS if (one := getattr(self.frozen, name))}
 
 
 @attrs.frozen(eq=False)
 class CheckedRecipe:
-    """A recipe all of whose values are usable; its data sets are not loaded yet.
+    """A recipe whose values are all valid; its data sets are not loaded yet.
 
     Attributes:
-        file: Where it stands; relative paths are tried from its folder first.
+        file: Its path; relative paths inside are tried from its folder first.
         entries: The tables of the tasks.
     """
 
@@ -112,20 +105,20 @@ class CheckedRecipe:
     trainer: Trainer
     entries: tuple[Mapping[str, Any], ...]
     regularizers: tuple[Use, ...]
-    frozen: FrozenParts | None
-    about: About = attrs.field(factory=About)
+    frozen: FrozenParts
+    about: About
 
     def load(self, data: Callable[[Any], DataSet], start: Start | None = None) -> Recipe:
         """Return the recipe with its data sets.
 
         Args:
-            data: Loads what a task names as its data.
-            start: ``Registry.task`` of the registry whose components tasks may start from; None where there is none.
+            data: Loads the data set that a task names.
+            start: ``Registry.task`` of the registry whose components tasks may start from, or None.
 
         Raises:
-            UsageError: A value does not fit its data set, or a task starts from components and there are none.
+            UsageError: A value does not fit its data set, or a task starts from components and ``start`` is None.
             DataError: A data set cannot be read.
-            NotFound: A component is not there.
+            NotFound: A component does not exist.
         """
         from compatkit.training.task import Task
 
@@ -140,17 +133,13 @@ class CheckedRecipe:
                 raise UsageError(
                     f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
                 )
-        held = self.frozen or FrozenParts()
         return Recipe(
             self.file,
             self.prefix,
             self.trainer,
             tuple(tasks),
             self.regularizers,
-            held.heads,
-            held.statistics,
-            held.head,
-            held.extractor,
+            self.frozen,
             self.about,
         )
 
@@ -158,18 +147,18 @@ class CheckedRecipe:
 def check(
     tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any
 ) -> CheckedRecipe:
-    """Return the recipe that these tables are, once every value is usable; no data set is loaded.
+    """Check every value of the tables of a recipe; no data set is loaded.
 
     Args:
         tables: What ``parse`` returned.
-        file: Where they stand, for messages and relative paths.
-        prefix: Wins over the tables'.
-        **overrides: Trainer settings that win over the tables'; None is no override.
+        file: Their file, for messages and relative paths.
+        prefix: Replaces the prefix of the tables.
+        **overrides: Trainer settings that replace those of the tables; None is no override.
 
     Raises:
         UsageError: A key is unknown or missing, or a value cannot be used.
         InvalidName: Prefix and task names do not make valid component names.
-        UnknownName: No plugin of that name is there.
+        UnknownName: A plugin is unknown.
     """
     from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.trainer import Trainer
@@ -187,11 +176,9 @@ def check(
     trainer = made(Trainer, settings, f"{file}: [trainer]")
     entries = _entries(tables["tasks"], prefix, file)
     regularizers = _regularizers(tables.get("regularizers", []), file)
-    frozen = None
-    if "frozen" in tables:
-        frozen = made(FrozenParts, _table(tables["frozen"], "[frozen]", file), f"{file}: [frozen]")
-        named = frozen.heads is not None or frozen.head is not None or frozen.extractor is not None
-        if not named and not any(entry.get("freeze_extractor") for entry in entries):
+    frozen = made(FrozenParts, _table(tables.get("frozen", {}), "[frozen]", file), f"{file}: [frozen]")
+    if "frozen" in tables and not any(getattr(frozen, name) is not None for name in PARTS):
+        if not any(entry.get("freeze_extractor") for entry in entries):
             raise UsageError(
                 f"{file}: [frozen] names what does not move: heads (a pattern), head, or extractor; or some task has "
                 "freeze_extractor = true."
@@ -206,7 +193,7 @@ def check(
 
 
 def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
-    """Return the tables of the tasks once their keys, names and values are valid; data sets are not loaded yet."""
+    """Check keys, names and values of the tasks and return their tables; data sets are not loaded yet."""
     from compatkit.training.task import Task
 
     if not isinstance(tasks, list) or not tasks:
@@ -231,7 +218,7 @@ def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
 
 
 def _check_parts(entry: Mapping[str, Any], where: str) -> None:
-    """Refuse what a task that starts from components cannot say, or must."""
+    """Check the keys of a task that starts from components."""
     more = [key for key in entry if key not in BESIDE_PARTS]
     if more or "extractor" not in entry:
         raise UsageError(
@@ -244,7 +231,7 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
 
 
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the table of a task with the path of its weights found and the file looked at."""
+    """Return the table of a task with the path of its weights resolved and the file checked."""
     weights = entry.get("weights")
     if not isinstance(weights, str) or weights == "pretrained":
         return entry
@@ -254,7 +241,7 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:
-    """Return what a run uses; every plugin must be installed, and none is imported yet."""
+    """Return the regularizers of a run; all plugins must be installed, and none is imported yet."""
     from compatkit.plugins import as_use, names
     from compatkit.plugins.discovery import require
 
@@ -284,14 +271,14 @@ def _needs(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
 
 
 def check_tensor_file(path: Path, what: str) -> None:
-    """Refuse a file that holds no tensors, before any work and by name.
+    """Raise before any work if a file is no safetensors file.
 
     Args:
         path: The file.
-        what: What it is to be, for messages.
+        what: Name of its use, for messages.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: The file does not exist.
         FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
         EnvironmentFailure: It cannot be read.
     """

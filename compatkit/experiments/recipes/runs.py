@@ -19,7 +19,7 @@ from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.registry.disk import replace_file
 
 NOTE, STATE = "run.json", "state.safetensors"
-"""Says of a folder that a run is kept in it, and what was started; what the run goes on from."""
+"""The note that marks the folder of a run and says what was started; its checkpoint."""
 
 
 @attrs.frozen
@@ -29,13 +29,13 @@ class Started:
     Attributes:
         recipe: Absolute path of the recipe.
         tables: Its tables as they stood.
-        settings: Settings of the trainer that win over the tables'; None is no setting.
-        prefix: Wins over the tables'.
+        settings: Trainer settings that replace those of the tables; None is no setting.
+        prefix: Replaces the prefix of the tables, if not None.
         data_root: Folder of data sets, or None.
         registry: Where the parts are to be published.
-        command: The words that started it.
-        about: What was said of its parts, by field of ``About``; wins over the tables'.
-        published: What it was published as, by key; empty as long as it is not.
+        command: The command line that started it.
+        about: Fields of ``About`` that replace those of the tables.
+        published: References of its published parts by key; empty before they are published.
     """
 
     recipe: str
@@ -53,7 +53,7 @@ class Started:
         """Return a run of a recipe file; ``said`` are the other attributes.
 
         Raises:
-            UsageError: There is no such file, or it is no recipe of one run.
+            UsageError: The file does not exist, or is no recipe of one run.
         """
         file = Path(recipe)
         root = None if data_root is None else str(Path(data_root).absolute())
@@ -61,11 +61,11 @@ class Started:
 
     @classmethod
     def read(cls, folder: Path) -> Started:
-        """Return what was started in a folder.
+        """Return the run that was started in a folder.
 
         Raises:
-            UsageError: No run is kept there.
-            FormatError: What the folder says is damaged.
+            UsageError: The folder holds no run.
+            FormatError: The note is damaged.
             EnvironmentFailure: It cannot be read.
         """
         path = folder / NOTE
@@ -81,7 +81,7 @@ class Started:
         )
 
     def write(self, folder: Path) -> None:
-        """Say in a folder what was started.
+        """Write the note of the run into a folder.
 
         Raises:
             EnvironmentFailure: It cannot be written.
@@ -90,10 +90,10 @@ class Started:
         replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
 
     def beside(self) -> Path:
-        """Return the folder of this run where none is named: next to the registry, the same for the same run.
+        """Return the default folder of this run: next to the registry, the same for the same run.
 
-        Another seed, or a recipe that was edited, has another folder. Where parts are published, and how often the
-        state is kept, make no other run.
+        Another seed or an edited recipe gives another folder; the prefix and settings that do not change the result,
+        such as how often a checkpoint is written, do not.
         """
         from compatkit.training.settings import BESIDE
 
@@ -115,11 +115,11 @@ class Started:
 
     @contextmanager
     def kept(self, folder: Path) -> Iterator[None]:
-        """Make the folder for a run; after an error it goes again, unless a state is kept in it.
+        """Create the folder of a run; remove it after an error unless it holds a checkpoint.
 
         Raises:
             UsageError: The folder holds other files.
-            EnvironmentFailure: It cannot be made or written.
+            EnvironmentFailure: It cannot be created or written.
         """
         new = not folder.exists()
         holds(folder, NOTE, "run")

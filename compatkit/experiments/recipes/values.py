@@ -1,4 +1,4 @@
-"""Values of a recipe against the types of what they become, so that a wrong one is named before the work."""
+"""Check values of a recipe against the annotations of the classes that take them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 def check_values(
     kind: type, given: Mapping[str, Any], where: str, *, later: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Return the arguments of the attrs class ``kind``, lists made tuples where it wants tuples.
+    """Return arguments for the attrs class ``kind``; lists become tuples.
 
     Args:
         kind: Its annotations say which values are usable.
         given: As TOML has them.
         where: File and table, for messages.
-        later: Keys that are left out for now, and added when their values are made.
+        later: Required keys that may be missing now and are added later.
 
     Raises:
-        UsageError: A key is unknown, a needed one missing, a value of another type or no finite number, or a
-            number below zero.
+        UsageError: A key is unknown or missing, or a value is of another type, not finite, or negative.
     """
     fields = {field.name: field for field in attrs.fields(kind)}
     only(given, fields, where)
@@ -55,7 +54,7 @@ def check_values(
 
 
 def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    """Refuse keys that are not known; suggest near ones.
+    """Raise if a key is unknown, with a suggestion.
 
     Raises:
         UsageError: A key is unknown.
@@ -69,12 +68,12 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
 
 
 def called(entry: Mapping[str, Any], file: Path) -> str:
-    """Return what a task is called in messages."""
+    """Return the name of a task in messages."""
     return f"{file}: task {entry.get('name', '(without a name)')}"
 
 
 def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
-    """Return ``kind`` with settings whose names and types were compared with its fields.
+    """Return an instance of ``kind`` once names and types of the settings are checked.
 
     Raises:
         UsageError: A setting does not fit.

@@ -1,4 +1,4 @@
-"""The picture of a study: every measure by arm, means as bars, spread over seeds, every seed a dot."""
+"""The figure of a study: every measure by arm, with bars for means, lines for deviations and a dot for each seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compatkit.experiments.studies.results import Results, spread
+from compatkit.experiments.spread import Spread
+from compatkit.experiments.studies.results import Results
 from compatkit.reports.ink import png
 from compatkit.reports.writing import write
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
 DPI = 130
 LETTERS = 12
-"""Of a title, in an inch."""
+"""Letters of a title in an inch."""
 WIDEST = 14.0
-"""Inches; panels that are wider together stand below each other."""
+"""Inches; panels that are wider together are put in several rows."""
 COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Of the arms, in their order: told apart by those who see no red or no green."""
+"""Of the arms, in their order; distinguishable with red-green colour blindness."""
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -41,7 +42,7 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 
 def _bars(results: Results) -> Figure:
-    """Return one panel for each measure that is to be drawn."""
+    """Return a figure with one panel for each measure."""
     from matplotlib.figure import Figure
 
     measures = [one for one in results.measures if one.drawn] or list(results.measures)
@@ -77,12 +78,12 @@ def _shares(results: Results, measure: str) -> bool:
 
 
 def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:
-    both = spread(values)
-    if both is None:
+    spread = Spread.of(values)
+    if spread is None:
         axes.text(at, 0, "none", ha="center", va="bottom", color=colour)
         return
-    axes.bar(at, both[0], 0.62, color=colour, alpha=0.55)
+    axes.bar(at, spread.mean, 0.62, color=colour, alpha=0.55)
     if len(values) > 1:
-        axes.errorbar(at, both[0], both[1], color="#222222", capsize=3, linewidth=1)
+        axes.errorbar(at, spread.mean, spread.deviation, color="#222222", capsize=3, linewidth=1)
         shifts = [0.16 * (2 * i / (len(values) - 1) - 1) for i in range(len(values))]
         axes.plot([at + one for one in shifts], values, "o", color=colour, markersize=3)

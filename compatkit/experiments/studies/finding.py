@@ -1,4 +1,4 @@
-"""Studies by their number, found like any other plugin; the arms and settings that are asked of one."""
+"""Find studies by their number, as plugins, and resolve the arms and settings that a run asks for."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: 
 
 @attrs.frozen(eq=False)
 class InstalledStudy:
-    """A study with its number and the distribution that brings it."""
+    """A study with its number and the distribution that provides it."""
 
     number: str
     study: Study
@@ -29,7 +29,7 @@ class InstalledStudy:
 
 
 def numbers() -> list[str]:
-    """Return the numbers of all installed studies in their order, 0.1, 0.1b, 0.9, 0.10; nothing is imported."""
+    """Return the numbers of all installed studies in order: 0.1, 0.1b, 0.9, 0.10; no study is imported."""
     return sorted(plugins.names(KIND), key=_order)
 
 
@@ -37,8 +37,8 @@ def find(number: str) -> InstalledStudy:
     """Import the study of this number.
 
     Raises:
-        UnknownName: There is none; the message names near ones.
-        PluginError: It is blocked, broken, or offered by two distributions.
+        UnknownName: There is none; the message suggests similar numbers.
+        PluginError: It is blocked, broken, or provided by two distributions.
     """
     known = numbers()
     if number not in known:
@@ -57,7 +57,7 @@ def find(number: str) -> InstalledStudy:
 
 
 def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
-    """Import every installed study; return those that can be used, and by number why the others cannot."""
+    """Import every installed study; return those that work, and the errors of the others by number."""
     found: list[InstalledStudy] = []
     broken: dict[str, CompatkitError] = {}
     for number in numbers():
@@ -69,10 +69,10 @@ def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
 
 
 def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
-    """Return the arms asked for, in the study's order; all of them where none are asked for.
+    """Return the arms asked for, in the study's order; all of them if none are asked for.
 
     Raises:
-        UsageError: An arm is unknown; the message names a near one.
+        UsageError: An arm is unknown; the message suggests a similar one.
     """
     wanted = [one.strip() for one in asked]
     for one in wanted:
@@ -86,7 +86,7 @@ def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return ``" Near it: ..."``, or nothing: numbers of the same chapter first, then names that look alike."""
+    """Return ``" Near it: ..."`` with numbers of the same chapter, else similar names; empty if there are none."""
     names = list(known)
     chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
     close = difflib.get_close_matches(name, chapter or names, 3) or chapter[:3]
@@ -94,7 +94,7 @@ def near(name: str, known: Iterable[str]) -> str:
 
 
 def _order(number: str) -> list[tuple[float, str]]:
-    """Return a key by which 0.1b comes after 0.1 and before 0.2, and words after numbers."""
+    """Return a sort key: 0.1b comes after 0.1 and before 0.2, words after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
     return [(float(one[1] or "inf"), one[2]) for one in parts if one is not None]
 
@@ -105,7 +105,7 @@ def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | N
     Args:
         found: The study.
         size: One of its sizes.
-        changes: Values in place of the size's, of the same types.
+        changes: Values that replace those of the size, of the same types.
 
     Raises:
         UsageError: The size or a setting is unknown, or a value is of another type.
@@ -129,10 +129,10 @@ def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | N
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:
-    """Return ``NAME=VALUE`` as names and values: written as in TOML, or a bare text.
+    """Parse ``NAME=VALUE`` texts; a value is written as in TOML, or is a bare text.
 
     Raises:
-        UsageError: There is no ``=``.
+        UsageError: A text has no ``=``.
     """
     found: dict[str, Any] = {}
     for text in texts:
@@ -147,7 +147,7 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def _like(value: Any, example: Any, what: str) -> Any:
-    """Return the value, of the type of the one that it replaces."""
+    """Return the value as the type of the one that it replaces."""
     value, kind = _plain(value), type(example)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)

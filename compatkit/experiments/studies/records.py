@@ -1,4 +1,4 @@
-"""Runs that are done, one line a run: a study that is killed goes on with the others."""
+"""The log of a study: one line for each finished run, so that an interrupted study goes on with the others."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ FILE = "runs.jsonl"
 
 @attrs.frozen(kw_only=True)
 class StudyRecord:
-    """One run that is done.
+    """A finished run.
 
     Attributes:
         study: Number of the study.
-        values: What it measured, by the measure's name.
-        kept: What figures are drawn from.
-        notes: What a reader must know.
-        seconds: On the clock.
-        versions: Of what decides the figures.
+        values: Measured values by the measure's name.
+        kept: Data that figures are drawn from.
+        notes: Sentences for the reader.
+        seconds: Wall-clock time.
+        versions: Versions of the packages that decide the figures.
         machine: Processor, device, threads.
         data: Digests of the data by split.
     """
@@ -48,17 +48,17 @@ class StudyRecord:
 
     @property
     def measured(self) -> bool:
-        """Whether there is a figure; none where the run was left out, for want of data."""
+        """Whether the run measured anything; False if it was left out for lack of data."""
         return any(value is not None for value in self.values.values())
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What runs of one table have in common."""
+        """What all runs of one table have in common."""
         return {"study": self.study, "size": self.size, **self.settings}
 
 
 def read(folder: Path) -> list[StudyRecord]:
-    """Return the runs that a folder holds; half a line at the end, of a run that was killed, is cut off.
+    """Return the runs that a folder holds; a partial last line, left by a killed run, is cut off.
 
     Raises:
         FormatError: Another line is no run.
@@ -77,7 +77,7 @@ def read(folder: Path) -> list[StudyRecord]:
 
 
 def append(folder: Path, record: StudyRecord) -> None:
-    """Add a run that is done.
+    """Append a finished run durably.
 
     Raises:
         EnvironmentFailure: The folder cannot be written.

@@ -1,14 +1,16 @@
-"""What all runs of a study gave: values by arm and measure, as JSON and as Markdown."""
+"""The results of a study: values by arm and measure, as JSON and as Markdown."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any
 
 import attrs
 
-from compatkit.experiments.studies.finding import InstalledStudy
+from compatkit.experiments.spread import Spread
+from compatkit.experiments.studies.finding import InstalledStudy, settings_of
 from compatkit.experiments.studies.records import StudyRecord
 from compatkit.experiments.studies.study import Measure, Reported
 from compatkit.reports.markdown import escape
@@ -24,7 +26,7 @@ class Results:
         found: The study.
         arms: In the study's order.
         seeds: From 0.
-        command: That makes the same again.
+        data: Whether a folder of data sets was named.
         records: One for each arm and seed.
     """
 
@@ -33,34 +35,47 @@ class Results:
     settings: Mapping[str, Any]
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    command: str
+    data: bool
     records: Mapping[tuple[str, int], StudyRecord]
 
     @property
     def measures(self) -> tuple[Measure, ...]:
         """The measures that at least one run has a value of."""
-        have = {
-            name for one in self.records.values() for name, value in one.values.items() if value is not None
-        }
-        return tuple(one for one in self.found.study.measures if one.name in have)
+        return tuple(
+            one for one in self.found.study.measures if any(self.known(arm, one.name) for arm in self.arms)
+        )
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """Settings that are not those of the size."""
+        plain = settings_of(self.found, self.size)
+        return {name: value for name, value in self.settings.items() if value != plain[name]}
 
     @property
     def scale(self) -> str:
         """How the size, and what was changed in it, differ from the paper's; empty where nothing does."""
-        study = self.found.study
-        said = study.scale.get(self.size, "")
-        own = study.sizes[self.size]
-        changed = {k: v for k, v in self.settings.items() if v != own[k] and v != _listed(own[k])}
-        if changed:
-            said += (
-                " Changed by hand: " + ", ".join(f"{name} {value}" for name, value in changed.items()) + "."
-            )
+        said = self.found.study.scale.get(self.size, "")
+        if self.changed:
+            changes = ", ".join(f"{name} {value}" for name, value in self.changed.items())
+            said += f" Changed by hand: {changes}."
         return said.strip()
 
     @property
     def notes(self) -> list[str]:
-        """What runs have to say, each once."""
+        """The notes of all runs, each once."""
         return list(dict.fromkeys(note for one in self.records.values() for note in one.notes))
+
+    @property
+    def command(self) -> str:
+        """The command that makes the same again, with folders as DIR and OUT."""
+        study = self.found.study
+        words = ["compatkit", "study", "run", self.found.number, "--seeds", str(len(self.seeds))]
+        words += ["--size", self.size]
+        if self.arms != study.arms:
+            words += ["--arms", ",".join(self.arms)]
+        for name, value in self.changed.items():
+            words += ["--set", f"{name}={json.dumps(value)}"]
+        return shlex.join([*words, *(["--data", "DIR"] if self.data else []), "--out", "OUT"])
 
     @property
     def paper(self) -> tuple[Reported, ...]:
@@ -72,7 +87,7 @@ class Results:
         return [self.records[arm, seed].values.get(measure) for seed in self.seeds]
 
     def known(self, arm: str, measure: str) -> list[float]:
-        """Return the values of an arm that there are."""
+        """Return the values of an arm without those that are None."""
         return [one for one in self.values(arm, measure) if one is not None]
 
     def kept(self, arm: str) -> list[Mapping[str, Any]]:
@@ -80,7 +95,7 @@ class Results:
         return [self.records[arm, seed].kept for seed in self.seeds]
 
     def to_json(self, files: Sequence[str]) -> dict[str, Any]:
-        """Return everything but what is kept for figures, as JSON values."""
+        """Return everything except what is kept for figures, as JSON values."""
         runs = list(self.records.values())
         return {
             "schema": SCHEMA,
@@ -106,27 +121,6 @@ class Results:
             "command": self.command,
             "files": list(files),
         }
-
-
-def spread(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return mean and standard deviation over seeds (0 of one); None of none."""
-    if not values:
-        return None
-    return mean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def shown(values: Sequence[float]) -> str:
-    """Return mean and standard deviation as text, in as many digits as the size of the mean calls for."""
-    both = spread(values)
-    if both is None:
-        return ""
-    digits = 3 if abs(both[0]) < 10 else 1
-    told = f"{both[0]:.{digits}f}"
-    return f"{told} ± {both[1]:.{digits}f}" if len(values) > 1 else told
-
-
-def _listed(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -163,7 +157,11 @@ def render(results: Results, figures: Iterable[str]) -> str:
 def _grid(results: Results) -> list[str]:
     """Return means by arm and measure, the longer side downwards."""
     measures, arms = results.measures, results.arms
-    cells = {(arm, one.name): shown(results.known(arm, one.name)) for arm in arms for one in measures}
+    cells = {
+        (arm, one.name): str(Spread.of(results.known(arm, one.name)) or "")
+        for arm in arms
+        for one in measures
+    }
     titles = {one.name: escape(one.title) + _unit(one.unit) for one in measures}
     if len(measures) > len(arms):
         rows = [[titles[one.name], *(cells[arm, one.name] for arm in arms)] for one in measures]
@@ -197,22 +195,21 @@ def _paper(results: Results) -> list[str]:
 def _made(results: Results) -> list[str]:
     said = results.to_json(())
     seconds = [one.seconds for one in results.records.values()]
-    told = {
-        "settings": ", ".join(f"{name} {value}" for name, value in results.settings.items()),
+    images = [
+        {name: digest.rpartition(":")[2][:12] for name, digest in one.items()} for one in said["data"] if one
+    ]
+    lines = {
+        "settings": _pairs([results.settings]),
         "seconds": f"{sum(seconds):.0f} in all, {min(seconds):.1f} to {max(seconds):.1f} a run",
-        "versions": "; ".join(
-            ", ".join(f"{name} {number}" for name, number in one.items()) for one in said["versions"]
-        ),
-        "images": "; ".join(
-            ", ".join(f"{name} {digest.rpartition(':')[2][:12]}" for name, digest in one.items())
-            for one in said["data"]
-            if one
-        ),
-        "machine": "; ".join(
-            ", ".join(f"{name} {value}" for name, value in one.items()) for one in said["machines"]
-        ),
+        "versions": _pairs(said["versions"]),
+        "images": _pairs(images),
+        "machine": _pairs(said["machines"]),
     }
-    return [f"- {name}: {escape(text)}" for name, text in told.items()]
+    return [f"- {name}: {escape(text)}" for name, text in lines.items()]
+
+
+def _pairs(values: Iterable[Mapping[str, Any]]) -> str:
+    return "; ".join(", ".join(f"{name} {value}" for name, value in one.items()) for one in values)
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:

@@ -1,12 +1,11 @@
-"""Run a study: make the runs that are missing, record each when it is done, and write the results."""
+"""Run a study: make the missing runs, record each when it is done, and write the results."""
 
 from __future__ import annotations
 
 import json
 import platform
-import shlex
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -38,25 +37,25 @@ def carry_out(
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Make the runs of a study that are missing in a folder, and write results, table and figures there.
+    """Make the runs of a study that a folder does not hold yet, and write results, table and figures there.
 
     Args:
-        number: Of the study.
-        out: Folder; it is made where it is missing.
-        seeds: How many, from 0.
-        size: One of the study's.
-        arms: Those wanted; all where empty.
+        number: Number of the study.
+        out: Folder; created if missing.
+        seeds: Number of seeds, counted from 0.
+        size: One of the study's sizes.
+        arms: Some of the study's arms; empty takes all.
         data: Folder of data sets; None looks where ``compatkit.data.load`` looks.
-        changes: Settings in place of those of the size.
-        anew: Drop runs of other settings that the folder holds, in place of refusing.
+        changes: Settings that replace those of the size.
+        anew: Drop runs of other settings from the folder instead of raising.
         progress: Called with runs done, runs in all, and what is being done.
         say: Called with each line of news.
 
     Returns:
-        What ``results.json`` holds.
+        The content of ``results.json``.
 
     Raises:
-        UnknownName: There is no such study.
+        UnknownName: The study is unknown.
         UsageError: An arm, a size or a setting is unknown, or the folder holds runs of other settings or images.
         DataError: A data set is missing.
         EnvironmentFailure: The folder cannot be written.
@@ -68,7 +67,8 @@ def carry_out(
     folder = Path(out)
     with made(folder):
         done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
-        shelf = Shelf(number, data, _seen(done.values()), folder)
+        seen = {split: digest for one in done.values() for split, digest in one.data.items()}
+        shelf = Shelf(number, data, seen, folder)
         wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
         for place, (arm, seed) in enumerate(wanted):
             if (arm, seed) in done:
@@ -88,17 +88,17 @@ def carry_out(
             settings=settings,
             arms=chosen,
             seeds=tuple(range(seeds)),
-            command=_command(found, seeds, size, chosen, settings, data is not None),
+            data=data is not None,
             records={key: done[key] for key in wanted},
         )
-        return _told(results, folder)
+        return _write(results, folder)
 
 
 def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], StudyRecord]:
-    """Return the runs of this plan that a folder holds; others are refused, or dropped.
+    """Return the runs of this plan that a folder holds; drop others if ``anew``.
 
     Raises:
-        UsageError: There are others, and they are not to be dropped.
+        UsageError: There are others, and not ``anew``.
     """
     there = [one for one in records.read(folder) if one.measured]
     other = [one for one in there if one.plan != plan]
@@ -123,11 +123,6 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
     if there:
         say(f"already there: {_runs(len(there))}")
     return {(one.arm, one.seed): one for one in there}
-
-
-def _seen(kept: Iterable[StudyRecord]) -> dict[str, str]:
-    """Return the digests of the images that runs were made with, by split."""
-    return {split: digest for one in kept for split, digest in one.data.items()}
 
 
 def _runs(runs: int) -> str:
@@ -168,8 +163,8 @@ def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
     )
 
 
-def _told(results: Results, folder: Path) -> dict[str, Any]:
-    """Write figures, table and document; return the document."""
+def _write(results: Results, folder: Path) -> dict[str, Any]:
+    """Write figures, table and results.json; return what results.json holds."""
     from compatkit.experiments.studies.figures import draw
 
     pictures = draw(results, folder)
@@ -177,20 +172,6 @@ def _told(results: Results, folder: Path) -> dict[str, Any]:
     document = results.to_json([TABLE, *pictures, records.FILE])
     write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
-
-
-def _command(
-    found: InstalledStudy, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
-) -> str:
-    """Return the command that makes the same again, folders by the words DIR and OUT."""
-    words = ["compatkit", "study", "run", found.number, "--seeds", str(seeds), "--size", size]
-    if tuple(arms) != found.study.arms:
-        words += ["--arms", ",".join(arms)]
-    plain = settings_of(found, size)
-    for name, value in settings.items():
-        if value != plain[name]:
-            words += ["--set", f"{name}={json.dumps(value)}"]
-    return shlex.join([*words, *(["--data", "DIR"] if data else []), "--out", "OUT"])
 
 
 def _line(record: StudyRecord) -> str:

@@ -1,4 +1,4 @@
-"""One run of a study, as the study sees it: arm, seed, settings, and its data."""
+"""One run of a study as the study sees it: arm, seed, settings and data."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Shelf:
     """Data sets that runs share, each read once.
 
     Attributes:
-        study: Its number, for messages.
+        study: Number of the study, for messages.
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
-        seen: Digests of the images of runs that were made before, by split.
+        seen: Digests of the images of earlier runs, by split.
         folder: Where those runs are.
     """
 
@@ -38,7 +38,7 @@ class Shelf:
 
         Raises:
             DataError: It is in none of the folders, or damaged.
-            UsageError: Runs that were made before saw other images under this name.
+            UsageError: Earlier runs used other images under this name.
         """
         if name not in self._read:
             from compatkit.data import load
@@ -89,8 +89,8 @@ class Run:
     Attributes:
         study: Number of the study.
         arm: One of the study's arms.
-        seed: Of everything random.
-        settings: Of the size, with what was changed.
+        seed: Seed of everything random.
+        settings: Settings of the size, with the changes that were asked for.
     """
 
     study: str
@@ -111,10 +111,10 @@ class Run:
         return data
 
     def find(self, name: str) -> DataSet | None:
-        """Return a data set that the run can do without, or None where there is none.
+        """Return an optional data set, or None if it is missing.
 
         Raises:
-            DataError: It is there, and damaged.
+            DataError: It is damaged.
         """
         try:
             return self.load(name)
@@ -125,7 +125,7 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """File for the state of a long run, of which an interrupted one goes on; it goes once the run is made."""
+        """File for the checkpoint of a long run, from which it goes on; deleted once the run is done."""
         if self._shelf.folder is None:
             return None
         plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()

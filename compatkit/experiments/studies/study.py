@@ -1,4 +1,4 @@
-"""What a study is: its arms, its settings by size, what it measures, and what the paper reports."""
+"""What a study is: arms, settings by size, measures, and the figures that the paper reports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from compatkit.experiments.studies.runs import Run
 
 CPU, PAPER = "cpu", "paper"
-"""Sizes that every study has: minutes on two cores, and that of the paper."""
+"""Sizes that every study has: minutes on two cores, and the size of the paper."""
 _WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
 
 
 @attrs.frozen(kw_only=True)
 class Measure:
-    """Something that every run of a study measures.
+    """A quantity that every run of a study measures.
 
     Attributes:
-        name: In results: lower-case, one word.
-        title: In tables and figures.
+        name: Lower-case word, for results.
+        title: Title in tables and figures.
         unit: ``"1"`` for a share or a ratio, ``"bits"``, ``"s"``, ...
         better: Which values are better.
         drawn: Whether it has a panel in the figure of all arms.
@@ -44,11 +44,11 @@ class Reported:
     """A figure that the paper reports.
 
     Attributes:
-        arm: One of the study's, or of the paper's that the study leaves out.
-        metric: One of the study's measures, or what the paper measured in its place.
-        value: As printed there, in ``unit``.
-        source: Where it stands.
-        spread: Standard deviation, where the paper gives one.
+        arm: An arm of the study, or of the paper if the study leaves it out.
+        metric: A measure of the study, or what the paper measured instead.
+        value: As printed in the paper, in ``unit``.
+        source: Table, figure or section of the paper.
+        spread: Standard deviation, if the paper gives one.
     """
 
     arm: str
@@ -64,9 +64,9 @@ class Outcome:
     """What one run measured.
 
     Attributes:
-        values: By the name of the measure; None, or left out, where it cannot be told.
+        values: By the name of the measure; None or missing if it cannot be measured.
         kept: JSON values that figures are drawn from, such as pictures of weights.
-        notes: What a reader must know of this run, each a sentence: shown once, however many runs say it.
+        notes: Sentences that a reader must know; a note of several runs is shown once.
 
     Raises:
         UsageError: A value is no finite number, or ``kept`` is no JSON.
@@ -77,7 +77,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        """Check that the values can be kept."""
+        """Check that values and ``kept`` can be written as JSON."""
         for name, value in self.values.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and math.isfinite(value)):
@@ -100,19 +100,19 @@ class Study:
     Attributes:
         title: What is studied, in a few words.
         question: What it shows, in a sentence or two.
-        reference: The paper: authors, year, title, place in it.
-        arms: Lower-case, as in the paper; methods joined by ``+``. The first is what others are compared with.
+        reference: The paper: authors, year, title, section.
+        arms: Lower-case, as in the paper; methods are joined by ``+``. The first is the baseline.
         measures: What every run measures.
-        sizes: Settings by size, JSON values; there are at least ``cpu`` and ``paper``.
-        scale: By size, how it differs from the paper's: in every table, since figures of different scales are no
-            figures of one thing. Empty where nothing differs.
-        paper: What the paper reports.
-        data: Data sets that it reads from files, by name.
-        run: Makes one run: an arm at a seed.
-        draw: Makes further pictures: PNG by file name without ending.
+        sizes: Settings by size as JSON values; at least ``cpu`` and ``paper``.
+        scale: By size, how it differs from the paper; printed in every table, since figures of different scales
+            cannot be compared. Empty if nothing differs.
+        paper: Figures that the paper reports.
+        data: Names of the data sets that it reads from files.
+        run: Carries out one run: an arm at a seed.
+        draw: Draws further figures from the results: PNG by file name without ending.
 
     Raises:
-        UsageError: A name is not lower-case or comes twice, or a size is missing.
+        UsageError: A name is not lower-case or is repeated, or a size is missing.
     """
 
     title: str

@@ -1,4 +1,4 @@
-"""The table ``[sweep]`` of a recipe: which of its values vary, what each takes in turn, and what runs are called."""
+"""The table ``[sweep]`` of a recipe: which values vary, over which lists, and what the runs are called."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from compatkit.registry.names import check_segment
 
 Tables = Mapping[str, Any]
 Address = tuple[str | int, ...]
-"""Keys and positions that lead to one value of a recipe."""
+"""Keys and positions that lead to a value of a recipe."""
 
 TOP = ("trainer", "regularizers", "tasks", "frozen")
 KEPT = {
     "checkpoint": "a sweep keeps the checkpoints of its runs itself",
     "progress": "a sweep shows how far all of its runs are",
 }
-"""Settings of the trainer that a sweep takes in hand."""
+"""Settings of the trainer that a sweep sets itself."""
+EXAMPLES = {"trainer": "trainer.seed", "frozen": "frozen.statistics"}
 HEADS = ("heads", "statistics")
 LONGEST = 56
 """Characters of a name; it stands between the recipe's prefix and the names of the tasks."""
@@ -48,10 +49,10 @@ class Axis:
 
 
 def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
-    """Return what varies, in the order written.
+    """Return the axes of a sweep in the order written.
 
     Raises:
-        UsageError: There is no such table, a path is no text of names, a list is empty or holds a value twice.
+        UsageError: The table is missing, or a list is empty or holds a value twice.
     """
     said = tables.get(SWEEP)
     where = f"{file}: [{SWEEP}]"
@@ -76,7 +77,7 @@ def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]
     """Return the recipe of one run: ``tables`` without the sweep, with ``values`` at their paths.
 
     Raises:
-        UsageError: A path leads to nothing that a recipe has, or two lead to the same value.
+        UsageError: A path leads to no value of a recipe, or two lead to the same value.
     """
     made = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
     taken: dict[Address, str] = {}
@@ -132,29 +133,20 @@ def _comparable(value: Any) -> Any:
 
 
 def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
-    words = path.split(".")
-    only(dict.fromkeys(words[:1]), TOP, where)
-    first, rest = words[0], words[1:]
+    """Return the places of the recipe that a path means; keys are checked with the recipe of each run."""
+    first, *rest = path.split(".")
+    only({first: None}, TOP, where)
     if first == "tasks":
         return _of_tasks(tables.get("tasks"), rest, where)
     if first == "regularizers":
         return _of_regularizers(tables.get("regularizers", []), rest, where)
-    if first == "trainer":
-        from compatkit.training.trainer import Trainer
-
-        known = tuple(field.name for field in attrs.fields(Trainer))
-        _one_key(rest, known, where)
-        if rest[0] in KEPT:
-            raise UsageError(f"{where} cannot vary: {KEPT[rest[0]]}.")
-    else:
-        _one_key(rest, HEADS, where)
-    return [(first, rest[0])]
-
-
-def _one_key(rest: Sequence[str], known: Sequence[str], where: str) -> None:
     if len(rest) != 1:
-        raise UsageError(f"{where} must name one value; there are {', '.join(known)}.")
-    only(dict.fromkeys(rest), known, where)
+        raise UsageError(f"{where} must name one value, such as {EXAMPLES[first]!r}.")
+    if first == "frozen":
+        only({rest[0]: None}, HEADS, where)
+    elif rest[0] in KEPT:
+        raise UsageError(f"{where} cannot vary: {KEPT[rest[0]]}.")
+    return [(first, rest[0])]
 
 
 def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
@@ -169,24 +161,19 @@ def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
         if (name := ".".join(rest[:end])) in names:
             chosen, rest = range(names.index(name), names.index(name) + 1), rest[end:]
             break
-    _check_key(rest, names, where)
-    return [("tasks", place, *rest) for place in chosen]
-
-
-def _check_key(rest: Sequence[str], names: Sequence[str], where: str) -> None:
-    """Refuse what is no value of a task."""
     if not rest:
         raise UsageError(f'{where} must name a value of the tasks, such as "tasks.split".')
     if rest[0] == "name":
         raise UsageError(
             f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."
         )
-    only(dict.fromkeys(rest[:1]), (*TASK, *names) if len(rest) > 1 else TASK, where)
-    if len(rest) == 1 or (rest[0] == "kwargs" and len(rest) == 2):
-        return
-    if rest[0] != "data" or len(rest) != 2:
-        raise UsageError(f"{where} leads into a value that has no parts; only data and kwargs have.")
-    only(dict.fromkeys(rest[1:]), KEYS, where)
+    if len(rest) > 1:
+        only({rest[0]: None}, (*TASK, *names), where)
+        if len(rest) > 2 or rest[0] not in ("data", "kwargs"):
+            raise UsageError(f"{where} leads into a value that has no parts; only data and kwargs have.")
+        if rest[0] == "data":
+            only({rest[1]: None}, KEYS, where)
+    return [("tasks", place, *rest) for place in chosen]
 
 
 def _of_regularizers(used: Any, rest: Sequence[str], where: str) -> list[Address]:
@@ -226,10 +213,10 @@ def _put(tables: Any, address: Address, value: Any) -> None:
 
 
 def names_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a name for each run, from its own values alone; a digest is added where two would be the same.
+    """Return a name for each run from its own values; a digest is added where two would be equal.
 
     Args:
-        runs: By path, the values that vary.
+        runs: The values that vary, by path.
     """
     names = [_valid("-".join(label(path, value) for path, value in run.items()), run) for run in runs]
     counts = Counter(names)
@@ -256,7 +243,7 @@ def label(path: str, value: Any) -> str:
 
 
 def _word(text: str) -> str:
-    """Return ``text`` as part of a name, with a digest where it had to be changed."""
+    """Return ``text`` as part of a name, with a digest if it had to be changed."""
     plain = re.sub(r"\.\.+", ".", re.sub(r"[^a-z0-9_.-]+", "-", text.lower())).strip("._-")
     return plain if plain == text and len(plain) <= LONGEST // 2 else f"{plain[:16]}_{_mark(text, 4)}"
 

@@ -1,4 +1,4 @@
-"""Back ends of a sweep: where its runs are carried out."""
+"""Where the runs of a sweep are carried out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_WORKERS = ("auto", "process", "ray")
 
 
 def choose(asked: str, workers: int | None) -> str:
-    """Return the back end that carries out a sweep; ``"auto"`` takes processes where workers are asked for.
+    """Return the back end that ``asked`` stands for: ``"auto"`` is processes if a number of workers is given.
 
     Args:
         asked: One of BACKENDS.
@@ -54,12 +54,12 @@ def dispatch(
     workers: int | None,
     each: Callable[[RunRecord], None],
 ) -> None:
-    """Carry out runs by a back end that ``choose`` gave.
+    """Carry out runs on a back end that ``choose`` returned.
 
     Args:
         backend: Its name.
-        jobs: Runs.
-        cache: Data sets that were read, for runs in this process.
+        jobs: Runs; nothing is done if there are none.
+        cache: Data sets for runs in this process.
         workers: Runs at a time, or None.
         each: Called with the record of every run as soon as it has ended.
     """
@@ -71,7 +71,7 @@ def dispatch(
     elif backend == "ray":
         from compatkit.experiments.sweeps.cluster import cluster
 
-        cluster(jobs, workers, 1, each)
+        cluster(jobs, workers, each)
     else:
         for job in jobs:
             each(carry_out(job, cache))

@@ -1,4 +1,4 @@
-"""The only door to the library ``ray``: runs on the machines of a cluster, or on a cluster of this machine alone."""
+"""The only import of ``ray``: runs on the machines of a cluster, or on a cluster of this machine alone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
+from compatkit.contracts.codec import loads
 from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
+from compatkit.experiments.sweeps.jobs import DataCache, Job, answer
 from compatkit.experiments.sweeps.records import RunRecord
 
 VARIABLES = (
@@ -23,11 +23,11 @@ VARIABLES = (
     "COMPATKIT_DISABLE_PLUGINS",
     "TORCH_HOME",
 )
-"""Environment variables that are handed to workers."""
+"""Environment variables that are passed to workers."""
 
 
 def check_installed() -> None:
-    """See to it that runs can be handed to a cluster, before any work is done.
+    """Raise before any work is done if ``ray`` is missing.
 
     Raises:
         MissingDependency: ``ray`` is not installed.
@@ -35,31 +35,26 @@ def check_installed() -> None:
     _ray()
 
 
-def cluster(
-    jobs: Sequence[Job], workers: int | None, threads: int, each: Callable[[RunRecord], None]
-) -> None:
-    """Carry out ``jobs`` on the cluster that this process is connected to.
+def cluster(jobs: Sequence[Job], workers: int | None, each: Callable[[RunRecord], None]) -> None:
+    """Carry out jobs on the cluster that this process is connected to, one thread and processor each.
 
-    Where it is connected to none, the one that RAY_ADDRESS names is taken, else one is started here and ended again.
+    If it is connected to none, the cluster of RAY_ADDRESS is taken, else one is started here and ended again.
     Registry, recipe, data sets and the sweep's folder must have the same paths on all machines.
 
     Args:
         jobs: Runs.
-        workers: Runs at a time; None takes what the cluster has room for.
-        threads: That each computes with, and processors that it reserves.
+        workers: Runs at a time; None takes as many as the cluster has room for.
         each: Called with the record of every run as soon as it has ended.
 
     Raises:
         MissingDependency: ``ray`` is not installed.
-        EnvironmentFailure: There is no such cluster.
+        EnvironmentFailure: The cluster cannot be reached.
     """
     ray = _ray()
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        given = (
-            {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": threads * (workers or os.cpu_count() or 1)}
-        )
+        given = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers or os.cpu_count() or 1}
         try:
             ray.init(include_dashboard=False, log_to_driver=False, **given)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
@@ -67,24 +62,22 @@ def cluster(
                 f"The cluster of RAY_ADDRESS={os.environ.get('RAY_ADDRESS', '')!r} cannot be reached: {error}"
             ) from error
     try:
-        _collect(ray, jobs, workers, threads, each)
+        _collect(ray, jobs, workers, each)
     finally:
         if ours:
             ray.shutdown()
 
 
-def _collect(
-    ray: Any, jobs: Sequence[Job], workers: int | None, threads: int, each: Callable[[RunRecord], None]
-) -> None:
-    told = {name: os.environ[name] for name in VARIABLES if name in os.environ}
+def _collect(ray: Any, jobs: Sequence[Job], workers: int | None, each: Callable[[RunRecord], None]) -> None:
+    variables = {name: os.environ[name] for name in VARIABLES if name in os.environ}
     # A run that fails is reported, not retried silently.
-    task = ray.remote(num_cpus=threads, max_retries=0)(_work)
+    task = ray.remote(num_cpus=1, max_retries=0)(_work)
     waiting, running = list(reversed(jobs)), dict[Any, Job]()
     try:
         while waiting or running:
             while waiting and (workers is None or len(running) < workers):
                 job = waiting.pop()
-                running[task.remote(job.dumps(), threads, told)] = job
+                running[task.remote(job.dumps(), variables)] = job
             ready, _ = ray.wait(list(running), num_returns=1)
             for one in ready:
                 each(_record(ray, one, running.pop(one)))
@@ -94,33 +87,28 @@ def _collect(
 
 
 def _record(ray: Any, one: Any, job: Job) -> RunRecord:
-    """Return the record that a task gave back, or what became of it; keep it where its worker could not."""
+    """Return the record that a task gave back, or what became of it; write it in case its worker could not."""
     try:
-        text = ray.get(one)
-        record = RunRecord.from_json(loads(text.encode(), what=f"the record of {job.run}"), job.run)
+        record = RunRecord.from_json(loads(ray.get(one).encode(), what=job.run), job.run)
     except ray.exceptions.RayError as error:
         first = str(error).strip().splitlines()[0]
-        record = job.begun().failed(
+        record = attrs.evolve(job.begun(), threads=1).failed(
             EnvironmentFailure(f"The worker of this run is gone ({type(error).__name__}: {first}).")
         )
-    folder = Path(job.folder)
     try:
-        if records.read(folder, job.run) != record:
-            records.write(folder, record)
+        records.write(Path(job.folder), record)
     except CompatkitError as error:
         return record if record.state == "failed" else record.failed(error)
     return record
 
 
-def _work(line: str, threads: int, variables: Mapping[str, str]) -> str:
+def _work(line: str, variables: Mapping[str, str]) -> str:
     """Carry out a job in a worker; text comes in and goes out."""
     import torch
 
     os.environ.update(variables)  # timm and the plugins, which read them, are imported later
-    torch.set_num_threads(threads)
-    job = Job.loads(line)
-    record = carry_out(job, _cache())
-    return dumps(attrs.evolve(record, threads=threads).to_json()).decode()
+    torch.set_num_threads(1)
+    return answer(line, _cache())
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""One run as plain values that any process can be handed, and carrying it out: train, publish, measure, record."""
+"""One run as plain values that any process can be given, and carrying it out: train, publish, measure, record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from compatkit.experiments.sweeps.records import RunRecord
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
     from compatkit.experiments.recipes import Recipe
-    from compatkit.training.fit import Fit
 
 
 @attrs.frozen(kw_only=True)
@@ -30,15 +29,15 @@ class Job:
 
     Attributes:
         run: Its name.
-        values: By path, the values that vary.
-        plan: See ``RunRecord``.
+        values: The values that vary, by path.
+        plan: As in ``RunRecord``.
         tables: Its recipe.
-        file: Where the sweep's recipe stands; paths in it are relative to its folder.
+        file: Path of the sweep's recipe; paths inside are relative to its folder.
         data_root: Folder of data sets, or None.
-        download: Whether torchvision may fetch what is missing.
+        download: Whether torchvision may download missing data sets.
         registry: Where parts and results go.
         folder: Where records and checkpoints go.
-        backend: What runs it, for the record.
+        backend: Where it runs, for the record.
     """
 
     run: str
@@ -50,16 +49,11 @@ class Job:
     download: bool
     registry: str
     folder: str
-    backend: str = "sequential"
+    backend: str
 
     def dumps(self) -> str:
-        """Return the order as one line."""
+        """Return the job as one line."""
         return json.dumps(attrs.asdict(self, recurse=False))
-
-    @classmethod
-    def loads(cls, line: str) -> Job:
-        """Read what ``dumps`` wrote."""
-        return cls(**json.loads(line))
 
     @property
     def prefix(self) -> str:
@@ -67,7 +61,7 @@ class Job:
         return f"{self.tables['prefix']}/{self.run}"
 
     def begun(self) -> RunRecord:
-        """Return the record of this run before it has come to anything."""
+        """Return the record of this run at its start."""
         return RunRecord(
             run=self.run,
             values=self.values,
@@ -79,14 +73,14 @@ class Job:
 
 
 class DataCache:
-    """What one process hands from run to run. A compiled step is not in it: torch knows its form again by itself."""
+    """Data sets that one process keeps from run to run."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self._sets: dict[bytes, DataSet] = {}
 
     def data(self, job: Job) -> Callable[[Any], DataSet]:
-        """Return what loads the data sets of a run, each of them once."""
+        """Return a function that loads the data sets of a run, each of them once."""
         load = loader(Path(job.file), job.data_root, job.download)
 
         def once(spec: Any) -> DataSet:
@@ -107,35 +101,39 @@ class DataCache:
 
 
 def carry_out(job: Job, cache: DataCache) -> RunRecord:
-    """Train, publish and measure one run, whatever becomes of it.
+    """Train, publish and measure one run.
 
     Returns:
-        Its record, which is kept; of state ``"failed"`` where anything but an interruption ended it.
+        Its record, which is written too; of state ``"failed"`` if anything but an interruption ended the run.
     """
     folder, began = Path(job.folder), time.perf_counter()
     record = job.begun()
     try:
         records.write(folder, record)
-        plan = cache.recipe(job)
-        registry = Registry.open(job.registry)
-        fit = plan.trainer.fit(
-            plan.tasks,
-            plan.regularizers,
-            frozen=registry.frozen(**plan.against),
-            frozen_statistics=plan.frozen_statistics,
-        )
-        record = concluded(job, record, plan, fit, registry)
+        record = _made(job, record, cache.recipe(job))
     except Exception as error:  # reported at the end of the sweep: the other runs go on
         record = record.failed(error)
-    return kept(job, record, began)
+    record = attrs.evolve(record, seconds=round(time.perf_counter() - began, 3))
+    if not folder.is_dir():  # on another machine, say: the process that asked writes the record
+        gone = UsageError(
+            f"This process does not see the sweep's folder {folder}; give all of them the same paths."
+        )
+        return record.failed(gone)
+    records.write(folder, record)
+    if record.state == "done":
+        records.checkpoint(folder, job.run).unlink(missing_ok=True)
+    return record
 
 
-def concluded(job: Job, record: RunRecord, plan: Recipe, fit: Fit, registry: Registry) -> RunRecord:
-    """Publish the parts of a fit, measure its own and its cross pairs, and return its record.
-
-    Raises:
-        CompatkitError: They cannot be published or measured.
-    """
+def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
+    """Train a run, publish its parts, measure its extractors with its heads; return the finished record."""
+    registry = Registry.open(job.registry)
+    fit = plan.trainer.fit(
+        plan.tasks,
+        plan.regularizers,
+        frozen=registry.frozen(**plan.against),
+        frozen_statistics=plan.frozen.statistics,
+    )
     parts = registry.publish(fit, prefix=job.prefix, about=plan.about)
     sides = {
         side: [name for key, name in parts.items() if key.endswith(side)] for side in (".extractor", ".head")
@@ -153,16 +151,6 @@ def concluded(job: Job, record: RunRecord, plan: Recipe, fit: Fit, registry: Reg
     )
 
 
-def kept(job: Job, record: RunRecord, began: float) -> RunRecord:
-    """Keep the record of a run that has ended; its checkpoint goes once it is done."""
-    folder = Path(job.folder)
-    record = attrs.evolve(record, seconds=round(time.perf_counter() - began, 3))
-    if not folder.is_dir():  # told by a process that does not see it; the one that asked keeps the record
-        gone = UsageError(
-            f"This process does not see the sweep's folder {folder}; give all of them the same paths."
-        )
-        return record.failed(gone)
-    records.write(folder, record)
-    if record.state == "done":
-        records.checkpoint(folder, job.run).unlink(missing_ok=True)
-    return record
+def answer(line: str, cache: DataCache) -> str:
+    """Carry out the job that another process sent as a line; return its record as a line."""
+    return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()

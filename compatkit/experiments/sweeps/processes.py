@@ -1,4 +1,4 @@
-"""Runs in processes of their own on this machine: one that is killed takes its run with it, and no other."""
+"""Runs in worker processes on this machine: one that is killed takes its run with it, and no other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -17,85 +17,93 @@ from typing import IO
 
 import attrs
 
-from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
+from compatkit.contracts.codec import loads
+from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.experiments.sweeps import records
-from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
+from compatkit.experiments.sweeps.jobs import DataCache, Job, answer
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.registry.os_errors import environment
 
-TOLD = 600
+QUOTED = 600
 """Characters of a dead process's last output that are quoted."""
 THREADS = ("OMP", "MKL", "OPENBLAS")
-Each = Callable[[RunRecord], None]
 
 
-def processes(jobs: Sequence[Job], workers: int, threads: int, each: Each) -> None:
-    """Carry out ``jobs`` by ``workers`` fresh processes; nothing is forked, and nothing but text is handed over.
+def processes(jobs: Sequence[Job], workers: int, threads: int, each: Callable[[RunRecord], None]) -> None:
+    """Carry out jobs in fresh worker processes; nothing is forked, and only text is exchanged.
 
     Args:
         jobs: Runs.
         workers: Processes at a time.
-        threads: That each computes with.
-        each: Called here, in the caller's thread, with the record of every run as soon as it has ended.
+        threads: Threads that each computes with.
+        each: Called in the caller's thread with the record of every run as soon as it has ended.
 
     Raises:
         EnvironmentFailure: No process can be started.
     """
-    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    for job in jobs:
-        waiting.put(job)
-    ended: queue.SimpleQueue[RunRecord | BaseException] = queue.SimpleQueue()
-    crew = [_Worker(threads, waiting, ended) for _ in range(min(workers, len(jobs)))]
+    crew = [_Worker(threads) for _ in range(workers)]
+    idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
+    for worker in crew:
+        idle.put(worker)
+
+    def run(job: Job) -> RunRecord:
+        worker = idle.get()
+        try:
+            return worker.carry_out(job)
+        finally:
+            idle.put(worker)
+
+    pool = ThreadPoolExecutor(workers)
     try:
-        for one in crew:
-            one.thread.start()
-        for _ in jobs:
-            record = ended.get()
-            if isinstance(record, BaseException):
-                raise record
-            each(record)
+        for ended in as_completed([pool.submit(run, job) for job in jobs]):
+            each(ended.result())
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for worker in crew:
+            worker.stop()
+        raise
     finally:
-        for one in crew:
-            one.stop()
-            if one.thread.is_alive():
-                one.thread.join()
+        pool.shutdown()
+        for worker in crew:
+            worker.leave()
 
 
 class _Worker:
-    """Hands jobs to one process at a time, and starts another where it died."""
+    """Sends jobs to one process, and starts another after it died."""
 
-    def __init__(
-        self,
-        threads: int,
-        waiting: queue.SimpleQueue[Job],
-        ended: queue.SimpleQueue[RunRecord | BaseException],
-    ) -> None:
-        self.thread = threading.Thread(target=self._work, daemon=True)
-        self._threads, self._waiting, self._ended = threads, waiting, ended
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
         self._child: subprocess.Popen[str] | None = None
         self._printed: IO[bytes] | None = None
         self._stopped = False
 
-    def _work(self) -> None:
-        """Work until there is no job left."""
-        try:
-            while not self._stopped:
-                self._ended.put(self._done(self._waiting.get_nowait()))
-        except queue.Empty:
-            self._stopped = True
-        except Exception as error:  # raised again by the thread that waits for records
-            self._ended.put(error)
-        finally:
-            self._leave()
+    def carry_out(self, job: Job) -> RunRecord:
+        """Return the record of a run that the process carried out, or did not survive."""
+        child = self._child = self._child or self._launched(Path(job.folder))
+        if self._stopped:
+            child.kill()
+        line = ""
+        if child.stdin is not None and child.stdout is not None:
+            with suppress(OSError):  # a process that is gone is reported below
+                print(job.dumps(), file=child.stdin, flush=True)
+                line = child.stdout.readline()
+        if line.endswith("\n"):
+            what = f"the record of {job.run}"
+            return RunRecord.from_json(loads(line.encode(), what=what), what)
+        record = attrs.evolve(job.begun(), threads=self._threads).failed(self._death(child.wait()))
+        self.leave()
+        with suppress(CompatkitError):  # the sweep reports it all the same
+            records.write(Path(job.folder), record)
+        return record
 
     def stop(self) -> None:
-        """Kill the process in the middle of a run; it has nothing left to do otherwise."""
+        """Kill the process in the middle of a run."""
         self._stopped = True
         if self._child is not None:
             self._child.kill()
 
-    def _leave(self) -> None:
-        """Let go of the process: at the end of its input it ends."""
+    def leave(self) -> None:
+        """Close the input of the process, which ends it, and wait for it."""
         child, self._child = self._child, None
         if child is not None:
             for pipe in (child.stdin, child.stdout):
@@ -106,26 +114,6 @@ class _Worker:
         if self._printed is not None:
             self._printed.close()
             self._printed = None
-
-    def _done(self, job: Job) -> RunRecord:
-        """Return the record of a run that its process carried out, or did not survive."""
-        if self._child is None:
-            self._child = self._launched(Path(job.folder))
-        child = self._child
-        if self._stopped:
-            child.kill()
-        told = ""
-        if child.stdin is not None and child.stdout is not None:
-            with suppress(OSError):  # a process that is gone is told of below
-                print(job.dumps(), file=child.stdin, flush=True)
-                told = child.stdout.readline()
-        if told.strip() == job.run:
-            return _read(job)
-        record = attrs.evolve(job.begun(), threads=self._threads).failed(self._death(child.wait()))
-        self._leave()
-        with suppress(CompatkitError):  # the sweep tells of it all the same
-            records.write(Path(job.folder), record)
-        return record
 
     def _launched(self, folder: Path) -> subprocess.Popen[str]:
         paths = os.pathsep.join(one for one in sys.path if one)
@@ -145,45 +133,32 @@ class _Worker:
     def _death(self, code: int) -> EnvironmentFailure:
         said = ""
         if self._printed is not None:
-            self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - TOLD))
+            self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - QUOTED))
             said = self._printed.read().decode("utf-8", "replace").strip()
-        how = f"exit code {code}"
+        cause = f"exit code {code}"
         if code < 0:
             with suppress(ValueError):
-                how = signal.Signals(-code).name
-        hint = " The system kills what uses up the memory: take fewer workers." if how == "SIGKILL" else ""
+                cause = signal.Signals(-code).name
+        hint = " The system kills what uses up the memory: take fewer workers." if cause == "SIGKILL" else ""
         last = f" It said last: {said}" if said else ""
-        return EnvironmentFailure(f"The process of this run ended by {how} before the run did.{hint}{last}")
-
-
-def _read(job: Job) -> RunRecord:
-    try:
-        record = records.read(Path(job.folder), job.run)
-    except (IntegrityError, EnvironmentFailure) as error:
-        return job.begun().failed(error)
-    if record is None or record.plan != job.plan:
-        return job.begun().failed(
-            EnvironmentFailure("Its record was removed by somebody while the sweep ran.")
-        )
-    return record
+        return EnvironmentFailure(f"The process of this run ended by {cause} before the run did.{hint}{last}")
 
 
 def main(words: Sequence[str]) -> None:
-    """Carry out runs in this process: a job a line comes in, the run's name goes out when its record is kept.
+    """Carry out runs in this process: jobs come in a line each, records go out a line each, until the input ends.
 
-    It ends when no job comes any more; the one argument is the number of threads.
+    The one argument is the number of threads.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a plugin prints is no answer
+    os.dup2(2, 1)  # what a plugin prints is no answer
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # what was printed before a kill is to be told
+        sys.stdout.reconfigure(line_buffering=True)  # so that what was printed before a kill can be quoted
     import torch
 
     torch.set_num_threads(int(words[0]))
     cache = DataCache()
     for line in sys.stdin:
-        record = carry_out(Job.loads(line), cache)
-        print(record.run, file=answers, flush=True)
+        print(answer(line, cache), file=answers, flush=True)
 
 
 if __name__ == "__main__":

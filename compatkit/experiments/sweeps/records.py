@@ -1,25 +1,29 @@
-"""The folder of a sweep: a note of what it is, and a record of each run."""
+"""The folder of a sweep: a note of what it is, a record of each run, and which runs are left to do."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from compatkit.components.workspace import Registry
 from compatkit.contracts.codec import dumps
-from compatkit.errors import CompatkitError, FormatError, UsageError
+from compatkit.errors import CompatkitError, FormatError, NotFound, UsageError
 from compatkit.experiments.folders import holds, read_json, structured
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
 from compatkit.reports.matrix import Matrix
 
+if TYPE_CHECKING:
+    from compatkit.experiments.sweeps.jobs import Job
+
 SCHEMA = 1
 NOTE = "sweep.json"
-"""Says of a folder that a sweep is kept in it, and what was chosen for it."""
-RunState = Literal["begun", "done", "failed"]
+"""Marks a folder of a sweep; says what varies and which back end was chosen."""
+_BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
 
 
 @attrs.frozen(kw_only=True)
@@ -28,24 +32,24 @@ class RunRecord:
 
     Attributes:
         run: Its name.
-        values: By path, the values that vary.
-        plan: Digest of everything that was known before it began and that decides its result.
-        state: ``"begun"`` where it was interrupted.
-        backend: What ran it.
+        values: The values that vary, by path.
+        plan: Digest of everything that decides the result and was known before the run.
+        state: ``"begun"`` if it was interrupted.
+        backend: Where it ran.
         code: Of the error that ended it, else empty.
         reason: Why it failed, else empty.
-        fit: Digest of the plan as the trainer knows it, which checkpoints belong to.
+        fit: Digest of the trainer's plan, which checkpoints belong to.
         parts: Published references, by ``"<task>.extractor"`` and so on.
         losses: Of the last row of the history, by task and name.
-        matrix: Its own extractors with its own heads, as a matrix keeps itself; None until it is measured.
-        seconds: From begin to end, on the clock.
-        threads: That its operations were spread over; sums may depend on it in their last bits.
+        matrix: JSON of the matrix of its own extractors and heads; None until it is measured.
+        seconds: Wall-clock time.
+        threads: Threads that its operations used; the last bits of sums may depend on the number.
     """
 
     run: str
     values: Mapping[str, Any]
     plan: str
-    state: RunState
+    state: Literal["begun", "done", "failed"]
     backend: str = ""
     code: str = ""
     reason: str = ""
@@ -72,7 +76,7 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        return {"schema": SCHEMA, "kind": "sweep-run", **attrs.asdict(self, recurse=False)}
+        return {**_BESIDE, **attrs.asdict(self, recurse=False)}
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> RunRecord:
@@ -81,24 +85,24 @@ class RunRecord:
         Raises:
             FormatError: It is something else.
         """
-        record = structured(cls, value, what, {"schema": SCHEMA, "kind": "sweep-run"})
+        record = structured(cls, value, what, _BESIDE)
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
             raise FormatError(f"{what} says that its run is done, and holds no matrix of schema {MATRIX}.")
         return record
 
 
 def place(folder: Path, run: str) -> Path:
-    """Return where the record of a run is kept."""
+    """Return the path of a run's record."""
     return folder / f"{run}.json"
 
 
 def checkpoint(folder: Path, run: str) -> Path:
-    """Return where the state of a run is kept until it is done."""
+    """Return the path of a run's checkpoint, which exists until the run is done."""
     return folder / f"{run}.safetensors"
 
 
 def write(folder: Path, record: RunRecord) -> None:
-    """Keep a record.
+    """Write a record atomically.
 
     Raises:
         EnvironmentFailure: The folder cannot be written.
@@ -107,7 +111,7 @@ def write(folder: Path, record: RunRecord) -> None:
 
 
 def read(folder: Path, run: str) -> RunRecord | None:
-    """Return the record of a run, None if there is none.
+    """Return the record of a run, or None if there is none.
 
     Raises:
         FormatError: The file is no record.
@@ -118,13 +122,13 @@ def read(folder: Path, run: str) -> RunRecord | None:
     return None if value is None else RunRecord.from_json(value, str(path))
 
 
-def beside(registry: Path, recipe: Path) -> Path:
-    """Return the folder of a recipe's sweep where none is named: next to the registry."""
+def default_folder(registry: Path, recipe: Path) -> Path:
+    """Return the folder of a recipe's sweep next to the registry."""
     return registry.with_name(f"{registry.name}-sweeps") / recipe.stem
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse a folder that holds anything but the sweep that is to go on.
+    """Raise if a folder holds anything but the sweep that is to be resumed.
 
     Raises:
         UsageError: It holds other files, or a sweep and ``resume`` is False.
@@ -140,12 +144,68 @@ def check_folder(folder: Path, resume: bool) -> None:
 def write_note(
     folder: Path, recipe: Path, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, Any]
 ) -> None:
-    """Make the folder and say what is kept in it.
+    """Create the folder and write the note that marks it.
 
     Raises:
-        EnvironmentFailure: It cannot be made or written.
+        EnvironmentFailure: It cannot be created or written.
     """
     with environment("make", folder):
         folder.mkdir(parents=True, exist_ok=True)
     kept = {"schema": 1, "kind": "sweep", "recipe": recipe.name, "axes": dict(axes), "choice": dict(choice)}
     replace_file(folder / NOTE, dumps(kept))
+
+
+def sort(
+    jobs: Sequence[Job], folder: Path, registry: Registry | None
+) -> tuple[dict[str, RunRecord], list[Job], list[str]]:
+    """Separate the runs that are done from those that are left; checkpoints of another plan are deleted.
+
+    Args:
+        jobs: All runs with their plans.
+        folder: Of the sweep.
+        registry: Where the parts of finished runs must be; None if there is none yet.
+
+    Returns:
+        Records of finished runs by name, the jobs that are left, and a note for each run that is made again.
+    """
+    done: dict[str, RunRecord] = {}
+    left: list[Job] = []
+    notes: list[str] = []
+    for job in jobs:
+        record, why = _held(job, folder, registry)
+        if record is not None and not why:
+            done[job.run] = record
+            continue
+        left.append(job)
+        if why:
+            notes.append(f"{job.run} {why}")
+        if record is None or record.plan != job.plan:
+            checkpoint(folder, job.run).unlink(missing_ok=True)
+    return done, left, notes
+
+
+def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
+    """Return the record of a run, and why it is made again: empty if it is done, or was never begun."""
+    try:
+        record = read(folder, job.run)
+    except FormatError as error:
+        return None, f"is done again: its record is damaged ({error})"
+    if record is None:
+        return None, ""
+    if record.plan != job.plan:
+        return (
+            record,
+            "is done again: its record is of another plan (recipe, data, plugins or versions changed)",
+        )
+    if record.state != "done":
+        before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
+        kept = checkpoint(folder, job.run).exists()
+        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
+    try:
+        for name in record.parts.values():
+            if registry is None:
+                raise NotFound(name)
+            registry.store.resolve(name)
+    except NotFound:
+        return record, "is done again: the registry does not hold its parts"
+    return record, ""

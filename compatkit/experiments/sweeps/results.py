@@ -1,4 +1,4 @@
-"""What came out of a sweep: a record of every run, and means and spreads over seeds."""
+"""The result of a sweep: a record of every run, and means and deviations over seeds."""
 
 from __future__ import annotations
 
@@ -12,41 +12,21 @@ import attrs
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import Incomplete
+from compatkit.experiments.spread import Spread
 from compatkit.experiments.sweeps.records import RunRecord
 
 SEED = "trainer.seed"
-"""The value over which means are taken; runs that differ in anything else are told apart."""
-
-
-@attrs.frozen
-class Spread:
-    """Mean and sample standard deviation of some runs; no deviation of a single one."""
-
-    mean: float
-    deviation: float | None
-    count: int
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return the spread of ``values``, None where there are none."""
-        if not values:
-            return None
-        return cls(
-            statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None, len(values)
-        )
-
-    def __str__(self) -> str:
-        return f"{self.mean:.3f}" + (f" ± {self.deviation:.3f}" if self.deviation is not None else "")
+"""The value over which means are taken; runs that differ in anything else are separate groups."""
 
 
 @attrs.frozen
 class SeedGroup:
-    """The runs that differ in the seed only.
+    """Runs that differ in the seed only.
 
     Attributes:
-        values: By path, what they have in common of what varies.
-        runs: How many are done.
-        failed: How many are not.
+        values: Their common values of what varies, by path.
+        runs: Number of runs that are done.
+        failed: Number of runs that failed.
         own: Mean accuracy of a run's networks as trained.
         cross: Mean accuracy of a run's recombinations.
         pairs: Accuracy of each pair, by the names of extractor's and head's tasks.
@@ -61,22 +41,11 @@ class SeedGroup:
 
     def to_json(self) -> dict[str, Any]:
         """Return the group as JSON values."""
-
-        def plain(one: Spread | None) -> dict[str, Any] | None:
-            return None if one is None else attrs.asdict(one)
-
         pairs = [
             {"extractor": left, "head": right, **attrs.asdict(one)}
             for (left, right), one in self.pairs.items()
         ]
-        return {
-            "values": dict(self.values),
-            "runs": self.runs,
-            "failed": self.failed,
-            "own": plain(self.own),
-            "cross": plain(self.cross),
-            "pairs": pairs,
-        }
+        return attrs.asdict(self, filter=lambda field, _: field.name != "pairs") | {"pairs": pairs}
 
 
 @attrs.frozen(eq=False)
@@ -85,9 +54,9 @@ class SweepResult:
 
     Attributes:
         folder: Where its records are.
-        records: One a run, in the order of the recipe.
-        choice: Which back end was asked for, and which ran it.
-        notes: What was done again, and why.
+        records: One for each run, in the order of the recipe.
+        choice: The back end that was asked for, and the one that was used.
+        notes: Which runs were made again, and why.
     """
 
     folder: Path
@@ -101,14 +70,16 @@ class SweepResult:
         return tuple(one for one in self.records if one.state == "failed")
 
     def check(self) -> None:
-        """Refuse a sweep of which a run failed.
+        """Raise if a run failed.
 
         Raises:
-            Incomplete: Names every such run with its reason.
+            Incomplete: Names every failed run with its reason.
         """
         if self.failed:
-            told = " ".join(f"{one.run}: {one.reason}" for one in self.failed)
-            raise Incomplete(f"{len(self.failed)} of {len(self.records)} runs failed. {told}", subject=self)
+            reasons = " ".join(f"{one.run}: {one.reason}" for one in self.failed)
+            raise Incomplete(
+                f"{len(self.failed)} of {len(self.records)} runs failed. {reasons}", subject=self
+            )
 
     def groups(self) -> tuple[SeedGroup, ...]:
         """Return means and spreads over seeds, in the order of the recipe."""
@@ -120,7 +91,7 @@ class SweepResult:
 
 
 def accuracies(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return what the pairs of a run reached, by the names of their tasks; those without a figure are left out."""
+    """Return the accuracies of a run's pairs by the names of their tasks; pairs without a figure are left out."""
     matrix = record.figures()
     cells = () if matrix is None else matrix.cells
     return {_tasks(cell): cell.restricted.accuracy for cell in cells if cell.restricted is not None}

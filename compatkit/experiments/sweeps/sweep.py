@@ -1,10 +1,12 @@
-"""A sweep: a recipe with lists, its runs, and where they are carried out."""
+"""A sweep: a recipe with lists, checked as a whole, and its runs carried out."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,6 @@ from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job
 from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
 from compatkit.experiments.sweeps.results import SweepResult
-from compatkit.experiments.sweeps.resume import sort
 from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
@@ -40,8 +41,8 @@ class PlannedRun:
     """One run of a sweep.
 
     Attributes:
-        name: Short, valid in a component's name; the same values give the same name.
-        values: By path, the values that vary.
+        name: Short and valid in a component's name; the same values give the same name.
+        values: The values that vary, by path.
         tables: The recipe of this run alone.
     """
 
@@ -52,14 +53,14 @@ class PlannedRun:
 
 @attrs.frozen(eq=False)
 class Sweep:
-    """Many runs of one recipe, all of them checked.
+    """Many runs of one recipe, all checked.
 
     Attributes:
         file: The recipe.
-        axes: What varies; the runs are the product.
+        axes: What varies; the runs are their product.
         runs: In the order of the recipe, the last axis fastest.
         root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
-        download: Whether torchvision may fetch what is missing.
+        download: Whether torchvision may download missing data sets.
     """
 
     file: Path
@@ -80,27 +81,25 @@ class Sweep:
         """Read a recipe with a table ``[sweep]``; every value of every run is checked, and no data set is loaded.
 
         Args:
-            path: A recipe as ``compatkit train`` takes it, with ``[sweep]``: paths of its values, and for each a list
-                of what it takes: ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``,
+            path: A recipe as ``compatkit train`` takes it, with a table ``[sweep]`` of paths, each with a list of
+                values: ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``,
                 ``"tasks.split" = [...]`` (all tasks), ``"tasks.mnist.split"``, ``"regularizers.dcc.weight"``.
             root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
-            download: Whether torchvision may fetch what is missing.
-            prefix: Wins over the file's; parts are published as ``<prefix>/<run>/<task>.extractor``.
+            download: Whether torchvision may download missing data sets.
+            prefix: Replaces the prefix of the file; parts are published as ``<prefix>/<run>/<task>.extractor``.
 
         Raises:
-            UsageError: The file is no TOML, a path leads nowhere, a list is empty or has a value twice, a value
-                cannot be used in a run.
+            UsageError: The file is no TOML, a path leads nowhere, a list is empty or has a value twice, or a value is
+                invalid.
             InvalidName: Prefix, names of runs and of tasks do not make valid component names.
-            UnknownName: No plugin of a name is there.
+            UnknownName: A plugin is unknown.
         """
         file = Path(path).absolute()
         tables = parse(file)
         if prefix is not None:
             tables["prefix"] = prefix
         axes = axes_of(tables, file)
-        count = 1
-        for axis in axes:
-            count *= len(axis.values)
+        count = math.prod(len(axis.values) for axis in axes)
         if count > MOST:
             raise UsageError(
                 f"{file}: the lists make {count:,} runs, and a sweep has {MOST:,} at most. Write two."
@@ -128,55 +127,34 @@ class Sweep:
         progress: Progress | None = None,
         say: Callable[[str], None] | None = None,
     ) -> SweepResult:
-        """Carry out all runs: train, publish, measure, and keep a record of each as soon as it has ended.
+        """Carry out all runs: train, publish and measure each, and write its record as soon as it has ended.
 
         Args:
-            registry: Where parts and results go, as soon as each run has ended.
+            registry: Where parts and results of each run go as soon as it has ended.
             out: Folder of records and checkpoints; None takes ``<registry>-sweeps/<recipe>`` next to the registry.
             backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
                 processes where ``workers`` are asked for, else sequential.
-            workers: Runs at a time of the back ends process and ray.
-            resume: Take the runs that an earlier call finished, and go on from the checkpoints of the others.
+            workers: Runs at a time, for the back ends process and ray.
+            resume: Keep the finished runs of an earlier call, and go on from the checkpoints of the others.
             progress: Called with runs done, runs in all, and what is being done.
             say: Called with lines of news.
 
         Returns:
-            Every run's record; a run that failed does not end the others.
+            The records of all runs; a run that failed does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or there is no such back end.
-            CompatkitError: A run cannot be trained; it is named, and nothing was trained.
+            UsageError: The folder holds something else, or the back end is unknown.
+            CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
             MissingDependency: The back end's library is not installed.
         """
-        tell, report = say or _silent, progress or _silent
+        report = progress or _silent
         chosen = choose(backend, workers)
         root = Path(registry.store.root if isinstance(registry, Registry) else registry).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
-        folder = records.beside(root, self.file) if out is None else Path(out).absolute()
+        folder = records.default_folder(root, self.file) if out is None else Path(out).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()
-        jobs = planned_jobs(self._jobs(root, folder), cache, held, report)
-        before = sort(jobs, folder, held)
-        Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
-        for line in before.notes:
-            tell(line)
-        choice = {"asked": backend, "backend": chosen}
-        records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
-        ended: dict[str, RunRecord] = dict(before.taken)
-
-        def each(record: RunRecord) -> None:
-            ended[record.run] = record
-            failed = sum(one.state == "failed" for one in ended.values())
-            report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
-
-        report(len(ended), len(self.runs), "")
-        todo = [attrs.evolve(job, backend=chosen) for job in before.todo]
-        dispatch(chosen, todo, cache, workers, each)
-        found = tuple(ended[run.name] for run in self.runs)
-        return SweepResult(folder, found, choice, tuple(before.notes))
-
-    def _jobs(self, registry: Path, folder: Path) -> list[Job]:
-        return [
+        jobs = [
             Job(
                 run=run.name,
                 values=run.values,
@@ -185,45 +163,71 @@ class Sweep:
                 file=str(self.file),
                 data_root=None if self.root is None else str(Path(self.root).absolute()),
                 download=self.download,
-                registry=str(registry),
+                registry=str(root),
                 folder=str(folder),
+                backend=chosen,
             )
             for run in self.runs
         ]
+        ended, left, notes = records.sort(planned_jobs(jobs, cache, held, report), folder, held)
+        Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
+        for line in notes if say is not None else ():
+            say(line)
+        choice = {"asked": backend, "backend": chosen}
+        records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
+
+        def each(record: RunRecord) -> None:
+            ended[record.run] = record
+            failed = sum(one.state == "failed" for one in ended.values())
+            report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
+
+        report(len(ended), len(self.runs), "")
+        dispatch(chosen, left, cache, workers, each)
+        return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes))
 
 
 def _check(run: PlannedRun, file: Path) -> None:
-    try:
+    with _named(run.name):
         if "checkpoint" in run.tables.get("trainer", ()):
             raise UsageError(
                 f"{file}: [trainer]: a sweep keeps the checkpoints of its runs itself; leave it out."
             )
         written = check(run.tables, file)
-        for task in written.entries:
-            check_name(f"{written.prefix}/{run.name}/{task['name']}.extractor")
-    except InvalidName as error:
-        hint = "A sweep's parts are named <prefix>/<run>/<task>.extractor, so its prefix is one word without '/'."
-        error.args = (f"Run {run.name}: {error} {hint}",)
-        raise
+        try:
+            for task in written.entries:
+                check_name(f"{written.prefix}/{run.name}/{task['name']}.extractor")
+        except InvalidName as error:
+            error.args = (
+                f"{error} A sweep's parts are named <prefix>/<run>/<task>.extractor, so its prefix is one word "
+                "without '/'.",
+            )
+            raise
+
+
+@contextmanager
+def _named(run: str, after: str = "") -> Iterator[None]:
+    """Put the name of a run before the message of an error, and ``after`` behind it."""
+    try:
+        yield
     except CompatkitError as error:
-        error.args = (f"Run {run.name}: {error}",)
+        error.args = (f"Run {run}: {error}{after}", *error.args[1:])
         raise
 
 
 def _silent(*words: object) -> None:
-    """Ignore all news."""
+    """Report nothing."""
 
 
 def planned_jobs(
     jobs: Sequence[Job], cache: DataCache, registry: Registry | None, progress: Progress
 ) -> list[Job]:
-    """Load all data sets and begin a run of every kind; seeds make no other kind.
+    """Load all data sets and prepare a run of every kind: runs that differ in more than the seed.
 
     Args:
-        jobs: Their plans are not known yet.
+        jobs: Without their plans.
         cache: Keeps the data sets for the runs.
-        registry: Where heads to train against are; None where there is none yet.
-        progress: Called with done, total and what is done.
+        registry: Has the heads to train against; None if there is none yet.
+        progress: Called with runs checked, runs in all, and what is being done.
 
     Returns:
         The jobs with their plans.
@@ -235,7 +239,7 @@ def planned_jobs(
     planned: list[Job] = []
     for number, job in enumerate(jobs):
         progress(number, len(jobs), f"checks {job.run}")
-        try:
+        with _named(job.run, " Nothing was trained."):
             plan = cache.recipe(job)
             if plan.against and registry is None:
                 raise UsageError(
@@ -247,12 +251,9 @@ def planned_jobs(
             kind = dumps({**decides, "trainer": {**decides["trainer"], "seed": 0}})
             if kind not in kinds:
                 trainer = attrs.evolve(plan.trainer, checkpoint=None, execution="eager")
-                request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen_statistics)
+                request = FitRequest(trainer, plan.tasks, plan.regularizers, heads, plan.frozen.statistics)
                 with prepare(request):
                     kinds.add(kind)
-        except CompatkitError as error:
-            error.args = (f"Run {job.run}: {error} Nothing was trained.", *error.args[1:])
-            raise
         planned.append(attrs.evolve(job, plan=digest(dumps(decides))))
     return planned
 
@@ -266,7 +267,7 @@ def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]
         "trainer": settings,
         "tasks": [_task(task) for task in plan.tasks],
         "regularizers": RunPlugins.create(plan.regularizers).manifest(),
-        "frozen": {"heads": dict(heads), "statistics": plan.frozen_statistics},
+        "frozen": {"heads": dict(heads), "statistics": plan.frozen.statistics},
         "versions": {name: version(name) for name in ("compatkit",)} | {"torch": torch.__version__},
     }
 
