@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from statistics import mean
 from typing import Any
 
 import compatkit as ck
-from compatkit.experiments.studies import Measure, Run
+from compatkit.experiments.studies import Measure, Reported, Run
 
 REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
 VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first", "rr-sampled": "full"}
@@ -76,6 +77,22 @@ def gradient_ratio(fit: ck.Fit) -> float | None:
     name = "reverse_pass/gradient_ratio"
     found = [row["losses"][name] for row in fit.history if name in row["losses"]]
     return mean(found) if found else None
+
+
+SECONDS = Measure(name="seconds", title="training time", unit="s", better="lower", drawn=False)
+
+
+def timed(plan: ck.Trainer, task: ck.Task, used: Sequence[ck.Use]) -> tuple[ck.Fit, dict[str, float | None]]:
+    """Train one network; return the fit and the values of ``SECONDS`` and ``GRADIENT``."""
+    began = time.perf_counter()
+    fit = plan.fit([task], used)
+    seconds = round(time.perf_counter() - began, 2)
+    return fit, {SECONDS.name: seconds, GRADIENT.name: gradient_ratio(fit)}
+
+
+def reported(arm: str, metric: str, value: float, where: str) -> Reported:
+    """Return a figure of the paper in per cent."""
+    return Reported(arm, metric, value, where, "%")
 
 
 def accuracy(fit: ck.Fit, split: ck.Split) -> float | None:

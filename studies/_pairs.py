@@ -17,7 +17,7 @@ import attrs
 
 import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
-from compatkit.experiments.studies import Measure, Outcome, Reported, Run
+from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run
 
 REFERENCE = (
     "Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
@@ -102,12 +102,14 @@ def sets_of(run: Run) -> list[ck.DataSet]:
     pair = run.settings["pair"]
     if pair not in (*SETS, "halves"):
         raise UsageError(f"The setting 'pair' is {', '.join(SETS)} or halves; got {pair!r}.", subject=pair)
-    if pair == "halves":
-        plain, other = run.load("cifar10").halves()
-        sets = [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
-    else:
-        sets = [run.load(one) for one in SETS[pair]]
+    sets = halves(run) if pair == "halves" else [run.load(one) for one in SETS[pair]]
     return [sets[0], ordered(sets[1], run.settings["classes"])]
+
+
+def halves(run: Run) -> list[ck.DataSet]:
+    """Return one half of CIFAR-10 as it is, and the other with its colours shifted and blurred."""
+    plain, other = run.load("cifar10").halves()
+    return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
 
 
 def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
@@ -230,12 +232,12 @@ def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
 
 
 @contextmanager
-def published(fits: Sequence[ck.Fit]) -> Iterator[ck.Registry]:
-    """Keep the parts of fits in a registry of their own while the block lasts, each fit under its tasks' names."""
+def temporary_registry(fits: Mapping[str, ck.Fit] | None = None) -> Iterator[ck.Registry]:
+    """Open a registry that lasts as long as the block, with the parts of fits published by prefix."""
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
-        for fit in fits:
-            registry.publish(fit, prefix="-".join(fit.tasks))
+        for prefix, fit in (fits or {}).items():
+            registry.publish(fit, prefix=prefix)
         yield registry
 
 
@@ -251,7 +253,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     policies = list(policies)
     images = {f"*/{task.name}.extractor": task.data.test for task in tasks}
-    with published(fits) as registry:
+    with temporary_registry({"-".join(fit.tasks): fit for fit in fits}) as registry:
         for policy in policies:
             matrix = registry.matrix(
                 "*/*.extractor",
@@ -303,6 +305,12 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
         **({"all-outputs": mean(largest)} if None not in largest else {}),
         "chance": mean(one["chance"] for one in cells),
     }
+
+
+def chance_of(results: Results) -> dict[str, float]:
+    """Return the mean level of chance, by its name in figures; empty if no run has it."""
+    known = [value for arm in results.arms for value in results.known(arm, "chance")]
+    return {"chance": sum(known) / len(known)} if known else {}
 
 
 def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:

@@ -14,9 +14,7 @@ extended to ten, and trained further on the wide network's extractor alone.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import compatkit as ck
@@ -25,6 +23,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._curves import along_measures
+from ._pairs import temporary_registry
 
 NETWORKS = ("wide", "residual", "mobile")
 REFERENCE = "wide"
@@ -159,8 +158,7 @@ def run(run: Run) -> Outcome:
     sizes = {name: settings[name] or None for name in ("train", "test")}
     data = run.load(settings["data"]).subset(**sizes)
     values: dict[str, float | None] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
+    with temporary_registry() as registry:
         if run.arm.startswith("bound"):
             heads = bounds(run, data, registry)
             extractors = {name: f"of-{name}/{name}.extractor" for name in NETWORKS}

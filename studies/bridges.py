@@ -15,15 +15,14 @@ at few positions, ``families`` an extractor and a head of two stock architecture
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 
+from ._pairs import temporary_registry
 from ._rows import rows
 
 PAIRS = ("mnist-usps", "usps-mnist", "same-mnist", "same-usps", "halves")
@@ -123,8 +122,7 @@ def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck
 def run(run: Run) -> Outcome:
     """Train both networks, climb with each count of images, and measure."""
     settings, (source, target) = run.settings, pair(run)
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
+    with temporary_registry() as registry:
         for number, task in enumerate(tasks(run, source, target)):
             trainer = ck.Trainer(
                 steps=settings["steps"],

@@ -23,8 +23,8 @@ from ._pairs import (
     DATA,
     REFERENCE,
     measure,
-    published,
     tasks_of,
+    temporary_registry,
     trainer_of,
     uses_of,
     values_of,
@@ -53,7 +53,7 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
     """
     metric = ck.metrics.make_metric("cross_correlation", seed=seed)
     found = []
-    with published([fit]) as registry:
+    with temporary_registry({"-".join(fit.tasks): fit}) as registry:
         (prefix,) = {name.partition("/")[0] for name in registry.names()}
         models = [
             registry.recombine(

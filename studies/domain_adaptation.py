@@ -12,9 +12,7 @@ An arm is a pair of domains, a column of the paper's table; its rows are measure
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -25,7 +23,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._curves import along_measures
-from ._pairs import common_places
+from ._pairs import common_places, halves, temporary_registry
 
 DIGITS = ("mnist-usps", "usps-mnist")
 PAPERS = ("cifar10-stl10", "stl10-cifar10")
@@ -40,8 +38,7 @@ MISSING = (
 def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet] | None:
     """Return source and target of a run's arm; None where the arm needs STL-10 and that is not there."""
     if run.arm == "cifar10-shifted":
-        plain, other = run.load("cifar10").halves()
-        source, target = plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")
+        source, target = halves(run)
     else:
         if run.arm in PAPERS and run.find("stl10") is None:
             return None
@@ -86,9 +83,7 @@ def run(run: Run) -> Outcome:
         augment=() if digits else ("crop", "flip"),
     )
     trained = _trainer(run, ck.Schedule(every=settings["every"] or None)).fit([task], [turned])
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
-        registry.publish(trained, prefix="parts")
+    with temporary_registry({"parts": trained}) as registry:
         adapted = registry.adapt(
             "parts/source.extractor",
             "parts/source.head",

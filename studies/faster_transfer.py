@@ -14,9 +14,7 @@ other images, and stays frozen; in the others it is each network's own.
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -30,7 +28,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._curves import along_measures
-from ._pairs import ordered, rotation
+from ._pairs import halves, ordered, rotation, temporary_registry
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor under the target's head, both trained with one frozen rotation head; ``iiw+rp``: the two
@@ -112,8 +110,7 @@ def tasks_of(run: Run) -> list[ck.Task]:
     kept = {"train": settings["train"] or None, "test": settings["test"] or None}
     for name, known in zip(ROLES, settings["data"], strict=True):
         if known in ("plain", "shifted"):
-            plain, other = run.load("cifar10").halves()
-            data = (plain if known == "plain" else other.shifted(hue=0.3, blur=0.8)).renamed(known)
+            data = halves(run)[known == "shifted"]
         else:
             data = run.load(known)
         augment = ("crop", "flip") if data.train.channels == "RGB" else ()
@@ -165,10 +162,7 @@ def run(run: Run) -> Outcome:
     test = tasks[-1].data.test
     own = accuracy(copy.deepcopy(target.network("target")), test, target.tasks["target"], run)
     keep = Keep(done)
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
-        registry.publish(source, prefix="source")
-        registry.publish(target, prefix="target")
+    with temporary_registry({"source": source, "target": target}) as registry:
         swapped = registry.task(
             "swapped",
             tasks[-1].data,

@@ -26,6 +26,7 @@ from ._pairs import (
     REFERENCE,
     SCALE,
     SIZES,
+    chance_of,
     measure,
     tasks_of,
     trainer_of,
@@ -99,9 +100,11 @@ def draw(results: Results) -> Mapping[str, bytes]:
     ways: dict[str, dict[str, Sequence[float]]] = {
         called: {arm: results.known(arm, name) for arm in results.arms} for name, called in SHOWN.items()
     }
-    chance = [value for arm in results.arms for value in results.known(arm, "chance")]
-    across = {"chance": sum(chance) / len(chance)} if chance else {}
-    return {"policies": rows(ways, "accuracy, heads exchanged, by whose statistics are used", across=across)}
+    return {
+        "policies": rows(
+            ways, "accuracy, heads exchanged, by whose statistics are used", across=chance_of(results)
+        )
+    }
 
 
 STUDY = Study(

@@ -33,6 +33,7 @@ from ._pairs import (
     REFERENCE,
     SIZES,
     SMALLER,
+    chance_of,
     outcome,
     reported,
     tasks_of,
@@ -117,9 +118,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
         }
         for start in STARTS
     }
-    chance = [value for arm in results.arms for value in results.known(arm, "chance")]
-    across = {"chance": mean(chance)} if chance else {}
-    return {"starts": rows(ways, "recombined accuracy, batch statistics", across=across)}
+    return {"starts": rows(ways, "recombined accuracy, batch statistics", across=chance_of(results))}
 
 
 _WHERE = "Sec. 4, starting from pre-trained models"

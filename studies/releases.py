@@ -17,9 +17,7 @@ test images of all 100 classes, each a query against all others, new queries aga
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -31,6 +29,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._chain import chain, means
+from ._pairs import halves, temporary_registry
 
 ARMS = (
     "independent",
@@ -64,8 +63,7 @@ def domains(run: Run) -> list[ck.DataSet]:
         whole = run.load("cifar100")
         return [first_classes(whole, run.settings["classes"]).renamed("half-of-classes"), whole]
     if names == ["cifar10"]:
-        plain, other = run.load("cifar10").halves()
-        return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
+        return halves(run)
     return [run.load(one) for one in names]
 
 
@@ -182,8 +180,7 @@ def retrieved(registry: ck.Registry, images: ck.data.Split) -> dict[str, float |
 
 def run(run: Run) -> Outcome:
     """Train the releases of an arm, and measure all of them with each other."""
-    with tempfile.TemporaryDirectory() as folder:
-        registry = ck.Registry.init(Path(folder) / "parts")
+    with temporary_registry() as registry:
         sets = train(run, registry)
         rows = measure(registry, sets)
         found = retrieved(registry, sets[1].test) if run.settings["data"] == HUNDRED else {}

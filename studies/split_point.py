@@ -26,6 +26,7 @@ from ._pairs import (
     REFERENCE,
     SCALE,
     SIZES,
+    chance_of,
     outcome,
     reported,
     tasks_of,
@@ -76,9 +77,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
         "recombined": "recombined, batch statistics",
         "running": "running statistics",
     }
-    chance = [value for arm in results.arms for value in results.known(arm, "chance")]
-    across = {"chance": sum(chance) / len(chance)} if chance else {}
-    return {"split": along_arms(results, ARMS, measures, "cut after", ticks=ticks, across=across)}
+    return {"split": along_arms(results, ARMS, measures, "cut after", ticks=ticks, across=chance_of(results))}
 
 
 STUDY = Study(

@@ -147,7 +147,7 @@ class Sweep:
             CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
             MissingDependency: The back end's library is not installed.
         """
-        report = progress or _silent
+        tell, report = say or _silent, progress or _silent
         chosen = choose(backend, workers)
         root = Path(registry.store.root if isinstance(registry, Registry) else registry).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
@@ -171,8 +171,8 @@ class Sweep:
         ]
         ended, left, notes = records.sort(planned_jobs(jobs, cache, held, report), folder, held)
         Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
-        for line in notes if say is not None else ():
-            say(line)
+        for line in notes:
+            tell(line)
         choice = {"asked": backend, "backend": chosen}
         records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
 
