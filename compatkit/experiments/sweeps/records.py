@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.components.workspace import Registry
+from compatkit.components.registry import Registry
 from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, FormatError, NotFound, UsageError
 from compatkit.experiments.folders import holds, read_json, structured
