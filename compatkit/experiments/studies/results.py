@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +24,7 @@ class Results:
         found: The study.
         arms: In the study's order.
         seeds: From 0.
-        data: Whether a folder of data sets was named.
+        command: The command that makes the same again.
         records: One for each arm and seed.
     """
 
@@ -35,7 +33,7 @@ class Results:
     settings: Mapping[str, Any]
     arms: tuple[str, ...]
     seeds: tuple[int, ...]
-    data: bool
+    command: str
     records: Mapping[tuple[str, int], StudyRecord]
 
     @property
@@ -64,18 +62,6 @@ class Results:
     def notes(self) -> list[str]:
         """The notes of all runs, each once."""
         return list(dict.fromkeys(note for one in self.records.values() for note in one.notes))
-
-    @property
-    def command(self) -> str:
-        """The command that makes the same again, with folders as DIR and OUT."""
-        study = self.found.study
-        words = ["compatkit", "study", "run", self.found.number, "--seeds", str(len(self.seeds))]
-        words += ["--size", self.size]
-        if self.arms != study.arms:
-            words += ["--arms", ",".join(self.arms)]
-        for name, value in self.changed.items():
-            words += ["--set", f"{name}={json.dumps(value)}"]
-        return shlex.join([*words, *(["--data", "DIR"] if self.data else []), "--out", "OUT"])
 
     @property
     def paper(self) -> tuple[Reported, ...]:

@@ -1,10 +1,10 @@
-"""One run as plain values that any process can be given, and carrying it out: train, publish, measure, record."""
+"""One run as plain values that any process can be given: whether it is done, and carrying it out."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import torch
 
 from compatkit.components.registry import Registry
 from compatkit.contracts.codec import dumps
-from compatkit.errors import UsageError
+from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.records import RunRecord
@@ -154,3 +154,59 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
 def answer(line: str, cache: DataCache) -> str:
     """Carry out the job that another process sent as a line; return its record as a line."""
     return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()
+
+
+def sort(
+    jobs: Sequence[Job], folder: Path, registry: Registry | None
+) -> tuple[dict[str, RunRecord], list[Job], list[str]]:
+    """Separate the runs that are done from those that are left; checkpoints of another plan are deleted.
+
+    Args:
+        jobs: All runs with their plans.
+        folder: Of the sweep.
+        registry: Where the parts of finished runs must be; None if there is none yet.
+
+    Returns:
+        Records of finished runs by name, the jobs that are left, and a note for each run that is made again.
+    """
+    done: dict[str, RunRecord] = {}
+    left: list[Job] = []
+    notes: list[str] = []
+    for job in jobs:
+        record, why = _held(job, folder, registry)
+        if record is not None and not why:
+            done[job.run] = record
+            continue
+        left.append(job)
+        if why:
+            notes.append(f"{job.run} {why}")
+        if record is None or record.plan != job.plan:
+            records.checkpoint(folder, job.run).unlink(missing_ok=True)
+    return done, left, notes
+
+
+def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
+    """Return the record of a run, and why it is made again: empty if it is done, or was never begun."""
+    try:
+        record = records.read(folder, job.run)
+    except FormatError as error:
+        return None, f"is done again: its record is damaged ({error})"
+    if record is None:
+        return None, ""
+    if record.plan != job.plan:
+        return (
+            record,
+            "is done again: its record is of another plan (recipe, data, plugins or versions changed)",
+        )
+    if record.state != "done":
+        before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
+        kept = records.checkpoint(folder, job.run).exists()
+        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
+    try:
+        for name in record.parts.values():
+            if registry is None:
+                raise NotFound(name)
+            registry.store.resolve(name)
+    except NotFound:
+        return record, "is done again: the registry does not hold its parts"
+    return record, ""

@@ -1,24 +1,20 @@
-"""The folder of a sweep: a note of what it is, a record of each run, and which runs are left to do."""
+"""The folder of a sweep: a note of what it is, and a record of each run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import attrs
 
-from compatkit.components.registry import Registry
 from compatkit.contracts.codec import dumps
-from compatkit.errors import CompatkitError, FormatError, NotFound, UsageError
+from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.experiments.folders import holds, read_json, structured
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
 from compatkit.reports.matrix import Matrix
-
-if TYPE_CHECKING:
-    from compatkit.experiments.sweeps.jobs import Job
 
 SCHEMA = 1
 NOTE = "sweep.json"
@@ -153,59 +149,3 @@ def write_note(
         folder.mkdir(parents=True, exist_ok=True)
     kept = {"schema": 1, "kind": "sweep", "recipe": recipe.name, "axes": dict(axes), "choice": dict(choice)}
     replace_file(folder / NOTE, dumps(kept))
-
-
-def sort(
-    jobs: Sequence[Job], folder: Path, registry: Registry | None
-) -> tuple[dict[str, RunRecord], list[Job], list[str]]:
-    """Separate the runs that are done from those that are left; checkpoints of another plan are deleted.
-
-    Args:
-        jobs: All runs with their plans.
-        folder: Of the sweep.
-        registry: Where the parts of finished runs must be; None if there is none yet.
-
-    Returns:
-        Records of finished runs by name, the jobs that are left, and a note for each run that is made again.
-    """
-    done: dict[str, RunRecord] = {}
-    left: list[Job] = []
-    notes: list[str] = []
-    for job in jobs:
-        record, why = _held(job, folder, registry)
-        if record is not None and not why:
-            done[job.run] = record
-            continue
-        left.append(job)
-        if why:
-            notes.append(f"{job.run} {why}")
-        if record is None or record.plan != job.plan:
-            checkpoint(folder, job.run).unlink(missing_ok=True)
-    return done, left, notes
-
-
-def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
-    """Return the record of a run, and why it is made again: empty if it is done, or was never begun."""
-    try:
-        record = read(folder, job.run)
-    except FormatError as error:
-        return None, f"is done again: its record is damaged ({error})"
-    if record is None:
-        return None, ""
-    if record.plan != job.plan:
-        return (
-            record,
-            "is done again: its record is of another plan (recipe, data, plugins or versions changed)",
-        )
-    if record.state != "done":
-        before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
-        kept = checkpoint(folder, job.run).exists()
-        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
-    try:
-        for name in record.parts.values():
-            if registry is None:
-                raise NotFound(name)
-            registry.store.resolve(name)
-    except NotFound:
-        return record, "is done again: the registry does not hold its parts"
-    return record, ""

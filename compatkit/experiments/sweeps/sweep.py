@@ -21,7 +21,7 @@ from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
 from compatkit.experiments.sweeps.backends import choose, dispatch
-from compatkit.experiments.sweeps.jobs import DataCache, Job
+from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
 from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
 from compatkit.experiments.sweeps.results import SweepResult
 from compatkit.plugins import RunPlugins
@@ -169,7 +169,7 @@ class Sweep:
             )
             for run in self.runs
         ]
-        ended, left, notes = records.sort(planned_jobs(jobs, cache, held, report), folder, held)
+        ended, left, notes = sort(planned_jobs(jobs, cache, held, report), folder, held)
         Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
         for line in notes:
             tell(line)
