@@ -1,8 +1,9 @@
 """How large is the house, and how do its rooms hang together?
 
 Run ``python benchmarks/house.py [--root FOLDER] [--json]`` in a checkout. Every figure is read from the sources,
-without running them, but for the last four: files of ``compatkit`` that one publish, one push into a new folder, one
-recombination, and one matrix written as a page run code of (traced; left out with ``--still``). A layer is the longest
+without running them, but for the last six: files of ``compatkit`` that training two tasks with two regularizers, one
+step of each, one publish, one push into a new folder, one recombination, and one matrix written as a page run code of
+(traced; left out with ``--still``). A layer is the longest
 chain of rooms that import each other; an import counts wherever it stands, in functions and for annotations too. Lines
 of code are those with neither docstring, comment nor blank.
 """
@@ -165,24 +166,40 @@ def measured(root: Path) -> dict[str, object]:
     }
 
 
-def files_run(job: Callable[[], object], package: Path) -> int:
-    """Count the files of ``package`` that a job runs functions of; what an import runs does not count."""
+def files_run(job: Callable[[], object], package: Path, one_step: bool = False) -> int:
+    """Count the files of ``package`` that a job runs functions of; what an import runs does not count.
+
+    With ``one_step`` only what a training run does between the third and the fourth time that its first optimizer
+    moves parameters: one step of every task, and what the loop does around it.
+    """
+    from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+
     seen: set[str] = set()
+    moves: list[Optimizer] = []
 
     def note(frame, event, argument) -> None:  # type: ignore[no-untyped-def]
         if event == "call" and frame.f_code.co_flags & inspect.CO_OPTIMIZED:  # no body of a module or class
             seen.add(frame.f_code.co_filename)
 
-    sys.setprofile(note)
+    def moved(optimizer: Optimizer, *_: object) -> None:
+        if not moves or optimizer is moves[0]:
+            moves.append(optimizer)
+            sys.setprofile(note if len(moves) == 3 else None)
+
+    handle = register_optimizer_step_post_hook(moved) if one_step else None
+    sys.setprofile(None if one_step else note)
     try:
         job()
     finally:
         sys.setprofile(None)
+        if handle is not None:
+            handle.remove()
     return sum(one.startswith(str(package)) for one in seen)
 
 
 def traced() -> dict[str, int]:
     """Return how many files of the installed package one call of each kind runs."""
+    import attrs
     import numpy as np
 
     import compatkit as ck
@@ -190,10 +207,17 @@ def traced() -> dict[str, int]:
     draw = np.random.default_rng(0)
     images = draw.integers(0, 256, (40, 16, 16, 3), dtype=np.uint8), np.arange(40) % 2
     data = ck.DataSet.of("noise", images, images, ("a", "b"))
+    tasks = [
+        ck.Task(name, attrs.evolve(data, name=name), "simple_cnn", "forward_features", size=(16, 16))
+        for name in ("left", "right")
+    ]
+    package, methods = Path(ck.__file__).parent, ["dcc", "rotation_prediction"]
+    trainer = ck.Trainer(steps=5, batch_size=16, progress=False)
+    trained = files_run(lambda: trainer.fit(tasks, methods), package)
+    stepped = files_run(lambda: trainer.fit(tasks, methods), package, one_step=True)
     fit = ck.Trainer(steps=1, batch_size=16, progress=False).fit(
         [ck.Task("noise", data, "simple_cnn", "forward_features", size=(16, 16))]
     )
-    package = Path(ck.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         published = files_run(lambda: registry.publish(fit, prefix="noise"), package)
@@ -203,6 +227,8 @@ def traced() -> dict[str, int]:
         tests, page = [data.test], Path(folder) / "matrix.html"
         paged = files_run(lambda: registry.matrix(*pair, tests).to_html(page), package)
     return {
+        "files run by a fit": trained,
+        "files run by a step": stepped,
         "files run by a publish": published,
         "files run by a push": pushed,
         "files run by a recombination": joined,
