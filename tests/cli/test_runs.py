@@ -305,7 +305,7 @@ def test_a_process_that_is_ended_goes_on_bit_by_bit(
     out, err = running.communicate(timeout=120)
     assert running.returncode == code and out == "" and "[interrupted]" in err
     (folder,) = folders(torn)
-    known = checkpoints.kept(folder / STATE)
+    known = checkpoints.status(folder / STATE)
     assert known is not None and 11 <= known.step < 60
     assert f"{known.step} of 60 steps are kept. To go on: compatkit --registry {torn} train {file}" in err
     again = run("--registry", torn, "train", file)

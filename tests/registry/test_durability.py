@@ -68,7 +68,8 @@ def interrupted(folder: Path, *words: str) -> None:
     """Interrupt ``SCENARIO:WAY:EVERY`` at every step, or at some; the slow test leaves out none."""
     lines = script("crash.py", folder, *words).splitlines()
     assert [line.split()[0] for line in lines] == [word.split(":")[0] for word in words]
-    assert all(int(line.split()[1]) > 5 for line in lines)  # steps; a policy is one file, and takes the fewest
+    # Steps: a policy is one file, and takes the fewest.
+    assert all(int(line.split()[1]) > 5 for line in lines)
 
 
 def script(name: str, *arguments: object) -> str:

@@ -11,7 +11,7 @@ from sample_components import extractor, loaded, maps
 from small import data_set
 from torch import nn
 
-from compatkit.components import bridging
+from compatkit.components import projecting
 from compatkit.components.projecting import BATCH, images_for
 from compatkit.contracts.contract import Data
 from compatkit.evaluation.component import Component
@@ -61,7 +61,7 @@ def test_no_more_than_a_batch_is_prepared_at_once(monkeypatch: pytest.MonkeyPatc
         counts.append(len(split))
         return prepare(split, data)
 
-    monkeypatch.setattr(bridging, "prepare", counting)
+    monkeypatch.setattr(projecting, "prepare", counting)
     given = images_for(part(GREY), data_set("some", size=(30, 30), count=1000).train, 0)
     assert not counts and len(next(given)) == counts[0] <= BATCH
     assert sum(map(len, given)) == 1000 - counts[0] and sum(counts) == 1000 and max(counts) <= BATCH
