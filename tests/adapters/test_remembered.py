@@ -196,6 +196,24 @@ def test_a_damaged_file_is_ignored_and_written_anew(traces, damage):
     assert stored() == [file]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(60)
+def test_a_pipe_or_link_in_place_of_a_file_is_not_read(traces, tmp_path):
+    planned = plan("resnet20_cifar", "layer2")
+    build(planned.extractor, seed=0)
+    (file,) = stored()
+    whole = tmp_path / "elsewhere"
+    whole.write_bytes(file.read_bytes())
+    for replace in (os.mkfifo, lambda path: path.symlink_to(whole)):
+        file.unlink()
+        replace(file)
+        remembered.forget()
+        traces.clear()
+        build(planned.extractor, seed=0)
+        assert traces == ["layer2"]
+        assert file.is_file() and not file.is_symlink()
+
+
 def test_parts_are_built_where_nothing_can_be_stored(traces, tmp_path, monkeypatch):
     occupied = tmp_path / "file"
     occupied.write_text("no folder")

@@ -3,6 +3,7 @@
 A cut is remembered in this process, and traced ones as plain data in the user's cache folder too: names of modules and
 tensors, and which node takes what. A stored graph may only call the network's own modules and the tensor operations
 listed here. A file that is damaged, or was made for another network, version or cut, is ignored and written anew.
+Whoever may write in the cache folder can still change what a part computes, as with the proofs that lie there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from compatkit.adapters.cutting.ownership import Part, state_of
 from compatkit.adapters.cutting.parts import TracedSide, compiled, require_shape
 from compatkit.adapters.cutting.planning import image_of
 from compatkit.contracts.contract import Blueprint
+from compatkit.registry import disk as durable
 from compatkit.registry.cache import above
 
 FORMAT = 1
@@ -59,6 +61,8 @@ LIBRARIES = ("compatkit", "timm", "torch", "torchvision")
 """Whose code has a version; a cut of other code is not stored, as it may be edited."""
 MOST = 256
 """Cuts that a process remembers; the oldest goes first."""
+LONGEST = 2**24
+"""Bytes that a stored cut may have; those of the largest networks take some hundred thousand."""
 
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 _known: dict[tuple[Any, ...], Sides] = {}
@@ -178,7 +182,8 @@ def _write(text: str, sides: Sides) -> None:
 def _read(text: str, whole: nn.Module) -> Sides | None:
     """Return a stored cut; None where there is none that is whole and of this network."""
     try:
-        digest, _, body = _file(text).read_bytes().partition(b"\n")
+        found_file = durable.read(_file(text), None, limit=LONGEST)  # waits at no pipe, follows no link
+        digest, _, body = (b"" if found_file is None else found_file[0]).partition(b"\n")
         if digest.decode() != hashlib.sha256(body).hexdigest():
             return None
         asked, sides = json.loads(body)
