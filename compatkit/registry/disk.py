@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,8 @@ CHUNK = 2**23
 """Bytes a write call, so that a crash can fall between two."""
 TRIES = 100
 """How often a temporary file is made again that somebody cleaned away."""
+PATIENCE = 20
+"""How often a young file without a final line feed is read again, 10 ms apart."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _NO_FOLDER_SYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
 _NO_RIGHTS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
@@ -213,6 +216,22 @@ def read(
             os.close(descriptor)
 
 
+def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
+    """Read a small file that ends with a line feed as ``read`` does, and wait for its content if it is being created.
+
+    Without hard links a name is taken before its content is there. Waits up to 0.2 s for a file younger than a second.
+    """
+    for _ in range(PATIENCE):
+        found = read(path, root, limit=limit)
+        if found is None:
+            return None
+        if found[0].endswith(b"\n") or time.time() - found[1].st_mtime > 1:
+            return found[0]
+        time.sleep(0.01)
+    found = read(path, root, limit=limit)
+    return None if found is None else found[0]
+
+
 def open_plain(path: Path | str, root: Path | None) -> int | None:
     """Return a descriptor of a regular file, to read; None if there is no such file. Arguments as for ``read``.
 
@@ -337,27 +356,28 @@ def drafted(
 def create_once(path: Path, data: bytes, root: Path, ready: Callable[[], object] | None = None) -> bool:
     """Create a small file with its whole content in one step; False if the name is taken.
 
-    Through ``link(2)`` of a finished file; where there are no hard links, through an exclusive create. The finished
-    file in ``tmp`` tells whoever collects unused blobs what will be referred to: ``ready`` is called while it is there.
+    Through ``link(2)`` of a finished draft. Where there are no hard links, an empty file takes the name and the draft
+    is renamed over it, so that a crash between the two leaves an empty file. Either step fails if the draft was
+    cleaned away. Garbage collection keeps what a draft refers to: ``ready`` is called while the draft is there.
 
     Args:
         path: The name; folders are made as needed.
         data: The content.
-        root: Of the registry; the temporary file is made in its ``tmp``.
+        root: Of the registry; the draft is made in its ``tmp``.
         ready: Ensures that what the content refers to is there and stays.
 
     Raises:
         FileNotFoundError: Temporary files vanish as fast as they are made.
     """
-    look = ready or (lambda: None)
 
     def create(draft: Path, _: list[Any]) -> None:
-        look()
+        if ready is not None:
+            ready()
         make_folder(path.parent, root)
         if not link(draft, path):
-            write(path, [data], root=root)
+            write(path, [])
             try:
-                look()  # what was there before may have been collected: nothing was linked that kept it
+                move(draft, path)
             except BaseException:
                 discard(path)
                 raise

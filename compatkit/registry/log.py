@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import attrs
 
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import LIMIT, PATIENCE
+from compatkit.registry.refs import LIMIT
 
 NUMBER = re.compile("[1-9][0-9]{0,8}")
 
@@ -51,18 +50,8 @@ class Log:
         return sorted(int(name) for name in names if NUMBER.fullmatch(name))
 
     def read(self, number: int) -> bytes | None:
-        """Return an entry, at most one byte more than it may have; empty if it was cut off, None if it is gone.
-
-        An empty file that is younger than a second may be one that another process is writing: it is waited for.
-        """
-        path = self.path(number)
-        found = durable.read(path, self.root, limit=LIMIT + 1)
-        for _ in range(PATIENCE):
-            if found is None or found[0] or time.time() - found[1].st_mtime > 1:
-                break
-            time.sleep(0.01)
-            found = durable.read(path, self.root, limit=LIMIT + 1)
-        return None if found is None else found[0]
+        """Return an entry, at most one byte more than it may have; empty if it was cut off, None if it is gone."""
+        return durable.read_finished(self.path(number), self.root, limit=LIMIT + 1)
 
     def append(self, make: Callable[[list[int]], bytes | None]) -> int | None:
         """Create the entry after the last one.

@@ -21,8 +21,6 @@ from compatkit.registry.os_errors import environment
 
 LIMIT = 2**16
 """Bytes; no reference file is longer."""
-PATIENCE = 20
-"""How often a version file that is shorter than a digest is read again, 10 ms apart."""
 SETTLED = 2
 """Seconds after which a folder's modification time tells its states apart."""
 LINE_LIMIT = 320
@@ -122,20 +120,14 @@ class References:
             IntegrityError: The file does not hold a digest.
         """
         path = self.folder(name) / f"@versions/{version}"
-        for _ in range(PATIENCE):
-            found = durable.read(path, self.root, limit=LIMIT)
-            if found is None:
-                return None
-            if found[0].endswith(b"\n") or _age(found[1]) > 1:
-                break
-            time.sleep(0.01)  # without hard links, another process may be writing it at this moment
-        else:
-            found = durable.read(path, self.root, limit=LIMIT) or (b"", None)
-        if (digest := pointed(found[0], f"{name}@{version}")) is not None:
+        data = durable.read_finished(path, self.root, limit=LIMIT)
+        if data is None:
+            return None
+        if (digest := pointed(data, f"{name}@{version}")) is not None:
             return digest
-        if (line := read_line(found[0])) is None:
+        if (line := read_line(data)) is None:
             what = (
-                f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {found[0][:80]!r}: a "
+                f"should hold one line, 'sha256:' with 64 hex digits and '{name}@{version}', got {data[:80]!r}: a "
                 "publish was cut off where there are no hard links, or the file was edited"
             )
         else:

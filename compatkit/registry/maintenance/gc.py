@@ -252,8 +252,8 @@ class _Sweep:
         self.plan.store.layout.check_writer(self.root)
         with environment("collect garbage in", self.root):
             ages = self._now()
-            marker = Marker(self.root, ages, self.plan.spares, self.plan.lost)
-            self._delete_drafts(ages)  # first, so that abandoned drafts keep nothing
+            marker = Marker(self.root, ages, self.plan.spares, self.plan.lost, every_draft=True)
+            self._delete_drafts(ages)  # first: they keep nothing, and nothing can be linked from them
             # listed before the mark: what that finds dead may be deleted
             listed = aside(self.root, ages)[1]
             marks = marker.mark(progress)

@@ -104,12 +104,15 @@ class Marker:
         ages: Decides which drafts are abandoned, and which tombstones are old.
         withdrawn: Whether the weights of versions that were withdrawn long ago may go.
         lost: Digests of documents that need not be readable, because the caller accepts their loss.
+        every_draft: Whether abandoned drafts count too. A plan leaves them out; before anything is deleted they must
+            be deleted themselves, because a stalled publish can still link a draft that is there.
     """
 
     root: Path
     ages: Ages
     withdrawn: bool = False
     lost: frozenset[str] = frozenset()
+    every_draft: bool = False
     _documents: dict[str, tuple[Found, ...]] = attrs.field(factory=dict, init=False)
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
@@ -208,7 +211,7 @@ class Marker:
         """Yield what the draft of a reference is about to refer to."""
         path = self.root / one.path
         state = durable.file_state(path)
-        if state is None or self.ages.given_up(one.file, state):
+        if state is None or (not self.every_draft and self.ages.given_up(one.file, state)):
             return
         if state.st_size <= LINE_LIMIT and (line := read_line(_head(str(path)) or b"")):
             yield _Step(line[0], "component", f"the draft {path}", False)

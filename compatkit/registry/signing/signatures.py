@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from pathlib import Path
 
 import attrs
@@ -18,7 +17,6 @@ from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, Si
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
-from compatkit.registry.refs import PATIENCE
 from compatkit.registry.signing.envelope import LIMIT, opened
 
 FOLDER = "signatures"
@@ -99,15 +97,9 @@ class Signatures:
     def read(self, path: Path) -> bytes | None:
         """Return at most one byte more than a signature may have; nothing where no plain file stands, None if gone."""
         try:
-            found = durable.read(path, self.root, limit=LIMIT + 1)
-            for _ in range(PATIENCE):
-                if found is None or found[0].endswith(b"\n") or time.time() - found[1].st_mtime > 1:
-                    break
-                time.sleep(0.01)  # without hard links, another process may be writing it at this moment
-                found = durable.read(path, self.root, limit=LIMIT + 1)
+            return durable.read_finished(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
             return b""  # a link, pipe or folder: as a signature it is malformed, and the examination names it
-        return None if found is None else found[0]
 
 
 def file_name(data: bytes, digest: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -103,23 +102,6 @@ def working(root: Path) -> bool:
     return len(list(root.parent.glob("finished-*"))) < 2
 
 
-looks = 1
-"""How often something is done where bytes are missing. Without hard links a version is visible before its publisher has
-checked that its bytes are still there, who takes it away again if they are not: until then they are missing."""
-
-
-def patiently(act: Callable[[], Any]) -> Any:
-    """Do something, again where bytes are missing that a publisher may be about to put or to give up."""
-    for left in reversed(range(looks)):
-        try:
-            return act()
-        except IntegrityError as error:
-            if left == 0 or "is missing" not in str(error):
-                raise
-            time.sleep(0.1)
-    return None
-
-
 def publisher(root: Path, number: int, rounds: int) -> Any:
     """Publish new weights again and again; where they were collected before they were published, put them again."""
     store, told = Store.open(root), 0
@@ -152,7 +134,7 @@ def collector(root: Path, number: int, rounds: int) -> Any:
     """Collect at once, as often as possible."""
     done = 0
     while working(root):
-        patiently(lambda: plan(Store.open(root), grace=timedelta(0), alone=True).apply())
+        plan(Store.open(root), grace=timedelta(0), alone=True).apply()
         done += 1
     return {"collected": done}
 
@@ -161,19 +143,14 @@ def reader(root: Path, number: int, rounds: int) -> Any:
     """Read everything that can be named; all of it must be there."""
     read = 0
     while working(root):
-        read += patiently(lambda: _read(Store.open(root)))
+        store = Store.open(root)
+        for name in store.names():
+            for version in store.versions(name):
+                manifest = store.manifest(f"{name}@{version}")
+                store.read_blob(manifest.payload.file.blob)
+                read += 1
+        store.evidence.kept([EXTRACTOR], [HEAD])
     return {"read": read}
-
-
-def _read(store: Store) -> int:
-    read = 0
-    for name in store.names():
-        for version in store.versions(name):
-            manifest = store.manifest(f"{name}@{version}")
-            store.read_blob(manifest.payload.file.blob)
-            read += 1
-    store.evidence.kept([EXTRACTOR], [HEAD])
-    return read
 
 
 def searcher(root: Path, number: int, rounds: int) -> Any:
@@ -204,10 +181,8 @@ SCENARIOS: dict[str, Callable[[Path, int, int], Any]] = {
 
 def lack(what: list[str]) -> None:
     """Take away what the file system or the system may lack."""
-    global looks
     if "links" in what:
         durable.link = lambda source, target: False
-        looks = 50
     if "pids" in what:
         leftovers._runs = lambda process: False
     if "locks" in what:
