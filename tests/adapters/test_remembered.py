@@ -196,6 +196,20 @@ def test_a_damaged_file_is_ignored_and_written_anew(traces, damage):
     assert stored() == [file]
 
 
+def test_the_folder_keeps_the_newest_cuts(traces, monkeypatch):
+    monkeypatch.setattr(remembered, "STORED", 2)
+    planned = plan("resnet20_cifar", "layer2")
+    for classes in (3, 4, 5):
+        build(attrs.evolve(planned.extractor, kwargs={"num_classes": classes}), seed=0)
+        for older in stored():
+            os.utime(older, ns=(older.stat().st_atime_ns, older.stat().st_mtime_ns - 10**9))
+    counts = [
+        json.loads(json.loads(one.read_bytes().partition(b"\n")[2])[0])[3][2]["num_classes"]
+        for one in stored()
+    ]
+    assert sorted(counts) == [4, 5]
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.timeout(60)
 def test_a_pipe_or_link_in_place_of_a_file_is_not_read(traces, tmp_path):

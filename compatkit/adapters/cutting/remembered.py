@@ -61,6 +61,8 @@ LIBRARIES = ("compatkit", "timm", "torch", "torchvision")
 """Whose code has a version; a cut of other code is not stored, as it may be edited."""
 MOST = 256
 """Cuts that a process remembers; the oldest goes first."""
+STORED = 512
+"""Cuts that the cache folder keeps; the oldest file goes first."""
 LONGEST = 2**24
 """Bytes that a stored cut may have; those of the largest networks take some hundred thousand."""
 
@@ -177,6 +179,9 @@ def _write(text: str, sides: Sides) -> None:
         except OSError:
             os.unlink(draft)
             raise
+        kept = sorted(place.parent.glob("*.json"), key=lambda one: one.stat().st_mtime_ns, reverse=True)
+        for old in kept[STORED:]:
+            old.unlink()
 
 
 def _read(text: str, whole: nn.Module) -> Sides | None:
