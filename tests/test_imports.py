@@ -30,8 +30,12 @@ ONLY_IN = {
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
-    "timm": ("compatkit.adapters.timm",),
-    "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),
+    "timm": ("compatkit.adapters.timm", "compatkit.adapters.augmentation"),
+    "torchvision": (
+        "compatkit.adapters.torchvision",
+        "compatkit.adapters.augmentation",
+        "compatkit.data.torchvision",
+    ),
 }
 PUBLIC_MODULES = {
     "compatkit.errors",

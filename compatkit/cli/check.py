@@ -73,7 +73,7 @@ def _classes(asked: Asked) -> Data:
     from compatkit.contracts.labels import label
 
     test = load_data_set(asked.name, asked.data_root, asked.download).test
-    return Data(test.size, test.channels, (), (), labels=tuple(map(label, test.classes)))
+    return Data(test.size or (1, 1), test.channels, (), (), labels=tuple(map(label, test.classes)))
 
 
 def _tell(

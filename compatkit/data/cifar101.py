@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.dataset import DataSet
+from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, EnvironmentFailure
 
 
@@ -43,7 +43,9 @@ def cifar101(name: str, folders: Sequence[Path]) -> DataSet:
         )
     images, labels = (_array(folder / file) for file in files)
     plain = load("cifar10", root=folder)
-    return DataSet.of(name, (plain.train.images, plain.train.labels), (images, labels), plain.classes)
+    return DataSet(
+        name, plain.train.renamed(f"{name}/train"), Split(images, labels, plain.classes, f"{name}/test")
+    )
 
 
 def _array(file: Path) -> NDArray[Any]:

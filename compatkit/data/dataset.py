@@ -121,7 +121,7 @@ def describe(data: DataSet) -> dict[str, Any]:
             "name": split.name,
             "images": len(split),
             "per_class": list(split.counts),
-            "size": list(split.size),
+            "size": split.size and list(split.size),
             "channels": split.channels,
             "mean": list(mean),
             "std": list(std),

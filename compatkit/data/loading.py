@@ -11,6 +11,7 @@ import attrs
 
 from compatkit.contracts.arguments import named
 from compatkit.data.dataset import DataSet, Source
+from compatkit.data.folders import read_folder
 from compatkit.data.packs import read_pack, stem
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
 
@@ -64,7 +65,7 @@ def load(
     difference.
 
     Args:
-        name_or_path: A name, or the path of an ``.npz`` pack.
+        name_or_path: A name, or the path of a folder of class folders (see ``read_folder``) or of an ``.npz`` pack.
         root: Folder to look in, in place of ``COMPATKIT_DATA``.
         download: Let torchvision fetch what is missing, into the first of these folders.
         providers: Data sets that plugins bring: name to ``factory(root=None, download=False)``.
@@ -77,6 +78,8 @@ def load(
     folders = _folders(root)
     if is_path(name_or_path):
         path = _found(Path(name_or_path).expanduser(), folders)
+        if path.is_dir():
+            return attrs.evolve(read_folder(path), source=Source({"name": str(path.absolute())}))
         return attrs.evolve(read_pack(path, name=_name(path)), source=Source({"name": str(path.absolute())}))
     name = str(name_or_path)
     place = str(folders[0].absolute()) if folders else None

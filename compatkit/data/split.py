@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
+from compatkit.data.lazy import Channels, LazyImages, Resize, as_image
 from compatkit.data.transforms import (
     KERNELS,
     CropMode,
@@ -26,10 +27,15 @@ from compatkit.data.transforms import (
 )
 from compatkit.errors import DataError
 
-Channels = Literal["L", "RGB"]
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+__all__ = ["NO_CLASSES", "Channels", "Split"]
 
 NO_CLASSES = ("unlabelled",)
 """Classes of images without labels."""
+SAMPLE = 1000
+"""Images in files whose pixels give mean and standard deviation."""
 LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
 """Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
 
@@ -39,7 +45,8 @@ class Split:
     """Images of one purpose (training or test) with their classes. Never change the arrays in place.
 
     Attributes:
-        images: uint8 ``(n, h, w, c)``, ``c`` 1 (grey) or 3 (RGB), n at least 1.
+        images: uint8 ``(n, h, w, c)``, ``c`` 1 (grey) or 3 (RGB), n at least 1; or ``LazyImages``, which are read when
+            they are asked for.
         labels: int64 ``(n,)``, positions in ``classes``; other integer types are converted.
         classes: Names of the classes, each once.
         name: For example ``"mnist/train"``.
@@ -51,7 +58,7 @@ class Split:
             or comes twice.
     """
 
-    images: Images
+    images: Images | LazyImages
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     name: str
@@ -60,7 +67,8 @@ class Split:
 
     def __attrs_post_init__(self) -> None:
         """Check the four fields, and convert labels and class names to their final types."""
-        check_images(self.images, self.name)
+        if not isinstance(self.images, LazyImages):
+            check_images(self.images, self.name)
         classes = check_names(self.classes, self.name)
         labels = check_labels(self.labels, len(self.images), classes, self.name)
         object.__setattr__(self, "classes", classes)
@@ -71,24 +79,64 @@ class Split:
         return len(self.images)
 
     def __repr__(self) -> str:
-        height, width = self.size
-        images = f"{len(self)} images {height}x{width} {self.channels}"
+        size = "of their own sizes" if self.size is None else "{}x{}".format(*self.size)
+        images = f"{len(self)} images {size} {self.channels}"
         return f"Split({self.name!r}, {images}, {len(self.classes)} classes)"
 
     @property
     def channels(self) -> Channels:
         """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        if isinstance(self.images, LazyImages):
+            return self.images.channels
         return "L" if self.images.shape[3] == 1 else "RGB"
 
     @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
+    def size(self) -> tuple[int, int] | None:
+        """Height and width in pixels; None where images have sizes of their own."""
+        if isinstance(self.images, LazyImages):
+            return self.images.size
         return self.images.shape[1], self.images.shape[2]
 
     @property
+    def lazy(self) -> bool:
+        """Whether images are read when they are asked for."""
+        return isinstance(self.images, LazyImages)
+
+    def image(self, position: int) -> Image:
+        """Return an image as a Pillow image of its own size.
+
+        Raises:
+            DataError: It is damaged or gone.
+            EnvironmentFailure: It cannot be read.
+        """
+        if isinstance(self.images, LazyImages):
+            return self.images.image(position)
+        return as_image(self.images[position])
+
+    def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
+        """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
+
+        Raises:
+            DataError: One is damaged or gone; or they have sizes of their own, and no size was asked for.
+            EnvironmentFailure: One cannot be read.
+        """
+        if isinstance(self.images, LazyImages):
+            return self.images.read(positions)
+        return self.images[np.asarray(positions, dtype=np.int64)]
+
+    @property
     def digest(self) -> str:
-        """``"data:sha256:..."`` over images, labels and classes; the name does not count."""
-        if "digest" not in self._known:
+        """``"data:sha256:..."`` over images, labels and classes; the name does not count.
+
+        Of images in files: over the bytes of the files, and what is done to them.
+        """
+        if "digest" not in self._known and isinstance(self.images, LazyImages):
+            head = {"images": len(self.images), "classes": list(self.classes)}
+            hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
+            hashed.update(b"".join(self.image_digests))
+            hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
+            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
+        if "digest" not in self._known and not isinstance(self.images, LazyImages):
             head = {"shape": list(self.images.shape), "classes": list(self.classes)}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(np.ascontiguousarray(self.images).data)
@@ -98,11 +146,13 @@ class Split:
 
     @property
     def image_digests(self) -> list[bytes]:
-        """A digest of each image's bytes, made once: equal images have equal ones."""
+        """A digest of the bytes of each image, or of its file, made once: equal images have equal ones."""
         if "images" not in self._known:
-            self._known["images"] = [
-                hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.images
-            ]
+            self._known["images"] = (
+                self.images.digests()
+                if isinstance(self.images, LazyImages)
+                else [hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.images]
+            )
         return self._known["images"]
 
     @property
@@ -117,6 +167,8 @@ class Split:
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Return mean and standard deviation of each channel on the scale 0 to 1, over all pixels.
+
+        Of images in files: over those of ``SAMPLE`` images, evenly spaced over the split.
 
         Raises:
             DataError: A channel holds one value only, so that nothing can be normalised by its deviation.
@@ -152,21 +204,30 @@ class Split:
             )
         if wanted == self.size and crop_pct == 1.0:
             return self
+        if isinstance(self.images, LazyImages):
+            return self._with(
+                images=self.images.then(Resize(wanted, interpolation, float(crop_pct), crop_mode))
+            )
         return self._with(images=resized(self.images, wanted, interpolation, crop_pct, crop_mode))
 
     def converted(self, channels: Channels) -> Split:
         """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""
         if channels == self.channels:
             return self
-        if channels == "RGB":
+        if isinstance(self.images, LazyImages) and channels in ("L", "RGB"):
+            return self._with(images=attrs.evolve(self.images, channels=channels))
+        if channels == "RGB" and not isinstance(self.images, LazyImages):
             return self._with(images=np.repeat(self.images, 3, axis=3))
-        if channels != "L":
+        if channels != "L" or isinstance(self.images, LazyImages):
             raise DataError(f"{self.name}: images can be converted to 'L' or 'RGB', not {channels!r}.")
-        return self._with(images=mapped(self.images, (*self.size, 1), _grey))
+        return self._with(images=mapped(self.images, (*self.images.shape[1:3], 1), _grey))
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
         """Return the images shifted in colour and blur; see ``Shift``."""
-        return self._with(images=shifted(self.images, Shift(hue, brightness, blur)))
+        shift = Shift(hue, brightness, blur)
+        if isinstance(self.images, LazyImages):
+            return self if shift == Shift() else self._with(images=self.images.then(shift))
+        return self._with(images=shifted(self.images, shift))
 
     def subset(self, n: int, seed: int | None = None) -> Split:
         """Return ``n`` images, as many of each class as there are, in the order they have here.
@@ -193,7 +254,8 @@ class Split:
         """Return the images at ``positions``, in ascending order."""
         chosen = np.sort(np.asarray(positions, dtype=np.int64))
         some = self.sample or len(chosen) < len(self)
-        return self._with(images=self.images[chosen], labels=self.labels[chosen], sample=some)
+        images = self.images.take(chosen) if isinstance(self.images, LazyImages) else self.images[chosen]
+        return self._with(images=images, labels=self.labels[chosen], sample=some)
 
     def of_classes(self, classes: Sequence[str]) -> Split:
         """Return the images of some classes, labelled by their places among them.
@@ -247,12 +309,21 @@ class Split:
     def _with(self, **changes: Any) -> Split:
         return attrs.evolve(self, **changes)
 
+    def _pieces(self) -> Iterator[Images]:
+        """Yield all images in pieces; of images in files a sample, evenly spaced over the split."""
+        if isinstance(self.images, LazyImages):
+            count = min(SAMPLE, len(self))
+            yield from (self.images.pixels(number * len(self) // count) for number in range(count))
+            return
+        for part in chunks(self.images):
+            yield self.images[part]
+
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         # A histogram per channel: exact in integers, whatever the number of pixels.
-        histogram = np.zeros((self.images.shape[3], 256), dtype=np.int64)
-        for part in chunks(self.images):
+        histogram = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
+        for pixels in self._pieces():
             for channel, row in enumerate(histogram):
-                row += np.bincount(self.images[part, :, :, channel].ravel(), minlength=256)
+                row += np.bincount(pixels[..., channel].ravel(), minlength=256)
         values, count = np.arange(256) / 255.0, histogram[0].sum()
         mean = histogram @ values / count
         variance = (histogram * (values[None, :] - mean[:, None]) ** 2).sum(axis=1) / count

@@ -146,8 +146,8 @@ class Assembly(nn.Module):
     def normalised_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
         """Yield normalised batches on the module's device; in the order given where ``seed`` is None."""
         examples = prepare(split, self.data)
-        for positions in batches(len(examples), batch_size, seed):
-            yield normalise(examples.images[positions], self.data, device=self._device)
+        for images in examples.each(batches(len(examples), batch_size, seed)):
+            yield normalise(images, self.data, device=self._device)
 
 
 def _unlabelled(images: Images) -> Split:

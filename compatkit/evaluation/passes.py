@@ -95,8 +95,10 @@ def run(
         )
 
     def sweep(before: int, count: bool) -> None:
-        for number, positions in enumerate(parts, start=before + 1):
-            images = normalise(examples.images[positions], data, device=conditions.device)
+        for number, (positions, given) in enumerate(
+            zip(parts, examples.each(parts), strict=True), start=before + 1
+        ):
+            images = normalise(given, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
                 # A head may begin with an operation in place; the next one needs the features as they were.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
+from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
 from compatkit.data.unlabelled import files_of, pixels_of, read_image
 from compatkit.errors import DataError
@@ -39,19 +41,41 @@ class Prepared:
     """Images in the size and channels that a component takes, not yet normalised.
 
     Attributes:
-        images: uint8 ``(n, channels, height, width)``, contiguous.
+        held: uint8 ``(n, channels, height, width)``, contiguous; or images that are read when they are asked for.
         labels: Class indices of the split, int64 ``(n,)``.
     """
 
-    images: Tensor
+    held: Tensor | LazyImages
     labels: Tensor
 
     def __len__(self) -> int:
         return int(self.labels.shape[0])
 
-    def to(self, device: str | torch.device) -> Prepared:
-        """Return the same on ``device``."""
-        return Prepared(self.images.to(device), self.labels.to(device))
+    @property
+    def images(self) -> Tensor:
+        """All images, uint8 ``(n, channels, height, width)``."""
+        return self.batch(torch.arange(len(self))) if isinstance(self.held, LazyImages) else self.held
+
+    def batch(self, positions: Tensor) -> Tensor:
+        """Return images at ``positions``, uint8 ``(batch, channels, height, width)``."""
+        if isinstance(self.held, LazyImages):
+            return _planes(self.held.read(positions.tolist()))
+        return self.held[positions]
+
+    def each(self, parts: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Yield the batches at ``parts``; of images in files, the next one is read while a batch is used."""
+        if not isinstance(self.held, LazyImages):
+            yield from map(self.batch, parts)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="next-batch") as reading:
+            coming: Future[Tensor] | None = None
+            for part in parts:
+                following = reading.submit(self.batch, part)
+                if coming is not None:
+                    yield coming.result()
+                coming = following
+            if coming is not None:
+                yield coming.result()
 
 
 def fitting(split: Split, data: Data) -> Split:
@@ -72,8 +96,12 @@ def fitting(split: Split, data: Data) -> Split:
 def prepare(split: Split, data: Data) -> Prepared:
     """Return a split as tensors, in the channels and size that ``data`` asks for; see ``fitting``."""
     brought = fitting(split, data)
-    images = torch.from_numpy(brought.images).permute(0, 3, 1, 2).contiguous()
-    return Prepared(images, torch.from_numpy(brought.labels).to(torch.int64))
+    held = brought.images if isinstance(brought.images, LazyImages) else _planes(brought.images)
+    return Prepared(held, torch.from_numpy(brought.labels).to(torch.int64))
+
+
+def _planes(images: Images) -> Tensor:
+    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
 
 def normalise(
@@ -158,7 +186,10 @@ def arrays_of(given: Given) -> list[Images]:
 
 def _arrays(given: Any) -> Iterator[Images]:
     if isinstance(given, Split):
-        yield given.images
+        if isinstance(given.images, LazyImages):
+            yield from (given.images.pixels(one)[None] for one in range(len(given)))
+        else:
+            yield given.images
     elif isinstance(given, str | os.PathLike):
         place = Path(given).expanduser()
         for file in files_of(place) if place.is_dir() else [place]:

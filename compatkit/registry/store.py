@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts import cache
 from compatkit.contracts.codec import MAX_BYTES, is_digest
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
 from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
-from compatkit.registry import cache, resolving
+from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
 from compatkit.registry.layout import Layout, initialise, inspect, locate

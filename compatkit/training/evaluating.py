@@ -101,11 +101,10 @@ class Evaluator:
         with ExitStack() as stack:
             for module in (state.extractor, state.head):
                 stack.enter_context(evaluation_mode(module))
-            for start in range(
-                self.world.rank * self.batch_size, len(examples), self.world.size * self.batch_size
-            ):  # each of several processes takes its batches
-                images = examples.images[start : start + self.batch_size]
-                labels = examples.labels[start : start + self.batch_size].to(device)
+            # each of several processes takes its batches
+            parts = torch.arange(len(examples)).split(self.batch_size)[self.world.rank :: self.world.size]
+            for positions, images in zip(parts, examples.each(parts), strict=True):
+                labels = examples.labels[positions].to(device)
                 pixels = normalise(images, state.data, device=device)
                 if precision.channels_last:
                     pixels = pixels.contiguous(memory_format=torch.channels_last)

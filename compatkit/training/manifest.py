@@ -15,7 +15,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
 from compatkit.training.set_up import SetUp
 from compatkit.training.state import EXTRACTOR, TaskState
-from compatkit.training.task import Task
+from compatkit.training.task import Augment, Task
 
 
 def describe(loop: Loop) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _task(state: TaskState) -> dict[str, Any]:
         "split": task.split,
         "kwargs": dict(state.extractor_blueprint.kwargs),
         "size": list(state.data.size),
-        "augment": list(task.augment),
+        "augment": _augment(task.augment),
         "data": {
             "name": task.data.train.name,
             "digest": task.data.train.digest,
@@ -97,6 +97,16 @@ def _frozen(setup: SetUp) -> dict[str, Any]:
             "statistics": "stored",
         }
     return found
+
+
+def _augment(augment: Augment) -> Any:
+    """Return JSON values; of a transform its own description, or its name where that has an address."""
+    if isinstance(augment, Mapping):
+        return dict(augment)
+    if callable(augment):
+        said = repr(augment)
+        return type(augment).__qualname__ if " at 0x" in said else said
+    return list(augment)
 
 
 def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:

@@ -212,15 +212,21 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
         "L" if channels == 1 else "RGB",
         (),
         (),
-        interpolation="bilinear",
         labels=tuple(label(name) for name in task.data.train.classes),
     )
+    if (
+        task.data.train.size is None
+    ):  # photos of any proportions: resized and cut as the network's configuration says
+        given = planned.input
+        data = attrs.evolve(
+            data, interpolation=given.interpolation, crop_pct=given.crop_pct, crop_mode="center"
+        )
     if task.normalisation is not None:
         mean, std = _stated(task, channels)
     elif task.weights == "pretrained":
         mean, std = planned.input.mean, planned.input.std
     else:
-        mean, std = task.data.train.converted(data.channels).resized(size).statistics()
+        mean, std = fitting(task.data.train, data).statistics()
     return planned, attrs.evolve(data, mean=mean, std=std)
 
 

@@ -54,6 +54,9 @@ class Settings:
     deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
     images: Place = attrs.field(default="auto", validator=one_of(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1), metadata=_HIDDEN)
+    workers: int | None = attrs.field(
+        default=None, validator=number(least=0, whole=True, optional=True), metadata=_BESIDE
+    )
     passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True), metadata=_BESIDE)
@@ -89,7 +92,7 @@ class Settings:
     @property
     def placing(self) -> Placing:
         """Where training images are kept."""
-        return Placing(self.images, self.memory_share)
+        return Placing(self.images, self.memory_share, self.workers)
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""

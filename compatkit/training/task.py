@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from os import PathLike
 from typing import Any
 
 import attrs
 from torch import Tensor
 
+from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
-from compatkit.errors import UsageError
+from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
 from compatkit.registry.names import check_segment
 from compatkit.training.limits import number
@@ -59,26 +60,40 @@ class Rest:
 
 
 AUGMENTATIONS = ("crop", "flip")
+"""Augmentations that move pixels, which may be combined."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
 """Kinds of components that a task may start from, by side."""
 
 
+Augment = tuple[str, ...] | Mapping[str, Any] | Callable[[Any], Any]
+
+
 def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
 
 
-def _listed(value: str | Iterable[str]) -> tuple[str, ...]:
+def _augment(value: object) -> Augment:
     if isinstance(value, str):
-        return tuple(filter(None, map(str.strip, value.split(","))))
-    return tuple(value)
-
-
-def _augmentations(instance: object, attribute: object, value: tuple[str, ...]) -> None:
-    for name in value:
-        if name not in AUGMENTATIONS:
-            raise UsageError(f"Task.augment knows {', '.join(AUGMENTATIONS)}; got {name!r}.")
+        value = tuple(filter(None, map(str.strip, value.split(","))))
+    if isinstance(value, Mapping):
+        check_arguments(value)
+        return dict(value)
+    if callable(value):
+        return value
+    names = tuple(value) if isinstance(value, Iterable) else (value,)
+    presets = (*MOVING, *PRESETS)
+    known = (*AUGMENTATIONS, *presets)
+    for name in names:
+        if name not in known or (name in presets and len(names) > 1):
+            hint = suggest(name, known) if name not in known else " A preset stands alone."
+            raise UsageError(
+                f"Task.augment takes {' and '.join(AUGMENTATIONS)}, or one of {', '.join(presets)}; arguments of "
+                f"timm's create_transform as a table; or a transform of Pillow images. Got {value!r:.100}.{hint}",
+                subject=name,
+            )
+    return MOVING.get(str(names[0]), tuple(map(str, names))) if names else ()
 
 
 def _loader(instance: Task, attribute: object, value: object) -> None:
@@ -92,7 +107,7 @@ def _loader(instance: Task, attribute: object, value: object) -> None:
     if instance.augment:
         raise UsageError(
             f"Task {instance.name!r} has a loader, whose images are not augmented here. Leave out "
-            f"augment={list(instance.augment)}, and let the loader's data set crop and flip."
+            f"augment={instance.augment!r}, and let the loader's data set crop and flip."
         )
 
 
@@ -144,7 +159,10 @@ class Task:
         weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors
             file, or a state dict. The class layer is drawn again.
         keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
-        augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``.
+        augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
+            preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and colour jitter),
+            ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
+            ``create_transform`` as a table, or a transform of torchvision that takes a Pillow image.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
             Class names, channels, size and normalisation are still those of ``data``.
@@ -187,12 +205,11 @@ class Task:
         metadata={WRITTEN: int | tuple[int, int]},
     )
     weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)
-    augment: tuple[str, ...] = attrs.field(
+    augment: Augment = attrs.field(
         default=(),
-        converter=_listed,
-        validator=_augmentations,
+        converter=_augment,
         kw_only=True,
-        metadata={WRITTEN: str | tuple[str, ...]},
+        metadata={WRITTEN: str | tuple[str, ...] | Mapping[str, Any]},
     )
     loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
     normalisation: Mapping[str, Any] | None = attrs.field(
@@ -240,6 +257,11 @@ class Task:
             )
         bare = (self.data.train.unlabelled(), self.data.test.unlabelled())
         object.__setattr__(self, "data", DataSet(self.data.name, *bare))
+
+    @property
+    def moves_pixels(self) -> bool:
+        """Whether augmentation only moves pixels, so that it can be part of a gather on the device."""
+        return isinstance(self.augment, tuple) and set(self.augment) <= set(AUGMENTATIONS)
 
     def _check_architecture(self) -> None:
         """Check that width, head and frozen parts go together."""

@@ -48,6 +48,8 @@ class Trainer(Settings):
         images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
             next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        workers: Processes that decode and augment the images of a task, where these are files or are augmented one by
+            one; None takes one a processor, eight at most. Batches do not depend on it.
         passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
             view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).

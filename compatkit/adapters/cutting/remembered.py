@@ -29,9 +29,9 @@ from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.ownership import Part, state_of
 from compatkit.adapters.cutting.parts import TracedSide, compiled, require_shape
 from compatkit.adapters.cutting.planning import image_of
+from compatkit.contracts.cache import above
 from compatkit.contracts.contract import Blueprint
 from compatkit.registry import disk as durable
-from compatkit.registry.cache import above
 
 FORMAT = 1
 """Counts up whenever the same cut is stored in another way, or made otherwise."""

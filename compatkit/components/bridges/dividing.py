@@ -101,9 +101,10 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
     if on == "dst":
         return plain.take(order[:images])
     half = min(len(fit) // 2, len(order))
-    size, channels = fit.size, fit.channels
-    theirs = plain.take(order[:half]).converted(channels).resized(size)
-    both = np.concatenate([fit.images[:half], theirs.images])
+    theirs = plain.take(order[:half]).converted(fit.channels)
+    if fit.size is not None:
+        theirs = theirs.resized(fit.size)
+    both = np.concatenate([fit.read(range(half)), theirs.read(range(half))])
     return attrs.evolve(
         fit, images=both, labels=np.zeros(len(both), dtype=np.int64), name=f"{fit.name}+{plain.name}"
     )

@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import attrs
 
+from compatkit.contracts import cache
 from compatkit.contracts.codec import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
-from compatkit.registry import Progress, cache, resolving
+from compatkit.registry import Progress, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects
 from compatkit.registry.evidence import StoredResult

@@ -154,7 +154,7 @@ class Streamed:
             own = getattr(holder, "generator", None)
             if isinstance(own, torch.Generator):
                 own.manual_seed(seed)
-        with _seeded(seed):
+        with seeded(seed):
             self._iterator = iter(self._loader)
         self._upcoming = self._fetch()
 
@@ -162,7 +162,7 @@ class Streamed:
         """Return the next batch of the pass, None behind its last whole one."""
         if self._iterator is None:
             return None
-        with _seeded(seed_of(self._seed, "loader", self._task, self._passed, self._taken)):
+        with seeded(seed_of(self._seed, "loader", self._task, self._passed, self._taken)):
             given = next(self._iterator, None)
         if given is None:
             self._iterator = None
@@ -229,8 +229,8 @@ class Streamed:
 
 
 @contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Seed the global generators that loaders and data sets use, and restore their states."""
+def seeded(seed: int) -> Iterator[None]:
+    """Seed the global generators that loaders, data sets and transforms use, and restore their states."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         torch.default_generator.manual_seed(seed)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+import os
+from typing import Literal, Protocol, cast
 
 import attrs
 import torch
 
+from compatkit.adapters.augmentation import image_augmentation
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.hooks import Batch
+from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
@@ -68,10 +71,12 @@ class Placing:
     Attributes:
         where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
         share: Of the device's free memory that the images of one task may take under ``"auto"``.
+        workers: Processes that decode and augment images one by one; None takes one a processor, eight at most.
     """
 
     where: Place = "auto"
     share: float = 0.5
+    workers: int | None = None
 
     def source(
         self,
@@ -93,12 +98,10 @@ class Placing:
         except Exception as error:
             if not ran_out(error):
                 raise
-            needed = (
-                Resident.needs(state.examples, Augmentation(state.task.augment, seed, state.name)) / 2**20
-            )
+            count, (height, width) = len(state.examples), state.data.size
             raise EnvironmentFailure(
                 f"The memory of {precision.device} does not hold the training images of task {state.name!r} "
-                f"({len(state.examples):,} of {state.examples.size[0]}x{state.examples.size[1]} pixels, {needed:,.0f} "
+                f"({count:,} of {height}x{width} pixels, {count * height * width * len(state.data.mean) / 2**20:,.0f} "
                 f"MiB as bytes): {error}. Use Trainer(images='prefetched'), which keeps them in host memory, a subset "
                 "of the data set, or a Task.loader.",
                 subject=state.name,
@@ -116,14 +119,23 @@ class Placing:
                 )
             return Streamed(task.loader, state.data, task.name, seed, batch_size, precision, share)
         order = Sampler(len(state.examples), batch_size, seed, task.name, share)
-        drawn = Augmentation(task.augment, seed, task.name)
-        given = state.examples, state.data, order, drawn, precision
+        if task.data.train.lazy or not task.moves_pixels:
+            if self.where != "auto":
+                raise UsageError(
+                    f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
+                    "Leave the trainer's images='auto'."
+                )
+            workers = min(8, os.cpu_count() or 1) if self.workers is None else self.workers
+            drawn = image_augmentation(task.augment, state.data.size, state.data.interpolation)
+            return Decoded(task.data.train, state.data, order, drawn, precision, workers)
+        moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
+        given = state.examples, state.data, order, moved, precision
         if self.where != "auto":
             return Resident(*given) if self.where == "resident" else Prefetched(*given)
         if device.type != "cuda":
             return Resident(*given)  # the device's memory is the host's
         free, _ = torch.cuda.mem_get_info(device)
-        needed = Resident.needs(state.examples, drawn)
+        needed = Resident.needs(state.examples, moved)
         if needed <= self.share * free:
             return Resident(*given)
         return Prefetched(

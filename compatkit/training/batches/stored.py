@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import numpy as np
@@ -16,6 +16,9 @@ from compatkit.evaluation.preprocessing import affine
 from compatkit.hooks import Batch
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler, StoreGrid, gather, tables
 from compatkit.training.precision import Precision
+
+if TYPE_CHECKING:
+    from compatkit.data.transforms import Images
 
 PIECE = 64 * 2**20
 """Bytes of images that are sent to the device at once."""
@@ -72,9 +75,10 @@ class Stored:
         self.per_epoch = order.per_epoch
         self._order, self._augmentation = order, augmentation
         self._device = torch.device(precision.device)
-        self._grid = StoreGrid(*examples.size, augmentation.border)
+        images = cast("Images", examples.images)  # those of files come from another source
+        self._grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
         self._views, self._epoch = Views(self._grid, data, precision), -1
-        self._images = torch.from_numpy(np.ascontiguousarray(examples.images))
+        self._images = torch.from_numpy(np.ascontiguousarray(images))
         self._labels = torch.from_numpy(np.ascontiguousarray(examples.labels))
 
     def arrange(self, further: Further | None) -> None:
@@ -116,8 +120,9 @@ class Resident(Stored):
     @staticmethod
     def needs(examples: Split, augmentation: Augmentation) -> int:
         """Return how many bytes of the device the images and labels take."""
-        grid = StoreGrid(*examples.size, augmentation.border)
-        return grid.pixels(len(examples)) * examples.images.shape[3] + 8 * len(examples)
+        images = cast("Images", examples.images)
+        grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
+        return grid.pixels(len(examples)) * images.shape[3] + 8 * len(examples)
 
     def batch(self, step: int) -> Batch:
         """See ``BatchSource``; nothing here waits for the device."""
@@ -205,7 +210,7 @@ class Prefetched(Stored):
         reason: str = "as asked",
     ) -> None:
         super().__init__(examples, data, order, augmentation, precision)
-        self._reason, grid, channels = reason, self._grid, examples.images.shape[3]
+        self._reason, grid, channels = reason, self._grid, self._images.shape[3]
         self._store = torch.zeros(grid.pixels(order.wanted), channels, dtype=torch.uint8, device=self._device)
         self._starts = torch.arange(order.wanted, device=self._device) * grid.area
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None

@@ -1,0 +1,172 @@
+"""Augmentation of single images in training: presets, timm's ``create_transform``, or any transform of torchvision.
+
+A transform takes a Pillow image and returns one of the wanted size; what is random in it draws from the global
+generators of Python, numpy and torch, which are seeded for each image.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from PIL.Image import Image
+from torch import Tensor
+
+from compatkit.errors import DataError, UsageError, suggest, type_of
+
+MOVING: Mapping[str, tuple[str, ...]] = {"none": (), "cifar": ("crop", "flip")}
+"""Presets that move pixels only."""
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "imagenet": {},
+    "imagenet-strong": {"auto_augment": "rand-m9-mstd0.5-mmax9-inc1", "re_prob": 0.25, "re_mode": "pixel"},
+}
+"""Presets of timm's ``create_transform``: its arguments. ``mmax9``, as Pillow refuses to posterise to the 0 bits of
+magnitude 10."""
+OURS = (
+    "input_size",
+    "is_training",
+    "use_prefetcher",
+    "normalize",
+    "mean",
+    "std",
+    "separate",
+    "naflex",
+    "tf_preprocessing",
+)
+"""Arguments of ``create_transform`` that follow from the task."""
+ERASING = ("re_prob", "re_mode", "re_count", "re_num_splits")
+PADDING = 4
+"""Pixels of the border that ``cifar`` crops from."""
+Transform = Callable[[Any], Any]
+
+
+@attrs.frozen(eq=False)
+class ImageAugmentation:
+    """What is done to each training image.
+
+    Attributes:
+        random: Takes a Pillow image of any size, or of the final one if ``fitted``.
+        fitted: Whether images are first resized and cut as for evaluation.
+        erasing: Erases rectangles of normalised images ``(n, channels, height, width)``; None does not.
+        said: Description.
+    """
+
+    random: Transform | None
+    fitted: bool
+    erasing: Transform | None
+    said: str
+
+    def __call__(self, image: Image, size: tuple[int, int], name: str) -> Tensor:
+        """Return an image as uint8 ``(channels, height, width)``.
+
+        Raises:
+            DataError: A transform returns something else than an image of ``size``.
+        """
+        try:
+            made = image if self.random is None else self.random(image)
+        except Exception as error:  # of somebody's transform
+            raise DataError(
+                f"The augmentation {self.said} failed on {name}: {type(error).__name__}: {error}.",
+                subject=name,
+            ) from error
+        pixels = _pixels(made)
+        if pixels is None or tuple(pixels.shape[1:]) != size:
+            came = type_of(made) if pixels is None else f"{pixels.shape[1]} x {pixels.shape[2]} pixels"
+            raise DataError(
+                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image or a uint8 tensor of "
+                f"{size[0]} x {size[1]} pixels. End it with a crop or resize to that size, and leave scaling and "
+                "normalising to the trainer.",
+                subject=name,
+            )
+        return pixels
+
+
+def image_augmentation(
+    asked: tuple[str, ...] | Mapping[str, Any] | Transform, size: tuple[int, int], interpolation: str
+) -> ImageAugmentation:
+    """Return what a task's ``augment`` stands for.
+
+    Args:
+        asked: Names (``"crop"``, ``"flip"``, or a preset), arguments of ``create_transform``, or a transform.
+        size: Height and width of the results.
+        interpolation: Of resized crops, by timm's name.
+
+    Raises:
+        UsageError: An argument is not one of ``create_transform``, or follows from the task.
+    """
+    if callable(asked):
+        return ImageAugmentation(asked, False, None, f"{type(asked).__name__} of the task")
+    if isinstance(asked, Mapping):
+        return _of_timm(asked, size, interpolation, "by timm's create_transform")
+    if asked and asked[0] in PRESETS:
+        return _of_timm(PRESETS[asked[0]], size, interpolation, asked[0])
+    from torchvision.transforms import v2
+
+    steps: list[Transform] = []
+    if "crop" in asked:
+        steps.append(v2.RandomCrop(size, padding=PADDING))
+    if "flip" in asked:
+        steps.append(v2.RandomHorizontalFlip())
+    return ImageAugmentation(v2.Compose(steps) if steps else None, True, None, ", ".join(asked) or "none")
+
+
+def check_arguments(asked: Mapping[str, Any]) -> None:
+    """Check the names of arguments of timm's ``create_transform``.
+
+    Raises:
+        UsageError: One is unknown, or follows from the task.
+    """
+    from timm.data.transforms_factory import create_transform
+
+    known = [one for one in inspect.signature(create_transform).parameters if one not in OURS]
+    for name in asked:
+        if name not in known:
+            why = "follows from the task" if name in OURS else "is no argument of timm's create_transform"
+            hint = suggest(name, known)
+            raise UsageError(
+                f"Task.augment: {name!r} {why}.{hint} Known are {', '.join(known)}.", subject=name
+            )
+
+
+def _of_timm(
+    asked: Mapping[str, Any], size: tuple[int, int], interpolation: str, said: str
+) -> ImageAugmentation:
+    from timm.data.random_erasing import RandomErasing
+    from timm.data.transforms_factory import create_transform
+
+    check_arguments(asked)
+    erasing = {name: value for name, value in asked.items() if name in ERASING}
+    rest = {name: value for name, value in asked.items() if name not in ERASING}
+    try:
+        made: Any = create_transform(
+            size, is_training=True, use_prefetcher=True, **{"interpolation": interpolation, **rest}
+        )
+    except (AssertionError, TypeError, ValueError, KeyError) as error:
+        raise UsageError(
+            f"timm.data.create_transform refuses {dict(rest)}: {error}.", subject=rest
+        ) from error
+    erase = None
+    if probability := erasing.get("re_prob", 0.0):
+        erase = RandomErasing(
+            probability,
+            mode=erasing.get("re_mode", "const"),
+            max_count=erasing.get("re_count", 1),
+            device="cpu",
+        )
+    return ImageAugmentation(made, False, erase, said)
+
+
+def _pixels(made: Any) -> Tensor | None:
+    """Return an image as uint8 ``(channels, height, width)``; None if it is none."""
+    if isinstance(made, Image):
+        made = np.asarray(made)
+        made = made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
+    if isinstance(made, np.ndarray):
+        made = torch.from_numpy(np.ascontiguousarray(made))
+    if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
+        return None
+    return made.as_subclass(Tensor).contiguous()

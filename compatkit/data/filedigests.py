@@ -1,0 +1,111 @@
+"""Digests of image files, each read once: size, time of change and digest are remembered in the user's cache folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.contracts.cache import above
+from compatkit.data.lazy import Progress
+from compatkit.errors import DataError, EnvironmentFailure
+
+KNOWN = np.dtype([("path", "<u8"), ("size", "<i8"), ("changed", "<i8"), ("digest", "V16")])
+"""Of a file: 64 bits of a digest of its path, size and time of change (ns) when it was read, digest of its bytes."""
+THREADS = 8
+BLOCK = 2**20
+"""Bytes that are hashed at a time."""
+
+
+def file_digests(root: Path, paths: list[Path], progress: Progress | None = None) -> list[bytes]:
+    """Return a digest of the bytes of each file, 16 bytes long; files that changed since are read again.
+
+    Args:
+        root: Folder of the files; names the file in which digests are remembered.
+        paths: The files.
+        progress: Called with files done, all files, and what is done.
+
+    Raises:
+        DataError: A file is gone.
+        EnvironmentFailure: A file cannot be read.
+    """
+    place = above() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.npy"
+    known = _known(place)
+    rows = np.zeros(len(paths), dtype=KNOWN)
+    for number, path in enumerate(paths):
+        state = _state(path)
+        rows[number] = (_key(path), state.st_size, state.st_mtime_ns, bytes(16))
+    at = np.searchsorted(known["path"], rows["path"])
+    before = known[np.minimum(at, len(known) - 1)] if len(known) else np.zeros(len(rows), dtype=KNOWN)
+    same = np.logical_and.reduce([before[one] == rows[one] for one in ("path", "size", "changed")])
+    rows["digest"][same] = before["digest"][same]
+    stale = np.flatnonzero(~same).tolist()
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
+        found = threads.map(lambda number: _digest(paths[number]), stale)
+        for done, (number, digest) in enumerate(zip(stale, found, strict=True)):
+            rows["digest"][number] = np.void(digest)
+            if progress is not None:
+                progress(done + 1, len(stale), "reading images")
+    if stale:
+        kept = known[~np.isin(known["path"], rows["path"])]
+        _remember(place, np.sort(np.concatenate([kept, rows]), order="path"))
+    return [one.tobytes() for one in rows["digest"]]
+
+
+def _key(path: Path) -> int:
+    return int.from_bytes(hashlib.blake2b(os.fsencode(path), digest_size=8).digest(), "little")
+
+
+def _state(path: Path) -> os.stat_result:
+    try:
+        return os.stat(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is gone; list the folder again.", subject=path) from error
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path} cannot be read: {error.strerror}. Check its rights.", subject=path
+        ) from error
+
+
+def _digest(path: Path) -> bytes:
+    hashed = hashlib.blake2b(digest_size=16)
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(BLOCK):
+                hashed.update(piece)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} is gone; list the folder again.", subject=path) from error
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"{path} cannot be read: {error.strerror}. Check its rights.", subject=path
+        ) from error
+    return hashed.digest()
+
+
+def _known(place: Path) -> NDArray[np.void]:
+    """Return what is remembered; nothing where the file is missing or damaged."""
+    with contextlib.suppress(OSError, ValueError, EOFError):
+        found = np.load(place, allow_pickle=False)
+        if found.dtype == KNOWN and found.ndim == 1:
+            return found
+    return np.zeros(0, dtype=KNOWN)
+
+
+def _remember(place: Path, rows: NDArray[np.void]) -> None:
+    """Write what is remembered, whole or not at all; where that fails, files are read again."""
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.save(file, rows, allow_pickle=False)
+            os.replace(draft, place)
+        except BaseException:
+            os.unlink(draft)
+            raise

@@ -1,0 +1,224 @@
+"""Images that stay where they are and are read when they are asked for: files of a folder, members of an archive.
+
+One rule brings every file to 8-bit grey or RGB: the EXIF orientation is applied; 16-bit values are divided by 257 and
+floating-point ones taken as 0 to 1; everything else goes through Pillow's ``convert``, which drops transparency and
+takes CMYK and palettes to their colours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.transforms import CropMode, Images, Shift, Size, scaled_size, shifted
+from compatkit.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Channels = Literal["L", "RGB"]
+FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+THREADS = 8
+"""At most so many files are decoded at once; Pillow works without Python's lock."""
+LARGEST_PIXELS = 2**27
+"""Pixels of the largest image that is decoded: 134 megapixels. A small file may claim many more."""
+Progress = Callable[[int, int, str], None]
+
+
+class Reader(Protocol):
+    """Where encoded images are."""
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        ...
+
+    def read(self, position: int) -> bytes:
+        """Return the bytes of an encoded image.
+
+        Raises:
+            DataError: They are not there any more.
+            EnvironmentFailure: The system does not let them be read.
+        """
+        ...
+
+    def name(self, position: int) -> str:
+        """Return what an image is called in messages."""
+        ...
+
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+        """Return a digest of each image's bytes, 16 bytes long."""
+        ...
+
+
+@attrs.frozen
+class Resize:
+    """A resize as ``Split.resized`` does it."""
+
+    size: Size
+    interpolation: str
+    crop_pct: float
+    crop_mode: CropMode
+
+
+@attrs.frozen(eq=False)
+class LazyImages:
+    """Images of a reader, and what is done to each when it is read.
+
+    Attributes:
+        reader: Where they are.
+        positions: Which, int64 ``(n,)``.
+        channels: What they are converted to.
+        steps: What is done then, in order.
+    """
+
+    reader: Reader
+    positions: NDArray[np.int64]
+    channels: Channels = "RGB"
+    steps: tuple[Resize | Shift, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def size(self) -> Size | None:
+        """Height and width; None where images have sizes of their own."""
+        return next((one.size for one in reversed(self.steps) if isinstance(one, Resize)), None)
+
+    def take(self, positions: NDArray[np.int64]) -> LazyImages:
+        """Return some of them."""
+        return attrs.evolve(self, positions=self.positions[positions])
+
+    def then(self, step: Resize | Shift) -> LazyImages:
+        """Return them with one more step."""
+        return attrs.evolve(self, steps=(*self.steps, step))
+
+    def image(self, position: int) -> Image:
+        """Return an image as a Pillow image.
+
+        Raises:
+            DataError: It is gone, damaged or too large.
+            EnvironmentFailure: It cannot be read.
+        """
+        place = int(self.positions[position])
+        name = self.reader.name(place)
+        image = decoded(self.reader.read(place), name, self.channels)
+        for step in self.steps:
+            if isinstance(step, Resize):
+                image = resized_image(image, step)
+            else:
+                image = as_image(shifted(pixels_of(image)[None], step)[0])
+        return image
+
+    def pixels(self, position: int) -> Images:
+        """Return an image as uint8 ``(height, width, channels)``; raises as ``image`` does."""
+        return pixels_of(self.image(position))
+
+    def read(self, positions: Iterable[int]) -> Images:
+        """Return images of one size, uint8 ``(n, height, width, channels)``, decoded by several threads."""
+        if self.size is None:
+            raise DataError(
+                "These images have sizes of their own and cannot be one array. Give them a size: "
+                "split.resized((224, 224), crop_mode='center')."
+            )
+        return np.stack(list(_threads().map(self.pixels, map(int, positions))))
+
+    def digests(self, progress: Progress | None = None) -> list[bytes]:
+        """Return a digest of each image: of its bytes, and of what is done to it."""
+        found = self.reader.digests(self.positions, progress)
+        if not self.steps and self.channels == "RGB":
+            return found
+        how = repr((self.channels, self.steps)).encode()
+        return [hashlib.blake2b(one + how, digest_size=16).digest() for one in found]
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), thread_name_prefix="images")
+
+
+def decoded(data: bytes, name: str, channels: Channels) -> Image:
+    """Return a Pillow image of mode ``channels`` by the rule of this module.
+
+    Args:
+        data: An encoded image.
+        name: For messages.
+        channels: ``"L"`` or ``"RGB"``.
+
+    Raises:
+        DataError: It is damaged, or too large.
+    """
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > LARGEST_PIXELS:
+                raise DataError(
+                    f"{name} claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded. "
+                    "Scale it down, or remove it.",
+                    subject=name,
+                )
+            turned = ImageOps.exif_transpose(image)
+            return eight_bit(turned).convert(channels)
+    except DataError:
+        raise
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        ValueError,
+        SyntaxError,
+        EOFError,
+    ) as error:
+        reason = (
+            str(error).replace("<_io.BytesIO object at 0x", "").partition(" object at ")[0]
+            or type(error).__name__
+        )
+        raise DataError(f"{name} is no readable image: {reason}", subject=name) from error
+
+
+def eight_bit(image: Image) -> Image:
+    """Return an image with 8 bits a value: 16-bit values by 257, floating-point ones as 0 to 1."""
+    from PIL import Image
+
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64) // 257
+        return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
+    if image.mode == "F":
+        values = np.rint(np.asarray(image, dtype=np.float64) * 255)
+        return Image.fromarray(np.clip(np.nan_to_num(values), 0, 255).astype(np.uint8))
+    return image
+
+
+def resized_image(image: Image, step: Resize) -> Image:
+    """Return a Pillow image resized and cut as timm's transform for evaluation does it, by Pillow itself."""
+    from PIL import Image
+
+    height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
+    if (height, width) != (image.height, image.width):
+        image = image.resize((width, height), Image.Resampling[step.interpolation.upper()])
+    if (height, width) == step.size:
+        return image
+    top, left = (round((have - want) / 2) for have, want in zip((height, width), step.size, strict=True))
+    return image.crop((left, top, left + step.size[1], top + step.size[0]))  # black beyond the border
+
+
+def pixels_of(image: Image) -> Images:
+    """Return a grey or RGB image as uint8 ``(height, width, channels)``."""
+    pixels = np.asarray(image)
+    return cast("Images", pixels[..., None] if pixels.ndim == 2 else pixels)
+
+
+def as_image(pixels: Images) -> Image:
+    """Return uint8 ``(height, width, channels)`` as a Pillow image."""
+    from PIL import Image
+
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)

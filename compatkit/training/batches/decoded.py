@@ -1,0 +1,172 @@
+"""Batches of images that are decoded and augmented in worker processes, and normalised on the device.
+
+What is random of an image depends on (seed, task, epoch, image) alone. So the batches are the same with any number of
+workers, and a run goes on at any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from compatkit.adapters.augmentation import ImageAugmentation
+from compatkit.contracts.contract import Data
+from compatkit.data.split import Split
+from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.evaluation.preprocessing import fitting, normalise
+from compatkit.hooks import Batch
+from compatkit.training.batches.loaders import seeded
+from compatkit.training.batches.sampler import Further, Sampler
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import seed_of
+
+AHEAD = 4
+"""Batches that each worker prepares before they are asked for."""
+Place = tuple[int, int]
+"""Epoch and position of an image."""
+
+
+class _Augmented(Dataset[Any]):
+    """Images by epoch and position; what goes wrong with one is returned, since an error would lose its type."""
+
+    def __init__(
+        self, examples: Split, augmentation: ImageAugmentation, size: tuple[int, int], seed: int, task: str
+    ) -> None:
+        self._examples, self._augmentation, self._size = examples, augmentation, size
+        self._seed, self._task = seed, task
+
+    def __getitem__(self, place: Place) -> Tensor | CompatkitError:
+        epoch, position = place
+        try:
+            image = self._examples.image(position)
+            with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
+                return self._augmentation(image, self._size, f"image {position} of {self._examples.name}")
+        except CompatkitError as error:
+            return error
+
+
+class _Steps:
+    """The images of each batch from a step on, without an end."""
+
+    def __init__(self, order: Sampler, step: int) -> None:
+        self._order, self._step = order, step
+
+    def __iter__(self) -> Iterator[list[Place]]:
+        step = self._step
+        while True:
+            epoch = step // self._order.per_epoch
+            yield [(epoch, position) for position in self._order.at(step).tolist()]
+            step += 1
+
+
+class Decoded:
+    """Images of files, or augmented one by one; see the module.
+
+    Attributes:
+        per_epoch: Batches an epoch.
+    """
+
+    def __init__(
+        self,
+        examples: Split,
+        data: Data,
+        order: Sampler,
+        augmentation: ImageAugmentation,
+        precision: Precision,
+        workers: int,
+    ) -> None:
+        """Prepare; the first batch starts the workers.
+
+        Args:
+            examples: Training images, of any sizes.
+            data: Size, channels and normalisation that the network takes.
+            order: Which images make a batch.
+            augmentation: What is done to each.
+            precision: Device and memory layout.
+            workers: Processes that decode; 0 decodes in this one.
+        """
+        self.per_epoch = order.per_epoch
+        self._order, self._data, self._augmentation = order, data, augmentation
+        self._precision, self._workers = precision, workers
+        converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
+        self._images = _Augmented(converted, augmentation, data.size, order.seed, order.task)
+        self._labels = torch.from_numpy(examples.labels)
+        self._step = 0
+        self._coming: Iterator[list[Tensor | CompatkitError]] | None = None
+
+    def arrange(self, further: Further | None) -> None:
+        """See ``BatchSource``: further views are made from the batch."""
+
+    def batch(self, step: int) -> Batch:
+        """See ``BatchSource``.
+
+        Raises:
+            DataError: An image is damaged or gone.
+            EnvironmentFailure: One cannot be read, or a worker died.
+        """
+        if step != self._step or self._coming is None:
+            self.close()
+            self._coming = self._begin(step)
+        found = self._next()
+        self._step = step + 1
+        for one in found:
+            if isinstance(one, CompatkitError):
+                raise one
+        device = torch.device(self._precision.device)
+        index = self._order.at(step)
+        stacked = torch.stack(found)  # type: ignore[arg-type]
+        if device.type == "cuda":
+            stacked, index = stacked.pin_memory(), index.pin_memory()
+        pixels = normalise(stacked.to(device, non_blocking=True), self._data)
+        if self._augmentation.erasing is not None:
+            with seeded(seed_of(self._order.seed, "erase", self._order.task, step)):
+                pixels = self._augmentation.erasing(pixels)
+        labels = self._labels[index].to(device, non_blocking=True)
+        pixels = pixels.contiguous(memory_format=self._precision.memory_format)
+        return Batch(pixels, labels, index.to(device, non_blocking=True))
+
+    def ends_epoch(self, step: int) -> bool:
+        """See ``BatchSource``."""
+        return self._order.ends_epoch(step)
+
+    def go_on_from(self, step: int) -> None:
+        """See ``BatchSource``; nothing to do."""
+
+    def describe(self) -> str:
+        """See ``BatchSource``."""
+        where = f"{self._workers} worker processes" if self._workers else "this process"
+        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}"
+
+    def close(self) -> None:
+        """See ``BatchSource``."""
+        self._coming = None
+
+    def _begin(self, step: int) -> Iterator[list[Tensor | CompatkitError]]:
+        loader = DataLoader(
+            self._images,
+            batch_sampler=_Steps(self._order, step),  # type: ignore[arg-type]
+            num_workers=self._workers,
+            collate_fn=list,
+            prefetch_factor=AHEAD if self._workers else None,
+            worker_init_fn=_one_thread,
+        )
+        return iter(loader)
+
+    def _next(self) -> list[Tensor | CompatkitError]:
+        try:
+            return next(self._coming)  # type: ignore[arg-type]
+        except RuntimeError as error:
+            self.close()
+            raise EnvironmentFailure(
+                f"A worker process of task {self._order.task!r} ended while it decoded images: {error}. Memory may "
+                "have run out: set Trainer(workers=) lower, or 0. A run with a checkpoint goes on from there.",
+                subject=self._order.task,
+            ) from error
+
+
+def _one_thread(worker: int) -> None:
+    torch.set_num_threads(1)
