@@ -429,7 +429,7 @@ def test_labels_that_come_twice_are_refused_before_anything_is_built(
     registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     twice = changed("data", labels=(Label("cat"), Label("dog"), Label("Cat")))
-    with pytest.raises(FormatError, match="'Cat' is there already, as number 0"):
+    with pytest.raises(FormatError, match="'Cat' duplicates number 0"):
         registry.publish(
             twice(manifest_of(registry, parts["head"])), "lies", state=parts["head"].module.state_dict()
         )
@@ -455,7 +455,7 @@ def test_figures_of_channels_must_be_there_and_be_figures(
     edge = registry.store.put_blob(channel_bytes([0.5] * 32, [1.0] * 31 + [float("nan")]))
     figures = FeatureStatistics(0.5, 1.0, 10, {"blob": edge.blob, "bytes": edge.bytes})
     bad = changed("statistical", features=(figures,))(manifest_of(registry, part))
-    with pytest.raises(FormatError, match="finite means and deviations"):
+    with pytest.raises(FormatError, match="finite means and finite, non-negative deviations"):
         registry.publish(bad, "lies", state=state)
     lost = attrs.evolve(figures, per_channel={"blob": "sha256:" + "0" * 64, "bytes": 256})
     with pytest.raises(IntegrityError, match="missing"):

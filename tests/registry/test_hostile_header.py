@@ -74,7 +74,7 @@ JSON = {
     "1,000,000 deep": (b'{"a":' + b"[" * 10**6 + b"]" * 10**6 + b"}", "deeper"),
     "NaN": (b'{"a":NaN}', "NaN"),
     "minus zero": (b'{"a":{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}}', "-0"),
-    "half a surrogate pair": (b'{"\\ud800":{}}', "surrogate"),
+    "a lone surrogate": (b'{"\\ud800":{}}', "surrogate"),
     "an integer of 5,000 digits": (b'{"a":' + b"9" * 5000 + b"}", "not valid JSON"),
 }
 

@@ -386,7 +386,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a class twice": (
         lambda value: value["contract"]["data"]["labels"].append({"name": "0", "same_as": []}),
         FormatError,
-        "is there already",
+        "duplicates number 0",
     ),
     "a class that drives a terminal": (
         at("contract", "data", "labels", 0, "name", to="\x1b[2J"),
