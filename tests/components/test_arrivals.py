@@ -113,7 +113,7 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
 
 def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, there: ck.Registry) -> None:
     succeed(there, nearly)
-    with pytest.raises(Incomplete, match="no result is kept"):
+    with pytest.raises(Incomplete, match="there is no result"):
         here.pull(str(there.store.root))
     with pytest.raises(Incomplete, match="not at hand") as refused:
         here.pull(str(there.store.root), measure=True)

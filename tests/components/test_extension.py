@@ -63,8 +63,8 @@ def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (["frog", "zero"], "'zero' cannot be added .*: output 0 tells it apart already, as '0'"),
-        (["car", "automobile"], "'automobile' cannot be added .*: output 3 tells it apart already, as 'car'"),
+        (["frog", "zero"], "'zero' cannot be added .*: output 0 has this class already, as '0'"),
+        (["car", "automobile"], "'automobile' cannot be added .*: output 3 has this class already, as 'car'"),
         ([], "expects the names of at least one new class"),
         ("frog", "expects the names of at least one new class"),
     ],

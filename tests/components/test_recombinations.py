@@ -207,7 +207,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
         registry.recombine("pairs/ab", RIGHT)
     with pytest.raises(UsageError, match="is of kind recombination, where extractor is expected"):
         registry.matrix("pairs/ab", RIGHT, [IMAGES])
-    with pytest.raises(UsageError, match="is of kind recombination, where an adapter is expected"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected an adapter"):
         recombined(registry, adapters="pairs/ab")
     with pytest.raises(UsageError, match="is a recombination"):
         registry.publish(registry.store.manifest("pairs/ab"), "pairs/x", state={})
@@ -311,7 +311,7 @@ LIES: dict[str, tuple[Lie, str]] = {
         lambda one: with_kwargs(one, functions=list(reversed(one.blueprint.kwargs["functions"]))),
         "is the function value:sha256",
     ),
-    "a policy that keeps no statistics": (other_policy, "nothing takes the tensors"),
+    "a policy that keeps no statistics": (other_policy, "unexpected tensors"),
     "no policy": (lambda one: with_kwargs(one, normalisation="best"), "expected a policy of batch"),
     "an adapter that is not there": (lambda one: with_kwargs(one, pinned=[0]), "expected the parents"),
     "unknown arguments": (lambda one: with_kwargs(one, model="x"), "unknown field"),

@@ -250,7 +250,7 @@ def test_a_lie_is_caught_at_publish_and_at_load(
     registry: ck.Registry, parts: Mapping[str, Draft], part: str, lie: Change, message: str
 ) -> None:
     manifest = lie(manifest_of(registry, parts[part]))
-    with pytest.raises(IntegrityError, match=rf"(?s)^lies is not what its contract states.*{message}"):
+    with pytest.raises(IntegrityError, match=rf"(?s)^lies does not match its contract.*{message}"):
         registry.publish(manifest, "lies", state=parts[part].module.state_dict())
     assert registry.names() == []
     registry.store.publish("lies", manifest)  # the bare store knows no network
@@ -370,7 +370,7 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, Draft]) 
         "is stated as pooled",
     ):
         assert one in text
-    assert text.endswith("or take the weights that it was derived from.") and len(caught.value.subject) == 3
+    assert text.endswith("or use the weights that it was derived from.") and len(caught.value.subject) == 3
 
 
 @pytest.mark.case("E2")

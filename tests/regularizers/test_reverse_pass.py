@@ -328,7 +328,7 @@ def test_weights_do_not_depend_on_what_is_reported(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("share", ["sample_images", "sample_layers"])
 def test_a_sample_is_not_balanced(share: str) -> None:
-    with pytest.raises(UsageError, match="no estimate of the whole"):
+    with pytest.raises(UsageError, match="would not estimate the whole"):
         reverse_pass(balance="gradient", **{share: 0.5})
 
 

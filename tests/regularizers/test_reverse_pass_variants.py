@@ -166,8 +166,8 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"variant": "full", "activation": True}, "activation is a setting of variant='local'"),
-        ({"variant": "first", "layers": ["conv1"]}, "layers are of no use with variant='first'"),
+        ({"variant": "full", "activation": True}, "activation applies only to variant='local'"),
+        ({"variant": "first", "layers": ["conv1"]}, "layers has no effect with variant='first'"),
         ({"bn_reverse": "running"}, "bn_reverse and output_activation have no effect with variant='local'"),
         ({"output_activation": "relu"}, "only the linear part of each layer"),
         ({"variant": "full", "sample_images": 0.5}, "requires variant='local' without activation"),

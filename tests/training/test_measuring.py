@@ -290,7 +290,7 @@ def test_a_layer_that_is_not_called_or_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(DataError, match="'idle' was not called in batch 1"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["idle"])
-    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch, and .* in batch 2"):
+    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch and .* in batch 2"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["used"], batch_size=5)
 
 

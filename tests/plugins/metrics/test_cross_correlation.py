@@ -141,7 +141,7 @@ def test_the_best_assignment_is_not_the_greedy_one() -> None:
     [
         ((4, 3, 2, 2), (4, 3, 1, 4), r"the positions must be equal"),
         ((4, 3, 2, 2), (4, 3), r"the positions must be equal"),
-        ((4, 3, 2, 2, 2), (4, 3, 2, 2, 2), r"maps, tokens or vectors are expected"),
+        ((4, 3, 2, 2, 2), (4, 3, 2, 2, 2), r"expected maps, tokens or vectors"),
     ],
 )
 def test_other_positions_are_refused(left: tuple[int, ...], right: tuple[int, ...], message: str) -> None:

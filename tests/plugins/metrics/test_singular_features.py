@@ -224,9 +224,9 @@ def batches() -> list[Observation]:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top": 0}, "top is a count of directions"),
+        ({"top": 0}, "top is a number of directions"),
         ({"tolerance": 1.0}, r"tolerance is a share in \[0, 1\)"),
-        ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 go together"),
+        ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 must be given together"),
         ({"lpips_trunk": "alexnet.pth", "lpips_sha256": "0"}, "give their image_range"),
         ({"image_range": (1, 0)}, "the lowest and the highest value of an image"),
         ({"image_range": 3}, r"image_range is two numbers, such as \(0, 1\), .*; got 3"),
@@ -259,7 +259,7 @@ def test_lpips_needs_its_package_and_the_very_file(tmp_path: Path, monkeypatch: 
     with pytest.raises(MissingDependency, match=r"pip install 'compatkit\[lpips\]'"):
         lpips(str(weights), "0" * 64)
     monkeypatch.setitem(sys.modules, "lpips", object())
-    with pytest.raises(IntegrityError, match="has the sha256"):
+    with pytest.raises(IntegrityError, match="expected sha256"):
         lpips(str(weights), "0" * 64)
     with pytest.raises(EnvironmentFailure, match=r"none\.pth"):
         lpips(str(tmp_path / "none.pth"), "0" * 64)
