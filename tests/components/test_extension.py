@@ -77,7 +77,7 @@ def test_a_class_is_there_once_under_whatever_name(
 
 
 def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> None:
-    with pytest.raises(UsageError, match=r"is of kind extractor\. Name a head"):
+    with pytest.raises(UsageError, match=r"is of kind extractor, which has no classes"):
         kept.extend("fleet/desk.extractor", ["frog"], "x/x.head")
     part = load(kept.store, kept.store.resolve("fleet/shared.dcc"))
     with pytest.raises(UsageError, match="have no names"):

@@ -446,7 +446,7 @@ def test_a_head_whose_extractor_was_withdrawn_can_still_be_fitted_to(
 def test_a_head_with_a_wrong_parent_is_not_fitted_to(mine: ck.Registry, images: Split) -> None:
     wrong = mine.store.manifest("zoo/patches.head").parents
     mine.store.publish("zoo/mixed.head", attrs.evolve(mine.store.manifest("zoo/wide.head"), parents=wrong))
-    with pytest.raises(IncompatibleError, match="needs NCHW features, but .* gives NLC"):
+    with pytest.raises(IncompatibleError, match=r"needs NCHW features, but .* gives NLC"):
         recombine(mine, "narrow", "mixed", data=images)
 
 

@@ -254,7 +254,7 @@ def test_a_lie_is_caught_at_publish_and_at_load(
         registry.publish(manifest, "lies", state=parts[part].module.state_dict())
     assert registry.names() == []
     registry.store.publish("lies", manifest)  # the bare store knows no network
-    with pytest.raises(IntegrityError, match=rf"(?s)lies@1\.0\.0 is not what its contract states.*{message}"):
+    with pytest.raises(IntegrityError, match=rf"(?s)lies@1\.0\.0 does not match its contract.*{message}"):
         registry.load("lies")
 
 
