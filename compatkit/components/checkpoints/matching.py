@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CheckpointMismatch
+from compatkit.errors import CheckpointMismatch, near
 
 SHOWN = 3
 """Names of each kind listed in a message."""
@@ -41,12 +40,10 @@ class WeightsMismatch:
         """Yield one sentence per kind of difference, with similar names for missing ones."""
         few = len(self.missing) + len(self.unknown) <= COMPARED
         if self.missing:
-            near = (
-                difflib.get_close_matches(one, self.unknown, 1, 0.8) if few else [] for one in self.missing
-            )
+            close = (near(one, self.unknown, 1, 0.8) if few else [] for one in self.missing)
             named = [
                 f"{one} (there is {found[0]})" if found else one
-                for one, found in zip(self.missing, near, strict=True)
+                for one, found in zip(self.missing, close, strict=True)
             ]
             yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_some(named)}"
         if self.unknown:

@@ -1,8 +1,8 @@
 """Repairs by fault code; nothing is ever deleted.
 
 Damaged files are moved to ``quarantine/``. Missing blobs are restored from ``trash/``, from an intact copy in
-``quarantine/``, or from another copy of the registry, and only with the right digest. Small files that cannot be derived
-from other files are restored from a copy of the registry. What cannot be repaired is left, with a remedy.
+``quarantine/``, or from another copy of the registry, and only with the right digest. Small files that other files do
+not determine are restored from a copy of the registry. What cannot be repaired is left, with a remedy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit import TaskState
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, near
 
 from .adjoint import LINEAR, refusal
 
@@ -210,7 +209,11 @@ def _fits_nothing(glob: str, task: TaskState, found: Mapping[str, nn.Module]) ->
 
 
 def _hint(glob: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(glob, names, 3, 0.4)
+    close = near(glob, names, 3, 0.4)
     return (
-        f"; near it are {', '.join(map(repr, near))}" if near else f"; there is {names[0]!r}" if names else ""
+        f"; near it are {', '.join(map(repr, close))}"
+        if close
+        else f"; there is {names[0]!r}"
+        if names
+        else ""
     )
