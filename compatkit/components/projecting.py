@@ -238,8 +238,8 @@ def _check_pairing(place: Place, own: Component) -> None:
     mine, theirs = place.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
     if mine != theirs:
         raise IncompatibleError(
-            f"Fitting an adapter needs {mine} features, but {own.reference} gives {theirs}: the head takes other "
-            "features than those of the extractor that its manifest names."
+            f"Fitting an adapter needs {mine} features, but {own.reference} gives {theirs} features: the head takes "
+            "other features than those of the extractor that its manifest names."
         )
 
 

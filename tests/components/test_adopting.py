@@ -278,7 +278,7 @@ def test_a_folder_or_another_format_is_refused(registry: ck.Registry, tmp_path: 
 def test_weights_and_pretrained_ones_exclude_each_other(state: State) -> None:
     from compatkit.components.splitting import split
 
-    with pytest.raises(UsageError, match="not both"):
+    with pytest.raises(UsageError, match="exclude each other"):
         split("resnet8_cifar", "layer2", pretrained=True, weights=state)
 
 

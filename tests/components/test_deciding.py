@@ -204,7 +204,7 @@ def test_parts_that_cannot_be_wired_fail_without_being_measured(registry: ck.Reg
 def test_without_the_images_nothing_is_published(registry: ck.Registry) -> None:
     policy(registry)
     with pytest.raises(
-        PolicyDataMissing, match=rf"decided on left/test, {SPLIT.digest}, which is not at hand"
+        PolicyDataMissing, match=rf"decided on left/test, {SPLIT.digest}, which is not available"
     ):
         register(registry, nearly, data=[DATA.train])
     assert len(registry.store.versions(EXTRACTOR)) == 1
@@ -251,7 +251,7 @@ def test_a_metric_that_is_not_measured_here_is_refused(registry: ck.Registry) ->
         UsageError, match=r"uses the metric recombination_accuracy 0\.9, but this compatkit measures"
     ):
         register(registry, nearly)
-    with pytest.raises(UsageError, match="'top5' is not measured here"):
+    with pytest.raises(UsageError, match="'top5' is not supported"):
         registry.policies.set(EXTRACTOR, "backward", data=SPLIT, metric="top5")
 
 

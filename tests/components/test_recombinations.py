@@ -199,7 +199,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
     assert not isinstance(registry.load(LEFT), ck.Recombination)
     with pytest.raises(NotFound):
         registry.load("pairs/ba")
-    with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):
+    with pytest.raises(UsageError, match=r"component of kind extractor .* is of kind recombination"):
         registry.check("pairs/ab", RIGHT)
     with pytest.raises(UsageError, match=r"must be of kind head .* is of kind recombination"):
         registry.check(LEFT, "pairs/ab")
@@ -298,7 +298,7 @@ def other_policy(manifest: Manifest) -> Manifest:
 
 
 LIES: dict[str, tuple[Lie, str]] = {
-    "parts in each other's place": (swapped, "is of kind head, where extractor or encoder is expected"),
+    "parts in each other's place": (swapped, "is of kind head; expected extractor or encoder"),
     "no head": (
         lambda one: attrs.evolve(one, parents=one.parents[:1]),
         "expected the parents extractor, head",
@@ -426,7 +426,7 @@ def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, chan
         state[first] = torch.zeros(3)
     payload = honest.store.put_state(state, parameters=manifest.payload.parameters)
     honest.store.publish(f"lies/{change}", attrs.evolve(manifest, payload=payload))
-    with pytest.raises(IntegrityError, match="cannot be put together: The statistics are not those"):
+    with pytest.raises(IntegrityError, match="cannot be put together: The statistics do not match"):
         honest.load(f"lies/{change}")
 
 

@@ -52,7 +52,7 @@ def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
     ]
     with pytest.raises(IncompatibleError, match=r"enter add.*rung ridge"):
         entries(Adding(), features)
-    with pytest.raises(IncompatibleError, match=r"go into relu"):
+    with pytest.raises(IncompatibleError, match=r"enter relu"):
         entries(nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)), features)
 
 

@@ -184,7 +184,7 @@ def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp
         "nets/early.extractor", "nets/b.head", adapt=True, data=data_set("left", size=(16, 16)).train
     )
     file = tmp_path / "adapted.safetensors"
-    with pytest.raises(UsageError, match=r"not the halves of one network.*adapters stand between"):
+    with pytest.raises(UsageError, match=r"needs the two halves of one network.*adapters stand between"):
         registry.export(made, file, names="whole")
     assert not file.exists()
     registry.export(made, file)
