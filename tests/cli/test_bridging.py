@@ -76,7 +76,7 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
     said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
     told = " ".join(said.err.split())
     assert said.code == 2 and registry.names() == before
-    assert f"{taken}@1.0.0 is of kind extractor, and what is published here is of kind {kind}" in told
+    assert f"{taken}@1.0.0 is of kind extractor, but this would publish kind {kind}" in told
     assert "Choose another name" in told and registry.store.resolve(taken).version is not None
 
 

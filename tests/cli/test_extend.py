@@ -75,7 +75,7 @@ def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "name", "message"),
     [
-        ("frog,", "fleet/x.head", "expects names with commas between them"),
+        ("frog,", "fleet/x.head", "expects names separated by commas"),
         ("frog,zero", "fleet/x.head", "has this class already, as '0'"),
         ("frog", "../x", "../x"),
     ],

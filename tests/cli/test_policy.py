@@ -73,7 +73,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", EXTRACTOR, "--mode", "backward"), "Say on which images"),
+        (("set", EXTRACTOR, "--mode", "backward"), "The images to decide on are missing"),
         (("set", EXTRACTOR, "--mode", "none", "--data", "left"), "leave --data"),
         (("set", "UP", "--mode", "none"), "component name 'UP'"),
         (("set", EXTRACTOR, "--mode", "sideways"), "sideways"),

@@ -228,7 +228,7 @@ def test_a_checkpoint_that_is_none(run: Any, recipe: Any, tmp_path: Path, conten
 def test_a_checkpoint_that_could_not_be_written(run: Any, recipe: Any, tmp_path: Path) -> None:
     words = "train", recipe(), "--registry", tmp_path / "parts", "--checkpoint"
     said = run(*words, tmp_path / "none" / "state")
-    assert said.code == 4 and "does not exist; make it first" in said.err
+    assert said.code == 4 and "does not exist; create it first" in said.err
     said = run(*words, tmp_path)
     assert said.code == 2 and "is a folder" in said.err
     assert not (tmp_path / "parts").exists()
