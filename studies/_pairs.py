@@ -58,7 +58,8 @@ whether equal initial weights include class layers, or ``"own"``."""
 ORDERS = ("own", "exchanged", "rolled")
 """Order of the classes in the second data set's class layer. Equal initial class layers help if row k means the same in
 both networks: with ``own`` all ten rows of our pairs do; with ``exchanged`` six, as for CIFAR-10 and STL-10, whose
-orders exchange the second and third row, and the seventh and eighth (six of nine); with ``rolled``, by a third, none."""
+orders exchange the second and third row, and the seventh and eighth (six of nine); with ``rolled``, by a third,
+none."""
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
     "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},

@@ -32,8 +32,8 @@ from ._pairs import halves, ordered, rotation, temporary_registry
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor with the target's head, both trained with one frozen rotation head; ``iiw+rp``: also from
-the same initial weights; ``independent``: both with their own rotation heads; ``re-initialised``: the same source extractor
-with a new random head."""
+the same initial weights; ``independent``: both with their own rotation heads; ``re-initialised``: the same source
+extractor with a new random head."""
 STEPS = (0, 10, 100, 1000)
 ROLES = ("rotation", "source", "target")
 

@@ -8,9 +8,9 @@ Here: MNIST and USPS, two halves of CIFAR-10, or CIFAR-100 from 50 to 100 classe
 Four consecutive releases (two for CIFAR-100), the odd ones on the first domain and the even ones on the second, each on
 newly drawn images. A new release is trained against the one before. ``backward`` is the accuracy of the second
 release's extractor with the first head on the second domain; ``forward`` that of the first extractor with the second
-head on the first domain. Both are classification over the common classes. With CIFAR-100 the networks are cut before their pooling,
-so the features are the papers' embeddings, and ``retrieval`` is measured as in the papers: test images of all 100
-classes, each a query against all others, new queries against a gallery of old features.
+head on the first domain. Both are classification over the common classes. With CIFAR-100 the networks are cut before
+their pooling, so the features are the papers' embeddings, and ``retrieval`` is measured as in the papers: test images
+of all 100 classes, each a query against all others, new queries against a gallery of old features.
 
     compatkit study run releases --data DIR --out OUT
 """

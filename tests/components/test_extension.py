@@ -83,7 +83,7 @@ def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> Non
     with pytest.raises(UsageError, match="have no names"):
         extend(attrs.evolve(part, manifest=_without_labels(part.manifest)), ["frog"])
     part.module.classifier = nn.Sequential(nn.Linear(1280, 8), nn.Linear(8, 3))
-    with pytest.raises(UsageError, match=r"one linear layer .* came classifier \(Sequential of 10,275 param"):
+    with pytest.raises(UsageError, match=r"one linear layer .* got classifier \(Sequential of 10,275 param"):
         extend(part, ["frog"])
 
 

@@ -201,7 +201,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
         registry.load("pairs/ba")
     with pytest.raises(UsageError, match=r"component of kind extractor .* is of kind recombination"):
         registry.check("pairs/ab", RIGHT)
-    with pytest.raises(UsageError, match=r"must be of kind head .* is of kind recombination"):
+    with pytest.raises(UsageError, match=r"component of kind head .* is of kind recombination"):
         registry.check(LEFT, "pairs/ab")
     with pytest.raises(UsageError, match="recombination"):
         registry.recombine("pairs/ab", RIGHT)
