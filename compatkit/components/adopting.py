@@ -59,6 +59,11 @@ class Adoption:
     def publish(self, store: Store, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
 
+        Args:
+            store: Registry to publish to.
+            name: Name of the parts without the suffix.
+            about: Title, description, tags, licence and source of both.
+
         Raises:
             CutError: A rebuilt part violates its contract; nothing is written.
             EnvironmentFailure: Disk full, or no write permission.

@@ -204,6 +204,11 @@ def check_source(report: Report) -> None:
 def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, whose: str) -> None:
     """Raise for an auxiliary head that was not trained on this extractor's features: its loss is meaningless.
 
+    Args:
+        extractor: The extractor to adapt.
+        auxiliary: The frozen auxiliary head.
+        whose: Its reference, for the message.
+
     Raises:
         UsageError: The extractor's contract does not name the head.
     """

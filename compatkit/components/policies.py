@@ -125,6 +125,10 @@ class Policies(Mapping[str, Policy]):
     def clear(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
         """Clear the policy of a scope, so that a wider one applies.
 
+        Args:
+            scope: Exactly the scope that was set.
+            expected: As for ``set``.
+
         Raises:
             PolicyMoved: The present policy is not ``expected``.
         """

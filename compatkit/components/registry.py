@@ -143,6 +143,10 @@ class Registry(Shown):
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:
         """Create a registry in the folder ``root``.
 
+        Args:
+            root: The folder, which may be missing or empty.
+            exist_ok: Open an existing registry instead of raising.
+
         Raises:
             LayoutError: The folder already holds a registry and ``exist_ok`` is False, or one with a newer layout.
             EnvironmentFailure: The folder cannot be written.
@@ -262,7 +266,13 @@ class Registry(Shown):
         return Listing(self.store.index.search(anywhere=words, **filters))
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
-        """Compare the contracts of an extractor and a head, including evidence; reads no weights."""
+        """Compare the contracts of an extractor and a head, including evidence; reads no weights.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of a head.
+            data: Classes that the pair is meant for; None skips the comparison of classes.
+        """
         parts = Parts(self.store)
         left, right = (parts.component(self.store.resolve(one)) for one in (extractor, head))
         return check_pair(self.store, left, right, data=data)

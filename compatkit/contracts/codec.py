@@ -160,6 +160,11 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
     Fields with a default may be absent, except ``schema``; unknown fields are errors.
 
+    Args:
+        kind: The annotation.
+        value: JSON value.
+        path: Path of the value, for messages.
+
     Raises:
         FormatError: The value does not fit; the message gives the path, the expected and the actual value.
     """

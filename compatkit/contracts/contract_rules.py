@@ -83,6 +83,10 @@ def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
 def check_labels(labels: Sequence[Label], what: str) -> None:
     """Check class names: printable, and unique regardless of case and Unicode composition.
 
+    Args:
+        labels: Classes in the order of the outputs.
+        what: Path of the list, for messages.
+
     Raises:
         FormatError: A name is invalid; the message gives its path.
     """

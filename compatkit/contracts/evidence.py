@@ -170,6 +170,10 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
 
     Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference".
 
+    Args:
+        correct: Number of correct examples.
+        n: Number of examples.
+
     Raises:
         UsageError: ``correct`` is not within 0 to ``n``.
     """
@@ -200,6 +204,11 @@ def above_chance(correct: int, n: int, chance: float) -> float:
 
     The sum runs away from the mode, so its terms decrease and none is lost to rounding. The first term comes from
     log-gamma functions, so nothing overflows for large ``n``.
+
+    Args:
+        correct: Number of correct examples.
+        n: Number of examples.
+        chance: Probability of a correct guess.
 
     Raises:
         UsageError: ``correct`` is not within 0 to ``n``, or ``chance`` not within 0 to 1.

@@ -93,6 +93,10 @@ def grid(seen: Sequence[int], size: Sides) -> Sides | None:
 
     Tokens are assumed to form a grid with the aspect ratio of the images, as patches do; if their count does not allow
     it, the grid is unknown.
+
+    Args:
+        seen: Sizes of the spatial axes: height and width, or a token count.
+        size: Height and width of the images in pixels.
     """
     if len(seen) == 2:
         return seen[0], seen[1]
@@ -105,6 +109,11 @@ def grid(seen: Sequence[int], size: Sides) -> Sides | None:
 
 def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
     """Return the shape of a tensor at a port for ``batch`` images of ``size``.
+
+    Args:
+        port: The port.
+        size: Height and width of the images in pixels.
+        batch: Number of images.
 
     Raises:
         UsageError: A dimension of the port is unknown for this image size.

@@ -129,7 +129,12 @@ class Tally:
 
 
 def chance_level(labels: Tensor, classes: Sequence[int]) -> float:
-    """Return the share of the most frequent of ``classes`` among their examples; 0 without examples."""
+    """Return the share of the most frequent of ``classes`` among their examples; 0 without examples.
+
+    Args:
+        labels: Class indices of the split, int64 ``(n,)``.
+        classes: Indices of the common classes.
+    """
     counts = torch.bincount(labels, minlength=max(classes, default=0) + 1).tolist()
     among = [counts[one] for one in classes]
     return max(among) / sum(among) if sum(among) else 0.0

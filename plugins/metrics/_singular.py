@@ -88,6 +88,10 @@ def as_pictures(vectors: Tensor, shape: Sequence[int]) -> Tensor:
 def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
     """Return the rows that a layer's matrix multiplies, ``(batch * places, in)``, and the places per example.
 
+    Args:
+        layer: A linear layer, or a convolution of images without groups.
+        values: Its input, ``(batch, ...)``.
+
     Raises:
         UsageError: The layer is not a matrix.
     """

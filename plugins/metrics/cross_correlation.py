@@ -86,6 +86,12 @@ class CrossCorrelation:
     ) -> State:
         """Return the state with one more batch.
 
+        Args:
+            state: State so far.
+            positions: Indices of the images, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, channels, ...)``, tokens or vectors.
+            other_outputs: The same of the other network.
+
         Raises:
             DataError: Two layers of one name have different positions, or one has no output.
         """

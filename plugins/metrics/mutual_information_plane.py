@@ -122,6 +122,13 @@ class MutualInformationPlane:
     ) -> Parts:
         """Return the state with one more batch.
 
+        Args:
+            state: State so far.
+            positions: Indices of the examples, ``(batch,)``.
+            labels: Class indices, ``(batch,)``.
+            logits: ``(batch, classes)``.
+            outputs: Output of each layer, ``(batch, ...)``.
+
         Raises:
             UsageError: The layer of the logits is not among the measured layers.
         """

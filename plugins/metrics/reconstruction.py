@@ -129,6 +129,12 @@ class Reconstruction:
     def update(self, state: Errors, images: Tensor, positions: Tensor, network: nn.Module) -> Errors:
         """Return the state with one more batch.
 
+        Args:
+            state: State so far.
+            images: Normalised, ``(batch, channels, height, width)``.
+            positions: Indices of the images, ``(batch,)``.
+            network: In eval mode; a chain.
+
         Raises:
             UsageError: The network is not a chain; the message says where.
         """

@@ -140,6 +140,12 @@ class Retrieval:
     ) -> Seen:
         """Return the state with one more batch.
 
+        Args:
+            state: State so far.
+            labels: Class indices, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, d)``.
+            other_outputs: The same of the other network.
+
         Raises:
             DataError: A layer's outputs are not vectors, or the other network has none.
         """

@@ -155,6 +155,14 @@ class SingularFeatures:
     ) -> LayerSums:
         """Return the state with one more batch.
 
+        Args:
+            state: State so far.
+            images: Normalised, ``(batch, channels, height, width)``.
+            labels: Class indices, ``(batch,)``.
+            inputs: Input of each layer, ``(batch, ...)``.
+            layers: The layers by name.
+            classes: Class names in the order of the labels.
+
         Raises:
             DataError: An image has values outside the declared range.
             UsageError: A layer has no matrix.

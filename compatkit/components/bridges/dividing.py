@@ -67,6 +67,11 @@ def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
 def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
     """Return distinct images to fit on and images to hold out.
 
+    Args:
+        data: Unlabelled images.
+        images: Most images to fit on.
+        seed: Seed of the draw.
+
     Raises:
         DataError: There are too few.
     """

@@ -163,6 +163,10 @@ def correctness(right: Tensor, images: Split) -> Judged:
 def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
     """Return the matching (class of the images, output of the head).
 
+    Args:
+        images: Images with labels.
+        head: Component that names the outputs.
+
     Raises:
         DataError: There are none.
     """

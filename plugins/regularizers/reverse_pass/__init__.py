@@ -73,7 +73,14 @@ class Way(Protocol):
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the scalar loss, or None if it would be 0."""
+        """Return the scalar loss, or None if it would be 0.
+
+        Args:
+            records: Inputs and outputs of the modules in ``names``.
+            images: Input of the network, ``(batch, ...)``.
+            factors: lambda_m by layer.
+            detach_target: Whether d_m receives no gradient.
+        """
         ...
 
 

@@ -156,6 +156,11 @@ def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, li
     """Run parts once, in their current modes, and return inputs and outputs of the layers in ``paths``.
 
     Outputs are copies, since a following activation may overwrite them.
+
+    Args:
+        parts: A network, or its parts in order.
+        paths: Paths of the layers.
+        images: Input of the network, ``(batch, ...)``.
     """
     modules, records, handles = modules_of(parts), {path: [] for path in paths}, []
     for path in paths:

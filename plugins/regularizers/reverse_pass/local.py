@@ -52,7 +52,12 @@ def local_loss(
 
 
 def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
-    """Return the mean square of M'(y - b) - x for one call of a layer, in at least float32."""
+    """Return the mean square of M'(y - b) - x for one call of a layer, in at least float32.
+
+    Args:
+        call: Input x and output y of the layer.
+        detach_target: Whether x receives no gradient as the target.
+    """
     taken, given, layer = call
     back = adjoint(layer, taken, without_bias(layer, given))
     target = taken.detach() if detach_target else taken

@@ -26,6 +26,11 @@ def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> l
     """Return a random subset of the layers, each with probability ``share``, in order; it may be empty.
 
     Its size is ``share`` of all layers, randomly rounded up or down.
+
+    Args:
+        names: All layers.
+        share: Share of the layers to draw, in (0, 1].
+        draw: Source of random numbers.
     """
     expected = share * len(names)
     count = math.floor(expected)

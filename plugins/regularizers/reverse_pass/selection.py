@@ -83,6 +83,10 @@ class Selection:
 def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[str, float]:
     """Return the factor of each layer: that of the last matching pattern, else 1.
 
+    Args:
+        layers: Paths of the layers.
+        weights: Factor by path pattern, or None.
+
     Raises:
         UnknownName: A pattern matches no layer.
     """
@@ -100,6 +104,11 @@ def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[
 
 def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
     """Return the layers of a chain that match the patterns, all without patterns; a leading ``!`` excludes.
+
+    Args:
+        layers: Paths of the chain's linear layers.
+        globs: Path patterns, or None.
+        task: Name of the task, for messages.
 
     Raises:
         UnknownName: A pattern matches no layer.

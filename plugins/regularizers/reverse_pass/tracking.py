@@ -60,6 +60,11 @@ def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) ->
 
     The first entry stands for the images, the last for the output. A layer without child layers is one call, and its
     internal calls are left out; so is batch normalisation with an activation inside.
+
+    Args:
+        parts: A network, or its parts in order.
+        images: Input of the network, ``(batch, ...)``.
+        run: Runs the parts on the images.
     """
     watch = _Watch(parts)
     try:

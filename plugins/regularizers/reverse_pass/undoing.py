@@ -43,7 +43,12 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
 
 
 def resized(value: Tensor, size: torch.Size) -> Tensor:
-    """Return maps at another size: nearest neighbour to enlarge, means of pixels to shrink."""
+    """Return maps at another size: nearest neighbour to enlarge, means of pixels to shrink.
+
+    Args:
+        value: ``(batch, channels, ...)``.
+        size: Shape of the result; its first two entries are ignored.
+    """
     wanted = size[2:]
     if all(there >= here for there, here in zip(wanted, value.shape[2:], strict=True)):
         return F.interpolate(value, size=wanted, mode="nearest")
