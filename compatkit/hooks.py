@@ -83,7 +83,7 @@ class Batch:
     Attributes:
         images: Normalised, ``(batch, channels, height, width)``.
         labels: Class indices of the task, ``(batch,)``; all -1 where the task has none.
-        index: Indices in the training set, ``(batch,)``; outside training, in the loader's data set.
+        index: Indices in the training set, ``(batch,)``; for images of a loader, positions in the current pass over it.
         stacked: ``images`` followed by the further views of all of them, ``(views * batch, ...)``; ``images`` is its
             beginning. None without further views, or once the images have been changed.
     """

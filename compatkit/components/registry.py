@@ -144,7 +144,7 @@ class Registry(Shown):
         """Create a registry in the folder ``root``.
 
         Args:
-            root: The folder, which may be missing or empty.
+            root: The folder; created if missing.
             exist_ok: Open an existing registry instead of raising.
 
         Raises:

@@ -129,7 +129,7 @@ class _PortChange:
 
 
 def _narrower(before: Dimension, after: Dimension) -> bool:
-    """Return whether two sizes conflict; only numbers can."""
+    """Return whether a dimension narrows to a fixed size; a symbol accepts every size."""
     return isinstance(after, int) and before != after
 
 
