@@ -103,7 +103,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "frozen without heads": (
         [("[trainer]", '[frozen]\nstatistics = "batch"\n[trainer]')],
         2,
-        "names what does not move",
+        "needs heads",
     ),
     "frozen statistics": (
         [("[trainer]", '[frozen]\nheads = "x"\nstatistics = "bath"\n[trainer]')],

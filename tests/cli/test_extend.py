@@ -75,8 +75,8 @@ def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "name", "message"),
     [
-        ("frog,", "fleet/x.head", "expects names with commas between them"),
-        ("frog,zero", "fleet/x.head", "tells it apart already, as '0'"),
+        ("frog,", "fleet/x.head", "expects names separated by commas"),
+        ("frog,zero", "fleet/x.head", "has this class already, as '0'"),
         ("frog", "../x", "../x"),
     ],
 )

@@ -73,7 +73,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", EXTRACTOR, "--mode", "backward"), "Say on which images"),
+        (("set", EXTRACTOR, "--mode", "backward"), "The images to decide on are missing"),
         (("set", EXTRACTOR, "--mode", "none", "--data", "left"), "leave --data"),
         (("set", "UP", "--mode", "none"), "component name 'UP'"),
         (("set", EXTRACTOR, "--mode", "sideways"), "sideways"),
@@ -93,7 +93,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
         (("show", EXTRACTOR, "--log"), "never had a policy"),
         (("clear", EXTRACTOR), "never had a policy: there are no policies"),
         (("test", "nobody"), "nobody"),
-        (("test", EXTRACTOR, "--against", HEAD), "nothing says how"),
+        (("test", EXTRACTOR, "--against", HEAD), "no policy defines how"),
     ],
 )
 def test_what_is_not_usable_is_said(run: Any, words: tuple[str, ...], expected: str) -> None:

@@ -139,7 +139,7 @@ def test_a_folder_that_was_named_keeps_the_state(
     ("words", "code", "said"),
     [
         (("--out", "held"), 2, "holds other files and no run"),
-        (("--out", "held/file"), 4, "is no folder; name another"),
+        (("--out", "held/file"), 4, "is not a folder; name another"),
         (("--out", "run", "--checkpoint", "state"), 2, "Give --out or --checkpoint, not both"),
     ],
 )
