@@ -42,8 +42,8 @@ from compatkit.registry.scan import (
 LOOKS = 4
 """Number of marks before a missing blob is an error."""
 PAUSE = 0.05
-"""Seconds between two marks: without hard links a version is visible before its publisher has checked that its bytes
-still exist, and removes the version if not."""
+"""Seconds between two marks: another collection may just restore a blob, and programs from before 2026-11 show a
+version without hard links before they have checked that its bytes still exist."""
 _LOOSE = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 """Hex digits of a digest anywhere in a text."""
 _PEEK = 2**16
