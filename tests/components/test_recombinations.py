@@ -319,7 +319,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
     "another network": (
         lambda one: with_blueprint(one, model="vgg11"),
-        "does not state what follows.*blueprint.model",
+        "does not match what follows.*blueprint.model",
     ),
     "other classes": (
         lambda one: attrs.evolve(
@@ -329,7 +329,7 @@ LIES: dict[str, tuple[Lie, str]] = {
                 data=attrs.evolve(one.contract.data, labels=one.contract.data.labels[::-1]),
             ),
         ),
-        "does not state what follows from its parts: contract.data.labels",
+        "does not match what follows from its parts: contract.data.labels",
     ),
     "another mean": (
         lambda one: attrs.evolve(
