@@ -210,7 +210,7 @@ def test_a_device_that_is_not_there(run: Any) -> None:
     [
         (["resnet19", "--at", "layer3"], "resnet18"),
         (["resnet20_cifar", "--at", "layer9"], "layer3"),
-        (["resnet20_cifar", "--at", "layer2", "--kwargs", "{"], "is no JSON"),
+        (["resnet20_cifar", "--at", "layer2", "--kwargs", "{"], "is not JSON"),
         (["resnet20_cifar", "--at", "layer2", "--kwargs", "[1]"], "JSON object"),
         (["resnet20_cifar", "--at", "layer2", "--kwargs", '{"depht": 3}'], "depht"),
         (["resnet20_cifar", "--at", "layer2", "--pretrained"], "no pretrained weights"),
