@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
         said = run("--registry", file, "ls")
         assert said.code in (3, 4)
         said = run("--registry", file, "train", file)
-        assert said.code == 4 and "is no folder" in said.err
+        assert said.code == 4 and "is not a folder" in said.err
         said = run("--registry", "", "ls")
         assert said.code == 2 and "--registry" in said.err
 

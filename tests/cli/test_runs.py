@@ -239,7 +239,7 @@ class TestPublishingLater:
         assert said.code == 2 and f"There is no run in {str(tmp_path)!r}" in said.err
         (tmp_path / "run.json").write_text('{"recipe": 1}')
         said = run("publish", tmp_path)
-        assert said.code == 3 and "does not say what was started" in said.err
+        assert said.code == 3 and "does not describe a run" in said.err
         assert run("publish", tmp_path, "--version", "1.0.0", "--major").code == 2
 
     def test_python_does_it_from_the_checkpoint(
