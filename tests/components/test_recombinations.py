@@ -205,7 +205,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
         registry.check(LEFT, "pairs/ab")
     with pytest.raises(UsageError, match="recombination"):
         registry.recombine("pairs/ab", RIGHT)
-    with pytest.raises(UsageError, match="is of kind recombination, where extractor is expected"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected extractor"):
         registry.matrix("pairs/ab", RIGHT, [IMAGES])
     with pytest.raises(UsageError, match="is of kind recombination; expected an adapter"):
         recombined(registry, adapters="pairs/ab")
