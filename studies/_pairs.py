@@ -122,7 +122,7 @@ def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
     """
     if order not in ORDERS:
         raise UsageError(
-            f"The setting 'classes' must be {', '.join(ORDERS)}; got {order!r}.", subject="classes"
+            f"The setting 'classes' must be one of {', '.join(ORDERS)}; got {order!r}.", subject="classes"
         )
     names = list(data.classes)
     if order == "rolled":

@@ -95,7 +95,7 @@ def destination(context: click.Context) -> Path:
         name.split("/")[0] for name in FOLDERS
     }:
         raise LayoutError(
-            f"{root} is not a registry and contains other files. Make it one anyway with `compatkit init {root}`, "
+            f"{root} is not a registry and holds other files. Make it one anyway with `compatkit init {root}`, "
             f"or name another folder (--registry, {VARIABLE}).",
             subject=root,
         )

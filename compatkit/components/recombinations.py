@@ -195,7 +195,7 @@ def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Co
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise IntegrityError(
-            f"{whose} does not state what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
+            f"{whose} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
             "and publish it anew.",
             subject=wrong,
         )

@@ -172,7 +172,7 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
     """
     known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if unknown := images.keys() - set(known):
-        raise UsageError(f"{min(unknown)!r} is no known fact about images; known are {', '.join(known)}.")
+        raise UsageError(f"{min(unknown)!r} is not a known fact about images; known are {', '.join(known)}.")
     values = dict(images)
     for name in ("mean", "std"):
         if name in values:

@@ -187,7 +187,7 @@ def _array(given: Any) -> Images:
     flat = values.ndim == 2 and not tensor
     if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
         raise DataError(
-            f"A{' tensor' if tensor else 'n array'} of shape {shape} is no image and no batch of images: expected "
+            f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
             f"{EXPECTED}; 1 or 3 channels. Grey ones without it: images[{':, None' if tensor else '..., None'}].",
             subject=shape,
         )

@@ -39,7 +39,7 @@ def test_a_move_from_elsewhere_than_expected_is_refused(run: Any) -> None:
         ((HEAD, "latest", "1.0.0"), "could be mistaken"),
         ((HEAD, "prod"), "has no alias 'prod'"),
         (("nobody", "prod", "1.0.0"), "no component is named 'nobody'"),
-        ((HEAD, "prod", "1.0.0", "--remove"), "not both"),
+        ((HEAD, "prod", "1.0.0", "--remove"), "exclude each other"),
         ((HEAD, "prod", "--expected", "1.0.0"), "needs a VERSION"),
     ],
 )

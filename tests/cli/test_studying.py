@@ -158,7 +158,7 @@ def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Pa
     refused = run(*call, "--set", "shift=0.5")
     assert refused.code == 2 and toy() == []
     assert (
-        "holds 2 runs of other settings (shift: 0.125 there, 0.5 here)" in refused.err
+        "holds 2 runs with other settings (shift: 0.125 there, 0.5 here)" in refused.err
         and "--anew" in refused.err
     )
     assert "size: cpu there, paper here" in run(*call, "--size", "paper").err
@@ -276,7 +276,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
         (
             "return Outcome(values={",
             "return dict(values={",
-            "Plugin 'studies.9.1' of toys 2.0: its run gives a dict",
+            "Plugin 'studies.9.1' of toys 2.0: its run returned a dict",
         ),
         (
             '"energy": value',
@@ -284,7 +284,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
             "its run measures 'strength', which is not one of its measures",
         ),
         ('"energy": value', '"energy": float("nan")', "expected a finite number or None"),
-        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must be JSON values"),
+        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must hold JSON values"),
         ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
         ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
         (

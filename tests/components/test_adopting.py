@@ -221,7 +221,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
         ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
         ({"images": {"interpolation": "best"}}, UsageError, "interpolation is one of"),
         ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
-        ({"images": {"colour": "red"}}, UsageError, "'colour' is no known fact about images"),
+        ({"images": {"colour": "red"}}, UsageError, "'colour' is not a known fact about images"),
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
         ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),

@@ -205,7 +205,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
         registry.check(LEFT, "pairs/ab")
     with pytest.raises(UsageError, match="recombination"):
         registry.recombine("pairs/ab", RIGHT)
-    with pytest.raises(UsageError, match="is of kind recombination, where extractor is expected"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected extractor"):
         registry.matrix("pairs/ab", RIGHT, [IMAGES])
     with pytest.raises(UsageError, match="is of kind recombination; expected an adapter"):
         recombined(registry, adapters="pairs/ab")
@@ -319,7 +319,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
     "another network": (
         lambda one: with_blueprint(one, model="vgg11"),
-        "does not state what follows.*blueprint.model",
+        "does not match what follows.*blueprint.model",
     ),
     "other classes": (
         lambda one: attrs.evolve(
@@ -329,7 +329,7 @@ LIES: dict[str, tuple[Lie, str]] = {
                 data=attrs.evolve(one.contract.data, labels=one.contract.data.labels[::-1]),
             ),
         ),
-        "does not state what follows from its parts: contract.data.labels",
+        "does not match what follows from its parts: contract.data.labels",
     ),
     "another mean": (
         lambda one: attrs.evolve(

@@ -163,7 +163,7 @@ def _refuse_shared(calls: Sequence[Call], place: int) -> None:
     for user in _users(calls, place):
         name = calls[user].name
         if name in ACT_FUNCTIONS:
-            raise _Unresolved(f"is activated by {name}(), which is no module")
+            raise _Unresolved(f"is activated by {name}(), which is not a module")
         if len(calls[user].inputs) > 1 and any(
             isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS
             for one in _users(calls, user)
