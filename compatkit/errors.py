@@ -1,6 +1,6 @@
-"""Every error that compatkit raises: one root, a stable code, an exit code, and the offending object.
+"""Errors that compatkit raises: one root class, each with a stable code, an exit code and a subject.
 
-A message says what was expected, what came, whose it is and what to do.
+A message says what was expected, what was given, which object is concerned and what to do.
 """
 
 from __future__ import annotations
@@ -10,24 +10,31 @@ from collections.abc import Iterable
 from typing import Any, ClassVar
 
 _AN = re.compile("[AEIOaeio]|[Uu]n(?!i)|ndarray|[FHLMNRSX][A-Z]")
-"""Starts of names that are spoken with a vowel: int, OrderedDict, Unfold, LSTM."""
+"""Starts of names that take the article "an": int, OrderedDict, Unfold, LSTM."""
 
 
 def type_of(value: object) -> str:
-    """Return the type of a value for a message, with its article, such as ``"an int"``."""
+    """Return the type name of a value with its article, such as ``"an int"``, for a message."""
     name = type(value).__name__
     return f"{'an' if _AN.match(name) else 'a'} {name}"
 
 
 def near(word: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return the known words that are spelled most like a word, the most similar first."""
-    import difflib  # only for errors
+    """Return up to ``count`` known words spelled similarly to ``word``, the most similar first.
+
+    Args:
+        word: The unknown word.
+        known: Words to search.
+        count: Largest number of results.
+        cutoff: Least similarity, 0 to 1, as for ``difflib.get_close_matches``.
+    """
+    import difflib  # needed only for errors
 
     return difflib.get_close_matches(str(word), list(known), count, cutoff)
 
 
 def suggest(word: object, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'bilinear'?"`` for a word that is spelled like a known one, else an empty text."""
+    """Return ``" Did you mean 'bilinear'?"`` if a known word is spelled similarly, else ``""``."""
     found = near(word, known)
     return f" Did you mean {found[0]!r}?" if found else ""
 
@@ -38,7 +45,7 @@ class CompatkitError(Exception):
     Attributes:
         code: Stable identifier for programs; never reworded.
         exit_code: Exit status of the command line: 1 failed check, 2 usage, 3 integrity, 4 environment.
-        subject: The offending object (a name, a path, a report), or None.
+        subject: Offending object (a name, a path, a report), or None.
     """
 
     code: ClassVar[str] = "error"
@@ -50,7 +57,7 @@ class CompatkitError(Exception):
 
 
 class UsageError(CompatkitError):
-    """An argument, a setting or a recipe is not usable as given."""
+    """An argument, setting or recipe is invalid."""
 
     code = "usage"
     exit_code = 2
@@ -63,43 +70,43 @@ class UnknownName(UsageError):
 
 
 class InvalidName(UsageError):
-    """A component name, version, alias or digest is not written as the rules ask."""
+    """A component name, version, alias or digest is malformed."""
 
     code = "invalid-name"
 
 
 class NotFound(UnknownName):
-    """A reference points at nothing in this registry."""
+    """A reference does not resolve in this registry."""
 
     code = "not-found"
 
 
 class VersionExists(UsageError):
-    """The version is taken by other bytes; a version is created once and never rewritten."""
+    """The version exists with other content; a published version is never overwritten."""
 
     code = "version-exists"
 
 
 class VersionTooSmall(UsageError):
-    """The version asked for is a smaller step than the change between the components demands."""
+    """The requested version number is too small a step for the change between the components."""
 
     code = "version-too-small"
 
 
 class AliasMoved(UsageError):
-    """An alias no longer points where the caller expected (compare-and-swap failed)."""
+    """An alias no longer points to the expected version (compare-and-swap failed)."""
 
     code = "alias-moved"
 
 
 class DataError(UsageError):
-    """A data set cannot be read, or does not hold what the task needs."""
+    """A data set cannot be read or lacks what the task needs."""
 
     code = "data"
 
 
 class CutError(UsageError):
-    """A network cannot be cut at this split point, or the parts do not reproduce the whole."""
+    """A network cannot be cut at this split point, or its parts do not reproduce it."""
 
     code = "cut"
 
@@ -108,9 +115,9 @@ class PluginError(UsageError):
     """A plugin is broken, misnamed, blocked, or clashes with another.
 
     Attributes:
-        plugin: Name under which a run looks the plugin up.
-        distribution: Installed distribution that brought it, or None.
-        hook: Hook the error is about, or None.
+        plugin: Name of the plugin in a run.
+        distribution: Installed distribution that provides it, or None.
+        hook: Hook concerned, or None.
     """
 
     code = "plugin"
@@ -128,190 +135,190 @@ class PluginError(UsageError):
 
 
 class IncompatibleError(CompatkitError):
-    """Two components cannot be wired as asked; ``subject`` is the check's report."""
+    """Two components cannot be wired as requested; ``subject`` is the report of the check."""
 
     code = "incompatible"
 
 
 class TrainingError(CompatkitError):
-    """A run cannot go on: a loss is not finite, a checkpoint belongs to another plan."""
+    """A run cannot continue: a loss is not finite, or a checkpoint belongs to another run."""
 
     code = "training"
 
 
 class IntegrityError(CompatkitError):
-    """Stored bytes are not what their digest or format promises."""
+    """Stored bytes do not match their digest or format."""
 
     code = "integrity"
     exit_code = 3
 
 
 class FormatError(IntegrityError):
-    """A file is not what it claims to be: header, JSON, schema."""
+    """A file is malformed: header, JSON or schema."""
 
     code = "format"
 
 
 class VersionUntrue(IntegrityError):
-    """A version's number promises less change since the version below it than their contracts show."""
+    """A version number promises a smaller change from its predecessor than the contracts show."""
 
     code = "version-untrue"
 
 
 class LayoutError(IntegrityError):
-    """The folder is no registry, or one of a layout that this version cannot use."""
+    """The folder is not a registry, or has a layout that this version of compatkit does not support."""
 
     code = "layout"
 
 
 class EnvironmentFailure(CompatkitError):
-    """The surroundings failed: no right to write, disk full, too many files, no such device."""
+    """The environment failed: no write permission, disk full, too many open files, no such device."""
 
     code = "environment"
     exit_code = 4
 
 
 class UnsafeCheckpoint(IntegrityError):
-    """A checkpoint asks for code, or for more time, memory or disk than its size explains; nothing of it was run."""
+    """A checkpoint requires code execution, or more time, memory or disk than its size explains; nothing was run."""
 
     code = "unsafe-checkpoint"
 
 
 class CheckpointMismatch(UsageError):
-    """The weights in a file are not those of the network that was named."""
+    """The weights in a file do not belong to the named network."""
 
     code = "checkpoint-mismatch"
 
 
 class MissingDependency(EnvironmentFailure):
-    """A library that only some users need is not installed."""
+    """An optional dependency is not installed."""
 
     code = "missing-dependency"
 
 
 class KeyFileError(UsageError):
-    """A file or text is no key that can be used here."""
+    """A file or text is not a usable key."""
 
     code = "key-file"
 
 
 class KeyTypeError(KeyFileError):
-    """A key, but not of the kind that is asked for: RSA, ECDSA, a private one for a public one."""
+    """A key of the wrong type: RSA, ECDSA, or private instead of public."""
 
     code = "key-type"
 
 
 class WrongPassphrase(KeyFileError):
-    """A private key is encrypted, and the passphrase is missing or another."""
+    """The passphrase of an encrypted private key is missing or wrong."""
 
     code = "wrong-passphrase"
 
 
 class KeyExpired(KeyFileError):
-    """A private key is past its own end; nothing is signed with it any more."""
+    """A private key has expired and cannot sign."""
 
     code = "signing-key-expired"
 
 
 class SignatureError(CompatkitError):
-    """A component has no signature that counts; each reason is a class of its own."""
+    """A component has no valid signature; each cause has its own subclass."""
 
     code = "signature"
 
 
 class Unsigned(SignatureError):
-    """There is no signature at all."""
+    """The component has no signature."""
 
     code = "unsigned"
 
 
 class MalformedSignature(SignatureError):
-    """A signature file is not what one is: damaged, too long, of another format."""
+    """A signature file is damaged, too long or of an unknown format."""
 
     code = "signature-malformed"
     exit_code = 3
 
 
 class OtherDigest(SignatureError):
-    """A signature is over another manifest than the one that it lies beside."""
+    """A signature covers another manifest than the one it is stored with."""
 
     code = "signature-other-digest"
     exit_code = 3
 
 
 class UnknownSigner(SignatureError):
-    """The key that signed is not among those trusted."""
+    """The signing key is not trusted."""
 
     code = "unknown-signer"
 
 
 class BadSignature(SignatureError):
-    """The signature was not made by the key that it names, over these bytes."""
+    """The signature does not verify against the key that it names."""
 
     code = "bad-signature"
     exit_code = 3
 
 
 class Distrusted(SignatureError):
-    """The key that signed is distrusted."""
+    """The signing key is explicitly distrusted."""
 
     code = "key-distrusted"
 
 
 class OtherName(SignatureError):
-    """The manifest was signed as another name or version than the one that it is shown as."""
+    """The manifest was signed under another name or version."""
 
     code = "signature-other-name"
 
 
 class NotYetValid(SignatureError):
-    """The signature was made in the future."""
+    """The signature's start date lies in the future."""
 
     code = "signature-not-yet-valid"
 
 
 class SignatureExpired(SignatureError):
-    """The signature is past its end."""
+    """The signature has expired."""
 
     code = "signature-expired"
 
 
 class SignerExpired(SignatureError):
-    """The key that signed is past its end."""
+    """The signing key has expired."""
 
     code = "signer-expired"
 
 
 class PolicyBroken(CompatkitError):
-    """A version would break the policy of its name; ``subject`` is the outcome with its matrix."""
+    """A version would violate the policy of its name; ``subject`` is the outcome with its matrix."""
 
     code = "policy-broken"
 
 
 class PolicyUndecided(UsageError):
-    """A policy asks for a measurement that nobody made."""
+    """A policy requires a measurement that has not been made."""
 
     code = "policy-undecided"
 
 
 class PolicyDataMissing(DataError):
-    """The images that decide a policy are not at hand; publishing is refused, not skipped."""
+    """The images that a policy is decided on are unavailable, so publishing is refused."""
 
     code = "policy-data"
 
 
 class PolicyMoved(UsageError):
-    """A policy is no longer the one that the caller expected (compare-and-swap failed)."""
+    """A policy is no longer the expected one (compare-and-swap failed)."""
 
     code = "policy-moved"
 
 
 class Incomplete(CompatkitError):
-    """Some of what was to be moved was refused, and the rest has come; ``subject`` says what was done.
+    """Part of a transfer was refused and the rest was copied; ``subject`` reports what was done.
 
     Attributes:
-        errors: Why, one for each thing that was refused.
-        exit_code: That of the gravest.
+        errors: One error for each refused object.
+        exit_code: Highest exit code among ``errors``.
     """
 
     code = "incomplete"

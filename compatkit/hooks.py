@@ -1,11 +1,11 @@
-"""Hook specifications: all that a plugin can do, when, and with which arguments.
+"""Hook specifications: what a plugin can do, when, and with which arguments.
 
-Two layers that are never mixed. **Registration hooks** are called once, when a run looks a plugin up by
-name. **Training hooks** are methods of the object that a regularizer's factory returns; they are resolved
-once at the start of a fit into plain tuples, so pluggy is never called inside a step.
+There are two separate layers. **Registration hooks** are called once, when a run looks up a plugin by name. **Training
+hooks** are methods of the object that a regularizer's factory returns; a fit resolves them once into plain tuples, so
+pluggy is never called inside a step.
 
-Objects that training passes to hooks are stated as Protocols, so that this module does not import their classes:
-``compatkit.Step``, ``compatkit.SetUp``, ``compatkit.TaskState`` and ``compatkit.Pretraining``, which plugins name.
+Arguments of training hooks are declared as Protocols, so that this module need not import the classes that implement
+them: ``compatkit.Step``, ``compatkit.SetUp``, ``compatkit.TaskState`` and ``compatkit.Pretraining``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @attrs.frozen
 class Phase:
-    """The steps of a task in which a plugin is active: ``start <= step < stop`` (None: to the end)."""
+    """Range of a task's steps in which a plugin is active: ``start <= step < stop``; ``stop=None`` is open-ended."""
 
     start: int = 0
     stop: int | None = None
@@ -48,11 +48,9 @@ class Phase:
             if word == "stop" and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UsageError(f"{word} is the number of a step, a whole number from 0; got {value!r}.")
+                raise UsageError(f"{word} is a step number, a whole number from 0; got {value!r}.")
         if self.stop is not None and self.stop <= self.start:
-            raise UsageError(
-                f"stop comes after start; got start={self.start}, stop={self.stop}, which leaves no step."
-            )
+            raise UsageError(f"stop must be greater than start; got start={self.start}, stop={self.stop}.")
 
     def __contains__(self, step: object) -> bool:
         return isinstance(step, int) and self.start <= step and (self.stop is None or step < self.stop)
@@ -61,13 +59,12 @@ class Phase:
 def effect(kind: Effect) -> Callable[[Function], Function]:
     """Declare the side effects of a training hook.
 
-    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. A pure view draws random numbers from
-    ``step.rng`` alone, so that torch's global generators need not be seeded for it. ``device``: changes device
-    buffers in place; may be captured, not compiled. ``host`` (assumed without a declaration): Python side
-    effects; keeps the run eager.
+    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. A pure view draws random numbers only
+    from ``step.rng``, so torch's global generators need not be seeded for it. ``device``: changes device buffers in
+    place; may be captured, not compiled. ``host`` (the default): Python side effects; keeps the run eager.
 
     Raises:
-        UsageError: ``kind`` is none of these.
+        UsageError: ``kind`` is not one of these.
     """
     if kind not in EFFECTS:
         raise UsageError(f"An effect is one of {', '.join(EFFECTS)}; got {kind!r}.")
@@ -86,9 +83,9 @@ class Batch:
     Attributes:
         images: Normalised, ``(batch, channels, height, width)``.
         labels: Class indices of the task, ``(batch,)``; all -1 where the task has none.
-        index: Positions in the training set, ``(batch,)``; in a pass, for images that a loader gives.
-        stacked: ``images``, then the second view of all of them, and so on: ``(views * batch, ...)``, of which
-            ``images`` is the beginning; None where there are no further views, or something changed the images.
+        index: Indices in the training set, ``(batch,)``; for images of a loader, positions in the current pass over it.
+        stacked: ``images`` followed by the further views of all of them, ``(views * batch, ...)``; ``images`` is its
+            beginning. None without further views, or once the images have been changed.
     """
 
     images: Tensor
@@ -97,7 +94,7 @@ class Batch:
     stacked: Tensor | None = None
 
     def copied(self) -> Batch:
-        """Return the same values in memory of their own."""
+        """Return a deep copy."""
         labels, index = self.labels.clone(), self.index.clone()
         if self.stacked is None:
             return Batch(self.images.clone(), labels, index)
@@ -105,7 +102,7 @@ class Batch:
         return Batch(stacked[: len(labels)], labels, index, stacked)
 
     def take(self, other: Batch) -> None:
-        """Write the values of ``other``, a batch of the same shapes, into this one's memory."""
+        """Copy the values of ``other``, a batch of the same shapes, into this batch's memory."""
         self.labels.copy_(other.labels, non_blocking=True)
         self.index.copy_(other.index, non_blocking=True)
         if self.stacked is None:
@@ -190,22 +187,22 @@ class SetUpLike(Protocol):
 
 
 class PretrainingLike(Protocol):
-    """Images and progress for training before the first step: ``compatkit.Pretraining``."""
+    """Batches and progress bars for training before the first step: ``compatkit.Pretraining``."""
 
     def batches(self, task: Any, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]: ...
     def bar(self, title: str, steps: int, batch_size: int) -> Any: ...
 
 
 class Register:
-    """Called by registration hooks: ``register(name, factory)``; the name is what a run asks for."""
+    """Callback passed to registration hooks: ``register(name, factory)``."""
 
     def __call__(self, name: str, factory: Callable[..., Any]) -> None:
-        """Offer ``factory`` under ``name``; settings are the factory's keyword arguments."""
+        """Offer ``factory`` under the name that runs use; settings are its keyword arguments."""
         raise NotImplementedError
 
 
 class Registration:
-    """Registration hooks, by which a package offers plugins. Each receives ``register`` and returns nothing."""
+    """Registration hooks, by which a package offers plugins. Each receives ``register`` and returns None."""
 
     @hookspec
     def compatkit_regularizers(self, register: Register) -> None:
@@ -233,8 +230,8 @@ class Registration:
     def compatkit_builders(self, register: Register) -> None:
         """Offer builders of backbones: ``factory(model, **kwargs) -> torch.nn.Module``.
 
-        The same name and keyword arguments (JSON values) give the same modules in every process, with weights
-        drawn from torch alone. A factory reads no file: both may come from somebody else's manifest.
+        The same name and keyword arguments (JSON values) must give the same modules in every process, with weights
+        drawn from torch alone. A factory must not read files: both may come from an untrusted manifest.
 
         Example::
 
@@ -256,7 +253,7 @@ class Registration:
 
     @hookspec
     def compatkit_studies(self, register: Register) -> None:
-        """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under the number that runs ask for.
+        """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under its number.
 
         Example::
 
@@ -271,7 +268,7 @@ class Training:
 
     @hookspec
     def compatkit_set_up(self, setup: SetUpLike) -> None:
-        """Run once before the first step: make modules and hand them to the run, initialise weights.
+        """Run once before the first step: build modules, register them with the run, initialise weights.
 
         Example::
 
@@ -283,7 +280,7 @@ class Training:
 
     @hookspec
     def compatkit_pretrain(self, setup: SetUpLike, pretraining: PretrainingLike) -> Mapping[str, Any]:
-        """Train before the first step of a run that goes on from no checkpoint; return JSON values for the manifest.
+        """Train before the first step of a run that does not resume; return JSON values for the manifest.
 
         Example::
 
@@ -298,7 +295,7 @@ class Training:
 
     @hookspec
     def compatkit_views(self, step: StepLike, batch: Batch) -> Batch:
-        """Return a new batch in place of ``batch`` (augmentation, other labels); never change the old one.
+        """Return a new batch to replace ``batch`` (augmentation, other labels); never modify ``batch``.
 
         Example::
 

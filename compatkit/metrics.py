@@ -1,4 +1,4 @@
-"""Metrics: their inputs, their results, their way through batches, and how to make one by name."""
+"""Metrics: inputs, results, the protocol that every metric implements, and construction by name."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Result:
     """The result of a metric, with the facts needed to interpret it.
 
     Attributes:
-        name: Of the metric.
-        value: The figure; None exactly where ``status`` is ``undefined``.
+        name: Name of the metric.
+        value: Measured value; None if and only if ``status`` is ``undefined``.
         unit: ``"1"`` for a share or a ratio, ``"nats"``, ``"bits"``, ``"count"``, ...
         direction: Which values are better.
         estimator: Kind of estimate: ``"plug-in"``, ``"unbiased"``, ...
-        count: Examples that it was computed from.
+        count: Number of examples it was computed from.
         paper: Source of the metric.
-        equation: Equation or section there.
-        status: ``approximate``: not converged or sampled; ``degenerate``: defined, but not to be trusted.
+        equation: Equation or section in ``paper``.
+        status: ``approximate``: sampled, or not converged; ``degenerate``: defined but unreliable.
         reason: Why the status is not ``ok``, else empty.
     """
 
@@ -61,7 +61,7 @@ class Result:
 
 @attrs.frozen
 class Cell:
-    """One figure of a table; value, status and reason as in a ``Result``."""
+    """One value of a table; value, status and reason as in ``Result``."""
 
     value: float | None
     status: Status = "ok"
@@ -70,11 +70,11 @@ class Cell:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """The results of a metric for each combination of layers, classes, ...; see ``Result`` for the other attributes.
+    """Results of a metric over a grid of layers, classes, ...; see ``Result`` for the other attributes.
 
     Attributes:
-        axes: Names along each axis, by the axis: ``{"layer": ("conv1", "fc"), "class": ("cat", "dog")}``.
-        cells: Row by row, the last axis fastest.
+        axes: Names along each axis: ``{"layer": ("conv1", "fc"), "class": ("cat", "dog")}``.
+        cells: Row-major: the last axis varies fastest.
     """
 
     name: str
@@ -91,22 +91,22 @@ class Table:
         wanted = math.prod(len(names) for names in self.axes.values())
         if len(self.cells) != wanted or any(len(set(names)) != len(names) for names in self.axes.values()):
             raise PluginError(
-                f"Metric {self.name!r}: a table of {dict(self.axes)} holds {wanted} cells, and names along an axis "
-                f"differ; got {len(self.cells)} cells.",
+                f"Metric {self.name!r}: a table with axes {dict(self.axes)} needs {wanted} cells and distinct names "
+                f"along each axis; got {len(self.cells)} cells.",
                 plugin=self.name,
             )
         for one in self.cells:
             _check_value(self.name, one.value, one.status, one.reason)
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], Cell]]:
-        """Yield the names along the axes with the cell."""
+        """Yield the names along the axes together with each cell."""
         return zip(product(*self.axes.values()), self.cells, strict=True)
 
     def at(self, **names: str) -> Cell:
         """Return one cell: ``table.at(layer="fc", **{"class": "cat"})``.
 
         Raises:
-            UnknownName: An axis is not named, or has no such name.
+            UnknownName: An axis is missing or unknown, or has no such name.
         """
         place = 0
         for axis, known in self.axes.items():
@@ -121,7 +121,7 @@ class Table:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """The figures, one dimension an axis, NaN where undefined."""
+        """The values as an array with one dimension per axis; NaN where undefined."""
         import numpy as np
 
         flat = [math.nan if one.value is None else one.value for one in self.cells]
@@ -139,32 +139,32 @@ Measured = Result | Table
 def _check_value(name: str, value: float | None, status: Status, reason: str) -> None:
     if (value is None) != (status == "undefined") or (value is not None and not math.isfinite(value)):
         raise PluginError(
-            f"Metric {name!r}: a result holds a finite value, or None with the status 'undefined'; "
+            f"Metric {name!r}: expected a finite value, or None with the status 'undefined'; "
             f"got {value!r} with {status!r}.",
             plugin=name,
         )
     if (status == "ok") == bool(reason):
         raise PluginError(
-            f"Metric {name!r}: a reason goes with every status but 'ok'; got {status!r} with {reason!r}.",
+            f"Metric {name!r}: expected a reason with every status except 'ok'; got {status!r} with {reason!r}.",
             plugin=name,
         )
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class Observation:
-    """One batch on its way through a network: arguments that ``update`` may take, by these names.
+    """One batch and its activations; ``update`` receives those attributes that it names as arguments.
 
     Attributes:
         images: Input of the network, ``(batch, ...)``.
         labels: Class indices, ``(batch,)``, int64.
-        positions: Of the examples in the data, ``(batch,)``, int64.
+        positions: Indices of the examples in the data set, ``(batch,)``, int64.
         logits: Output of the network, ``(batch, classes)``, float32.
-        inputs: Input of each layer, by its name; of several tensors the first. A layer that is called several times in
-            a pass has ``name#1``, ``name#2``, ...
-        outputs: Output of each layer, before an in-place activation changed it.
-        other_logits: The same of the other network, on the same images with its own preprocessing.
-        other_inputs: The same of the other network.
-        other_outputs: The same of the other network.
+        inputs: Input of each layer by name; the first if there are several tensors. A layer called several times in
+            one pass appears as ``name#1``, ``name#2``, ...
+        outputs: Output of each layer, before an in-place activation changes it.
+        other_logits: ``logits`` of the other network, on the same images with its own preprocessing.
+        other_inputs: ``inputs`` of the other network.
+        other_outputs: ``outputs`` of the other network.
     """
 
     images: Tensor
@@ -180,14 +180,14 @@ class Observation:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Subject:
-    """The network under measurement: arguments that ``update`` and ``finalise`` may take, by these names.
+    """The network under measurement; ``update`` and ``finalise`` receive those attributes that they name.
 
     Attributes:
-        network: In eval mode.
-        layers: The requested layers, by name.
-        classes: Names of the classes, in the order of the labels.
-        other: Another network, None where there is none.
-        other_layers: Its layers of those names.
+        network: Network in eval mode.
+        layers: Requested layers by name.
+        classes: Class names in the order of the labels.
+        other: Second network, or None.
+        other_layers: The same layers of the second network.
     """
 
     network: nn.Module
@@ -203,12 +203,12 @@ KNOWN = tuple(one.name for one in attrs.fields(Subject))
 
 @runtime_checkable
 class Metric(Protocol):
-    """Passes once through batches; states of parts of the data can be merged.
+    """Single-pass metric with mergeable states.
 
-    A method names its inputs as arguments, and receives them by these names: see ``Observation`` and ``Subject``. A
-    metric of weights alone has an ``update`` of the state alone, and receives no batch.
+    Methods declare their inputs as argument names; see ``Observation`` and ``Subject``. The ``update`` of a metric of
+    weights alone takes only the state and is called without a batch.
 
-    States live on the device of the batches, and are not read before ``finalise``, so no batch waits for the device.
+    States live on the device of the batches and are read only by ``finalise``, so batches cause no synchronisation.
     """
 
     def init(self) -> Any:
@@ -217,31 +217,38 @@ class Metric(Protocol):
 
     @property
     def update(self) -> Callable[..., Any]:
-        """``update(state, logits, labels)``, or other names: the state after one more batch; the old one stays."""
+        """``update(state, logits, labels)`` or other arguments: return the new state, leave the old one unchanged."""
         ...
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Return the state after the batches of both."""
+        """Return the state for the batches of both."""
         ...
 
     @property
     def finalise(self) -> Callable[..., Any]:
-        """``finalise(state)``, or with names of ``Subject``: a ``Result``, a ``Table``, or a tuple of these."""
+        """``finalise(state)`` or with names of ``Subject``: return a ``Result``, a ``Table`` or a tuple of these."""
         ...
 
 
 def observed(metric: Metric) -> tuple[str, ...]:
-    """Return the names that a metric's ``update`` takes besides the state.
+    """Return the argument names of a metric's ``update``, without the state.
 
     Raises:
-        PluginError: It, or ``finalise``, requests an unknown argument.
+        PluginError: ``update`` or ``finalise`` names an unknown argument.
     """
     given = {"update": _taken(metric.update, (*OBSERVED, *KNOWN)), "finalise": _taken(metric.finalise, KNOWN)}
     return given["update"]
 
 
 def advance(metric: Metric, state: Any, observation: Observation, subject: Subject) -> Any:
-    """Return the state after one more batch."""
+    """Return the state after one more batch.
+
+    Args:
+        metric: Metric to update.
+        state: State so far.
+        observation: The batch.
+        subject: The network under measurement.
+    """
     names = observed(metric)
     return metric.update(
         state, **{name: getattr(observation if name in OBSERVED else subject, name) for name in names}
@@ -251,8 +258,13 @@ def advance(metric: Metric, state: Any, observation: Observation, subject: Subje
 def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ...]:
     """Return the results of a metric.
 
+    Args:
+        metric: Metric that made ``state``.
+        state: State after the last batch.
+        subject: The network under measurement.
+
     Raises:
-        PluginError: It returned something else, or two results of one name.
+        PluginError: The metric returned something else, or two results with the same name.
     """
     names = _taken(metric.finalise, KNOWN)
     found = metric.finalise(state, **{name: getattr(subject, name) for name in names})
@@ -264,29 +276,33 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
         )
     if len({one.name for one in results}) != len(results):
         raise PluginError(
-            f"finalise of {metric!r} gave two results of one name: {[one.name for one in results]}."
+            f"finalise of {metric!r} returned two results with the same name: {[one.name for one in results]}."
         )
     return results
 
 
 def _taken(method: Callable[..., Any], known: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments after the state."""
+    """Return the argument names after the state."""
     names = tuple(inspect.signature(method).parameters)[1:]
     for name in names:
         if name not in known:
             raise PluginError(
-                f"{getattr(method, '__qualname__', method)} takes {name!r}, which is no known argument."
-                f"{suggestion(name, known)} There are {', '.join(known)}."
+                f"{getattr(method, '__qualname__', method)} takes the unknown argument {name!r}."
+                f"{suggestion(name, known)} Known: {', '.join(known)}."
             )
     return names
 
 
 def make_metric(name: str, **settings: Any) -> Metric:
-    """Find a metric among the installed plugins and make it.
+    """Make a metric of an installed plugin.
+
+    Args:
+        name: Name of the metric.
+        settings: Keyword arguments of its factory.
 
     Raises:
-        UnknownName: No installed distribution has it.
-        PluginError: It is broken, or a setting is not usable.
+        UnknownName: No installed distribution provides it.
+        PluginError: The plugin is broken, or a setting is invalid.
     """
     from compatkit.plugins.discovery import find
 
@@ -294,10 +310,10 @@ def make_metric(name: str, **settings: Any) -> Metric:
 
 
 def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
-    """Make an offered metric, and check its methods.
+    """Make a metric from a plugin's offer and check its methods.
 
     Raises:
-        PluginError: The object lacks a method, or is a class.
+        PluginError: The factory returned a class, or an object that lacks a method.
     """
     made = offer.make(settings)
     if isinstance(made, type):
@@ -307,7 +323,7 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
     ]
     if missing:
         raise offer.owner.error(
-            f"the metric lacks {', '.join(missing)}; it needs init, update, merge, finalise."
+            f"the metric lacks {', '.join(missing)}; it needs init, update, merge and finalise."
         )
     try:
         observed(made)

@@ -1,1 +1,1 @@
-"""Studies: experiments of the papers, one file each; what it shows, what the paper reports, what we measure."""
+"""Studies: experiments of papers, one per file, with the question, the paper's figures and our measures."""

@@ -1,4 +1,4 @@
-"""The arms of "Reviving Autoencoder Pretraining": which plugin each takes, and how runs of its studies are trained."""
+"""The arms of "Reviving Autoencoder Pretraining": plugins of each arm, and training settings of the studies."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from compatkit.experiments.studies import Measure, Reported, Run
 REFERENCE = "Reviving Autoencoder Pretraining (anonymous, under review at ICLR 2021)"
 VARIANTS = {"rr": "full", "rr-local": "local", "rr-first": "first", "rr-sampled": "full"}
 SAMPLED = 0.125
-"""Share of the layers that ``rr-sampled`` draws: what it adds to a step is an eighth of what ``rr`` adds."""
+"""Share of the layers that ``rr-sampled`` draws: it adds an eighth of the cost of ``rr`` to a step."""
 
 
 def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[ck.Use]:
     """Return the plugins of an arm.
 
     Args:
-        arm: ``std`` none; ``pre`` greedy layer-wise autoencoders before training, and so ``pre-supervised``, where
-            the study's ``pre`` takes no step on labels; ``ort`` SRIP; ``rr`` the full reverse pass, ``rr-local`` each
-            layer alone, ``rr-first`` the full one that compares images alone, ``rr-sampled`` an unbiased estimate of
-            the full one (the paper has none).
-        settings: ``ort`` is the weight of SRIP, ``rr`` of the reverse pass, ``pre_steps`` and ``pre_lr`` those of every
-            layer's autoencoder.
+        arm: ``std``: none; ``pre``: greedy layer-wise autoencoders before training, also for ``pre-supervised`` (the
+            study's ``pre`` takes no step on labels); ``ort``: SRIP; ``rr``: the full reverse pass, ``rr-local``: each
+            layer separately, ``rr-first``: the full one that compares only images, ``rr-sampled``: an unbiased
+            estimate of the full one (not in the paper).
+        settings: ``ort`` is the weight of SRIP, ``rr`` that of the reverse pass, ``pre_steps`` and ``pre_lr`` are for
+            each layer's autoencoder.
         **reverse: Further settings of the reverse pass.
     """
     if arm == "ort":
@@ -41,22 +41,22 @@ def regularizers(arm: str, settings: Mapping[str, Any], **reverse: Any) -> list[
 
 
 def half_sum(weight: float, batch_size: int, elements: Mapping[str, int]) -> dict[str, float]:
-    """Return by layer the weight of a mean square that equals ``weight`` on half a sum of squares.
+    """Return the weights of mean squares by layer that equal ``weight`` on half a sum of squares.
 
     The authors' loss is ``weight * 0.5 * sum over layers, images and elements of (d - d')^2``; ours is the sum over
-    layers of the mean over images and elements. With B images and n elements a layer,
+    layers of the mean over images and elements. With B images and n elements per layer,
     ``weight * 0.5 * sum = weight * 0.5 * B * n * mean``.
 
     Args:
         weight: The authors' lambda.
-        batch_size: B, images in a batch.
-        elements: n of what each layer is given, by its path.
+        batch_size: B, images per batch.
+        elements: n, the input size of each layer by path.
     """
     return {name: 0.5 * weight * batch_size * count for name, count in elements.items()}
 
 
 def trainer(run: Run, steps: int, lr: float, batch_size: int, **settings: Any) -> ck.Trainer:
-    """Return a trainer as the paper's networks are trained: Adam at a constant rate, no decay, in float32."""
+    """Return a trainer with the paper's settings: Adam at a constant rate, no decay, float32."""
     plain = {"schedule": "constant", "weight_decay": 0.0, "precision": "float32", "log_every": 500}
     return ck.Trainer(
         steps=steps, lr=lr, batch_size=batch_size, seed=run.seed, progress=False, **{**plain, **settings}
@@ -69,11 +69,11 @@ GRADIENT = Measure(
     better="none",
     drawn=False,
 )
-"""Norms over the weights of the network, the mean over the rows of the history; see ``SetUp.compare_gradients``."""
+"""Norms over the weights of the network, averaged over the rows of the history; see ``SetUp.compare_gradients``."""
 
 
 def gradient_ratio(fit: ck.Fit) -> float | None:
-    """Return ``GRADIENT`` of a fit; None where no layer was reversed."""
+    """Return ``GRADIENT`` of a fit; None if no layer was reversed."""
     name = "reverse_pass/gradient_ratio"
     found = [row["losses"][name] for row in fit.history if name in row["losses"]]
     return mean(found) if found else None
@@ -96,6 +96,6 @@ def reported(arm: str, metric: str, value: float, where: str) -> Reported:
 
 
 def accuracy(fit: ck.Fit, split: ck.Split) -> float | None:
-    """Return the accuracy of the one network of a fit."""
+    """Return the accuracy of the only network of a fit."""
     (state,) = fit.tasks.values()
     return ck.measure(state, split, ["accuracy"], batch_size=512).results["accuracy"].value  # type: ignore[union-attr]

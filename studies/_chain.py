@@ -1,4 +1,4 @@
-"""Every release's extractor under every release's head, a panel an arm: what still works, after how many releases."""
+"""Picture of all releases' extractors with all releases' heads, one panel per arm."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from compatkit.reports.pictures import png
 Rows = Sequence[Mapping[str, Any]]
 """Cells of one run: ``extractor``, ``head``, ``policy`` and ``accuracy``."""
 ACROSS = 5
-"""Panels beside each other."""
+"""Panels per row."""
 LETTERS = 12
-"""Of the title, in an inch."""
+"""Letters of the title per inch."""
 DARK = 0.6
-"""Accuracy above which figures are written in white."""
+"""Accuracy above which figures are printed in white."""
 
 
 def means(runs: Sequence[Rows], policy: str) -> dict[tuple[str, str], float]:
     """Return the mean accuracy over runs by extractor and head.
 
     Args:
-        runs: One a seed.
-        policy: Of normalisation.
+        runs: One per seed.
+        policy: Batch-norm policy.
     """
     found: dict[tuple[str, str], list[float]] = {}
     for one in (cell for rows in runs for cell in rows if cell["policy"] == policy):
@@ -33,11 +33,11 @@ def means(runs: Sequence[Rows], policy: str) -> dict[tuple[str, str], float]:
 
 
 def chain(arms: Mapping[str, Mapping[tuple[str, str], float]], title: str) -> bytes:
-    """Return a picture as PNG: extractors from the top, heads from the left, in the order of their release.
+    """Return a PNG with extractors as rows and heads as columns, in the order of release.
 
     Args:
         arms: Accuracies by arm, and by extractor and head; from ``means``.
-        title: Of the picture.
+        title: Title of the picture.
     """
     import numpy as np
     from matplotlib.figure import Figure

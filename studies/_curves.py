@@ -1,4 +1,4 @@
-"""Accuracy along a row of stages, such as steps: means as lines, each seed faint behind them."""
+"""Curves of accuracy over stages such as steps: means as lines, single seeds faint behind them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Rows = Sequence[Sequence[float | None]]
-"""One a seed, with a value for each stage."""
+"""One row per seed, with a value per stage."""
 WIDTH = 6.4
-"""Inches; more where stages would stand on each other."""
+"""Width in inches; increased if stages would overlap."""
 
 
 def along_measures(
@@ -28,16 +28,16 @@ def along_measures(
     apart: bool = False,
     across: Mapping[str, float] | None = None,
 ) -> bytes:
-    """Return a picture of some measures in a row as PNG, a line an arm; nothing is drawn where there is no value.
+    """Return a PNG of several measures in sequence, one line per arm; empty without values.
 
     Args:
-        results: Of the study.
-        measures: In the order of the row, from 0 to 1 each.
-        ticks: What each is called below the picture.
-        title: Below those.
-        height: What is drawn upwards.
-        apart: Whether each arm has a panel and a scale of its own: for arms far from each other.
-        across: Levels to compare with, by what they are called.
+        results: Results of the study.
+        measures: Measures in order, each from 0 to 1.
+        ticks: Their labels on the horizontal axis.
+        title: Label of the horizontal axis.
+        height: Label of the vertical axis.
+        apart: Whether each arm has its own panel and scale, for arms far from each other.
+        across: Reference levels by label.
     """
     lines = {
         arm: list(zip(*(results.values(arm, one) for one in measures), strict=True)) for arm in results.arms
@@ -57,16 +57,16 @@ def along_arms(
     across: Mapping[str, float] | None = None,
     at: Sequence[float] | None = None,
 ) -> bytes:
-    """Return a picture of some arms in a row as PNG, a line a measure, from 0 up.
+    """Return a PNG of several arms in sequence, one line per measure, with a vertical axis from 0.
 
     Args:
-        results: Of the study; arms that were not run are left out.
-        arms: In the order of the row.
-        measures: What each is called in the picture, by name.
-        title: Below the picture.
-        ticks: What arms are called below the picture, where not as they are.
-        across: Levels to compare with, by what they are called.
-        at: Where each arm of the row stands; None is one after the other.
+        results: Results of the study; arms that were not run are omitted.
+        arms: Arms in order.
+        measures: Labels by name of the measure.
+        title: Label of the horizontal axis.
+        ticks: Labels of arms, if not their names.
+        across: Reference levels by label.
+        at: Horizontal positions of the arms; None for equal spacing.
     """
     made = [one for one in arms if one in results.arms]
     lines = {
@@ -79,12 +79,12 @@ def along_arms(
 
 
 def panels(drawn: Mapping[str, Mapping[str, Rows]], steps: Sequence[int], title: str) -> bytes:
-    """Return a picture of panels beside each other as PNG, a line an arm, each from 0 up on a scale of its own.
+    """Return a PNG of adjacent panels, one line per arm, each with its own vertical axis from 0.
 
     Args:
-        drawn: Values by panel and arm; arms of equal name have equal colours, those of the first panel name them.
-        steps: Where the values stand.
-        title: Below each panel.
+        drawn: Values by panel and arm; an arm has the same colour in all panels, and the first panel names it.
+        steps: Horizontal positions of the values.
+        title: Label of each panel's horizontal axis.
     """
     from matplotlib.figure import Figure
 
@@ -149,7 +149,7 @@ def _drawn(
 
 
 def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: str) -> None:
-    """Draw the mean of seeds, and each of several faintly."""
+    """Draw the mean over seeds, and single seeds faintly if there are several."""
     colour = COLOURS[number % len(COLOURS)]
     for row in rows if len(rows) > 1 else ():
         axes.plot(*_known(row, places), color=colour, alpha=0.25, linewidth=1)

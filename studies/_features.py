@@ -1,4 +1,4 @@
-"""What a dense layer's weights hold of images: energies, and pictures, kept as whole numbers, drawn as rows of arms."""
+"""Images in a dense layer's weights: energies, and pictures stored as integers and drawn in rows."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DEEPEST = 127
 
 
 def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int, *, subspace: str = "top") -> list[float]:
-    """Return the share of each class's mean image that lies in the span of a layer's first right singular vectors.
+    """Return the share of each class's mean image in the span of a layer's first right singular vectors.
 
     Args:
-        fit: Of one network.
-        split: Images; classes without any are left out.
-        layer: That takes them.
-        top: How many vectors.
-        subspace: ``"active"`` takes all whose singular value is not zero.
+        fit: Fit of a single network.
+        split: Images; empty classes are omitted.
+        layer: Path of the layer that takes them.
+        top: Number of vectors.
+        subspace: ``"active"`` for all vectors with a non-zero singular value.
     """
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, [make_metric("singular_features", top=top)], layers=[layer])
@@ -41,10 +41,10 @@ def singular(weight: Tensor, count: int) -> tuple[list[float], Tensor]:
 
 
 def kept(values: Any, size: tuple[int, int]) -> list[list[int]]:
-    """Return numbers as a picture of whole numbers, -127 to 127, the largest positive.
+    """Return numbers as a picture of integers from -127 to 127, whose largest absolute value is positive.
 
     Args:
-        values: As many numbers as pixels; their sign means nothing, as that of a singular vector.
+        values: One number per pixel; the overall sign is arbitrary, as for a singular vector.
         size: Height and width.
     """
     array = np.asarray(values, dtype=np.float64).reshape(size)
@@ -53,11 +53,11 @@ def kept(values: Any, size: tuple[int, int]) -> list[list[int]]:
 
 
 def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> bytes:
-    """Return rows of pictures below each other as PNG; zero is grey.
+    """Return a PNG with rows of pictures; zero is grey.
 
     Args:
-        pictures: By the name of their row; one with less than others has grey ones behind.
-        titles: One above each column.
+        pictures: By the name of their row; shorter rows are filled with grey.
+        titles: One per column.
     """
     most = max(len(row) for row in pictures.values())
     arrays = {}

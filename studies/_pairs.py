@@ -1,4 +1,4 @@
-"""Two networks of one architecture, trained for two tasks, their heads exchanged: what studies of recombination share.
+"""Shared by studies of recombination: two networks of one architecture for two tasks, with exchanged heads.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 3 (methods and training schemes), 4 (recombination accuracy) and App. C.
@@ -25,9 +25,9 @@ REFERENCE = (
 )
 COMBINATIONS = ("none", "iiw", "rp", "dcc", "iiw+rp", "iiw+dcc", "rp+dcc", "iiw+rp+dcc")
 BOUND = "upper-bound"
-"""Networks trained apart, each with a rotation head of its own: their accuracy on their own tasks is the bound."""
+"""Networks trained separately, each with its own rotation head: their accuracy on their own tasks is the bound."""
 POLICIES = {"batch": "recombined", "reestimate": "reestimated", "running": "running"}
-"""Normalisation at recombination, and the measure that it gives."""
+"""Batch-norm policy at recombination, and the measure it gives."""
 MEASURES = (
     Measure(name="own", title="own task, as trained"),
     Measure(name="recombined", title="recombined, batch statistics"),
@@ -51,19 +51,19 @@ SMALL: dict[str, Any] = {
     "classes": "rolled",
     "class_layer": "identical",
 }
-"""``test_batch``: images whose statistics batch normalisation takes in the evaluation; ``half_turn``: what rotation
-prediction shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6); ``views`` and
-``rp_weight``: what its batch normalisation takes statistics of, and its weight; ``classes``: see ``ORDERS``;
-``class_layer``: whether equal initial weights are those of class layers too, or ``"own"``."""
+"""``test_batch``: images per batch for batch statistics in the evaluation; ``half_turn``: what rotation prediction
+shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6); ``views`` and ``rp_weight``:
+views that its batch normalisation takes statistics of, and its weight; ``classes``: see ``ORDERS``; ``class_layer``:
+whether equal initial weights include class layers, or ``"own"``."""
 ORDERS = ("own", "exchanged", "rolled")
-"""Which class of the second data set is at each row of its class layer. Equal initial class layers help where row k
-means the same in both networks: ``own`` all ten rows of our pairs do; ``exchanged`` six, as CIFAR-10 and STL-10 have
-it, whose orders exchange the second and third row, and the seventh and eighth (six of nine); ``rolled`` by a third,
+"""Order of the classes in the second data set's class layer. Equal initial class layers help if row k means the same in
+both networks: with ``own`` all ten rows of our pairs do; with ``exchanged`` six, as for CIFAR-10 and STL-10, whose
+orders exchange the second and third row, and the seventh and eighth (six of nine); with ``rolled``, by a third,
 none."""
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {"pair": "digits", "image": 16, "train": 5000, **SMALL},
     "halves": {"pair": "halves", "image": 32, "train": 8000, **SMALL},
-    # 0 images: all that there are.
+    # 0 images: all available ones.
     "paper": {
         "pair": "objects",
         "image": 32,
@@ -88,38 +88,42 @@ SCALE = {
     "paper": "",
 }
 Statistics = Literal["stored", "batch"]
-"""Of batch normalisation inside frozen heads: their own, or those of the batch, the paper's regime."""
+"""Batch-norm statistics inside frozen heads: their own, or those of the batch, as in the paper."""
 DATA = ("mnist", "usps", "cifar10", "stl10")
 SETS = {"digits": ("mnist", "usps"), "objects": ("cifar10", "stl10")}
 
 
 def sets_of(run: Run) -> list[ck.DataSet]:
-    """Return the data sets of a run's pair, whole, the classes of the second in the order that the settings ask for.
+    """Return the complete data sets of a run's pair, with the classes of the second in the requested order.
 
     Raises:
-        UsageError: There is no such pair, or order.
+        UsageError: The pair or the order is unknown.
     """
     pair = run.settings["pair"]
     if pair not in (*SETS, "halves"):
-        raise UsageError(f"The setting 'pair' is {', '.join(SETS)} or halves; got {pair!r}.", subject=pair)
+        raise UsageError(
+            f"The setting 'pair' must be {', '.join(SETS)} or halves; got {pair!r}.", subject=pair
+        )
     sets = halves(run) if pair == "halves" else [run.load(one) for one in SETS[pair]]
     return [sets[0], ordered(sets[1], run.settings["classes"])]
 
 
 def halves(run: Run) -> list[ck.DataSet]:
-    """Return one half of CIFAR-10 as it is, and the other with its colours shifted and blurred."""
+    """Return one half of CIFAR-10 unchanged, and the other with shifted colours and blurred."""
     plain, other = run.load("cifar10").halves()
     return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
 
 
 def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
-    """Return the same images with their classes at other rows of a class layer; see ``ORDERS``.
+    """Return the same images with another order of classes; see ``ORDERS``.
 
     Raises:
-        UsageError: There is no such order.
+        UsageError: The order is unknown.
     """
     if order not in ORDERS:
-        raise UsageError(f"The setting 'classes' is {', '.join(ORDERS)}; got {order!r}.", subject="classes")
+        raise UsageError(
+            f"The setting 'classes' must be one of {', '.join(ORDERS)}; got {order!r}.", subject="classes"
+        )
     names = list(data.classes)
     if order == "rolled":
         by = max(1, len(names) // 3)
@@ -131,18 +135,18 @@ def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
 
 
 def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
-    """Return the two tasks of a run's pair, each named as its data set; ``split`` as in ``task_of``."""
+    """Return the two tasks of a run's pair, named as their data sets; ``split`` as in ``task_of``."""
     return [task_of(run, data.name, data, split) for data in sets_of(run)]
 
 
 def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> ck.Task:
-    """Return a task on as many images of a data set as the settings ask for, 0 all; grey ones are not augmented.
+    """Return a task on as many images as the settings request (0 for all); grey images are not augmented.
 
     Args:
-        run: Whose settings say what is trained.
-        name: Of the task.
-        data: Whole.
-        split: Where the network is cut; None takes the settings' split point.
+        run: The run, whose settings define the training.
+        name: Name of the task.
+        data: Complete data set.
+        split: Split point; None for that of the settings.
     """
     settings = run.settings
     return ck.Task(
@@ -156,7 +160,7 @@ def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> 
 
 
 def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
-    """Return the plugins of methods joined by ``+``; none of ``none``."""
+    """Return the plugins of methods joined by ``+``; none for ``none``."""
     made: dict[str, str | ck.Use] = {
         "iiw": ck.use("identical_init", class_layer=run.settings["class_layer"]),
         "rp": rotation(run),
@@ -166,7 +170,7 @@ def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
 
 
 def rotation(run: Run) -> ck.Use:
-    """Return rotation prediction as the settings say it."""
+    """Return rotation prediction with the settings of the run."""
     settings = run.settings
     return ck.use(
         "rotation_prediction",
@@ -177,7 +181,7 @@ def rotation(run: Run) -> ck.Use:
 
 
 def trainer_of(run: Run) -> ck.Trainer:
-    """Return the trainer of a run: what the settings leave open is the trainer's default, which is the paper's."""
+    """Return the trainer of a run; missing settings have the trainer's defaults, which are the paper's."""
     settings = run.settings
     return ck.Trainer(
         steps=settings["steps"], seed=run.seed, batch_size=settings["batch_size"], progress=False
@@ -190,15 +194,15 @@ def incremental(
     trainer: ck.Trainer,
     statistics: Statistics = "stored",
 ) -> list[ck.Fit]:
-    """Train the first task, then the second against the first one's auxiliary heads, which are frozen (Sec. 3.4).
+    """Train the first task, then the second against the frozen auxiliary heads of the first (Sec. 3.4).
 
-    The head of ``dcc`` tells the classes apart that both tasks have, as where they are trained together.
+    The head of ``dcc`` classifies the common classes of both tasks, as in joint training.
 
     Args:
-        tasks: Two, in their order.
-        uses: Plugins; with ``identical_init`` the second starts where the first one started.
-        trainer: Of both.
-        statistics: Inside frozen heads.
+        tasks: Two, in training order.
+        uses: Plugins; with ``identical_init`` the second starts from the initial weights of the first.
+        trainer: Trainer of both.
+        statistics: Batch-norm statistics inside frozen heads.
     """
     one, other = tasks
     common = ck.use("dcc", classes=common_classes(one, other))
@@ -208,21 +212,21 @@ def incremental(
 
 
 def common_classes(one: ck.Task, other: ck.Task) -> list[str]:
-    """Return the classes that two tasks share, in the order and by the names of the first."""
+    """Return the classes that two tasks share, in the order and with the names of the first."""
     return [one.data.classes[place] for place in common_places(one.data, other.data)]
 
 
 def common_places(one: ck.DataSet, other: ck.DataSet) -> list[int]:
-    """Return the places of the classes of one data set that another has too, by name, rising."""
+    """Return the indices of a data set's classes that another has, too, by name, ascending."""
     mine, theirs = ([ck.label(name) for name in data.classes] for data in (one, other))
     return sorted(place for place, _ in ck.match_classes(mine, theirs))
 
 
 def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
-    """Train each task by itself, with a rotation head of its own (Sec. 4, the upper bound).
+    """Train each task separately, with its own rotation head (Sec. 4, the upper bound).
 
-    Each has a seed of its own: from one seed the rotation heads would start equal too, and the networks would be half
-    compatible by that.
+    Each has its own seed: with the same seed the rotation heads would start equal, and the networks would be partly
+    compatible.
     """
     trainer = trainer_of(run)
     return [
@@ -233,7 +237,7 @@ def apart(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
 
 @contextmanager
 def temporary_registry(fits: Mapping[str, ck.Fit] | None = None) -> Iterator[ck.Registry]:
-    """Open a registry that lasts as long as the block, with the parts of fits published by prefix."""
+    """Open a registry for the duration of the block, with the parts of fits published by prefix."""
     with tempfile.TemporaryDirectory() as folder:
         registry = ck.Registry.init(Path(folder) / "parts")
         for prefix, fit in (fits or {}).items():
@@ -244,11 +248,11 @@ def temporary_registry(fits: Mapping[str, ck.Fit] | None = None) -> Iterator[ck.
 def measure(
     run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], policies: Iterable[str] = POLICIES
 ) -> list[dict[str, Any]]:
-    """Publish fits into a registry of their own and measure all four combinations under each policy.
+    """Publish fits to a temporary registry and measure all four combinations under each policy.
 
     Returns:
-        A row for each extractor, head and policy, in the order of the tasks: their names, accuracy on the extractor's
-        test images, over the classes that both have (``all_outputs``: the largest of all outputs), and chance there.
+        A row per extractor, head and policy, in the order of the tasks: their names, accuracy on the extractor's test
+        images over the common classes (``all_outputs``: argmax over all outputs), and chance.
     """
     rows: list[dict[str, Any]] = []
     policies = list(policies)
@@ -284,11 +288,11 @@ def _row(cell: Any, policy: str) -> dict[str, Any]:
 
 
 def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = POLICIES) -> dict[str, float]:
-    """Return the measures of one run from its cells; figures of two directions are their mean.
+    """Return the measures of one run from its cells; figures of the two directions are averaged.
 
     Args:
-        cells: As ``measure`` gives them; ``batch`` is among their policies.
-        policies: The measure that each policy gives.
+        cells: Result of ``measure``, including the policy ``batch``.
+        policies: Measure by policy.
     """
 
     def figures(policy: str, own: bool, of: str = "accuracy") -> list[Any]:
@@ -308,17 +312,17 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
 
 
 def chance_of(results: Results) -> dict[str, float]:
-    """Return the mean level of chance, by its name in figures; empty if no run has it."""
+    """Return the mean chance level by its label in figures; empty if no run has one."""
     known = [value for arm in results.arms for value in results.known(arm, "chance")]
     return {"chance": sum(known) / len(known)} if known else {}
 
 
 def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
-    """Return what a pair of trained networks gives, every cell kept beside ``kept``."""
+    """Return the outcome of a pair of trained networks, with all cells stored in addition to ``kept``."""
     cells = measure(run, fits, tasks)
     return Outcome(values=values_of(cells), kept={"cells": cells, **kept})
 
 
 def reported(arm: str, value: float, where: str, metric: str = "recombined") -> Reported:
-    """Return a figure of the paper, in per cent."""
+    """Return a figure of the paper in per cent."""
     return Reported(arm, metric, value, f"Gygli et al. 2021, {where}", "%")

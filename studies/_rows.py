@@ -1,4 +1,4 @@
-"""A row for each thing that is compared, a mark for each way: where the marks lie apart, the way matters."""
+"""Dot plot with one row per item and one mark per method."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from statistics import mean
 from compatkit.reports.pictures import COLOURS, MARKS, png
 
 Values = Sequence[float]
-"""One a seed; none where it was not run."""
+"""One value per seed; empty if not run."""
 STEP = 0.12
-"""Of a row's height, between the marks of two ways: those of equal values stand below each other."""
+"""Vertical offset between the marks of two methods, as a share of the row height, so that equal values stay visible."""
 
 
 def rows(
     ways: Mapping[str, Mapping[str, Values]], title: str, *, across: Mapping[str, float] | None = None
 ) -> bytes:
-    """Return a picture as PNG: means as marks, joined within their row, each seed faint beside.
+    """Return a PNG: means as marks, joined within their row, single seeds faint beside them.
 
     Args:
-        ways: Values by way and row; rows stand in the order in which the ways name them, from the top.
-        title: Below the picture.
-        across: Levels to compare with, by what they are called.
+        ways: Values by method and row; rows are in order of first occurrence, from the top.
+        title: Label of the horizontal axis.
+        across: Reference levels by label.
     """
     from matplotlib.figure import Figure
 

@@ -1,4 +1,4 @@
-"""The network of the twelve-bit studies, and its stages: with an arm's regularizer on A, then without on A or B."""
+"""The network of the twelve-bit studies, and its stages: with an arm's regularizer on A, then without it on A or B."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ._arms import regularizers, trainer
 
 WIDTHS = (10, 7, 5, 4, 3)
 LAYERS = (*(f"blocks.{place}" for place in range(len(WIDTHS))), "fc")
-"""What each of the six layers gives, activation included: D_2 to D_7 of the paper."""
+"""Modules whose outputs, after the activation, are D_2 to D_7 of the paper."""
 LINEAR = (*(f"blocks.{place}.linear" for place in range(len(WIDTHS))), "fc")
 SETTINGS: dict[str, dict[str, Any]] = {
     "cpu": {
@@ -40,10 +40,10 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def first_stage(run: Run) -> ck.Fit:
-    """Train on task A with the arm's regularizer; ``pre`` is its autoencoders alone, without a step on the labels."""
+    """Train on task A with the arm's regularizer; ``pre`` only trains its autoencoders, without a step on labels."""
     settings = run.settings
     task = _task(run.load("sphere-rule"))
-    # Each layer alone, too, takes all six, and goes through the non-linearities, as the paper's does.
+    # The local variant also covers all six layers and includes the non-linearities, as in the paper.
     local = {"layers": list(LINEAR), "activation": True} if run.arm == "rr-local" else {}
     used = regularizers(run.arm, settings, **local)
     steps = 0 if run.arm == "pre" else settings["steps"]
@@ -51,7 +51,7 @@ def first_stage(run: Run) -> ck.Fit:
 
 
 def second_stage(run: Run, first: ck.Fit | None, task: str, *, short: bool = False) -> ck.Fit:
-    """Go on without regularizer, with all layers of the first stage, or from random weights where there is none."""
+    """Train without regularizer from all weights of the first stage, or from random weights if there is none."""
     settings = run.settings
     steps, lr = (
         (settings["short_steps"], settings["short_lr"]) if short else (settings["steps"], settings["lr"])

@@ -1,11 +1,11 @@
-"""Recombination along training: when do parts begin to fit, and does what makes them fit keep on working?
+"""Recombination along training: when do parts begin to fit, and do the regularizers keep working?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
-    Representations", Fig. 2 and Sec. 4 (20,000 steps of 512, figures after the last step alone).
-Here: two halves of CIFAR-10, one of them shifted, ResNet-8; or the paper's pair and size. Arms and what is measured at
-    the end are those of study 3.1; on the way, own and recombined accuracy and the loss of the rotation head.
+    Representations", Fig. 2 and Sec. 4 (20,000 steps of 512, figures only after the last step).
+Here: two halves of CIFAR-10, one of them shifted, ResNet-8; or the paper's pair and size. Arms and final measures are
+    those of study 3.1; during training: own and recombined accuracy, and the loss of the rotation head.
 
-Runs are long: an interrupted one goes on from its last checkpoint with the same command.
+Runs are long: the same command resumes an interrupted one from its last checkpoint.
 
     compatkit study run 3.1b --data DIR --out OUT
 """
@@ -43,12 +43,12 @@ CURVES = {"own": "own task", "recombined": "recombined, batch statistics", "turn
 
 
 def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
-    """Return the accuracy of one task's extractor under another's head, over the classes that both have.
+    """Return the accuracy of one task's extractor with another's head, over the common classes.
 
     Args:
-        run: Its settings say how many images give batch statistics.
-        extractor: Whose test images are shown, under batch statistics; its own head may follow.
-        head: Whose head follows. Neither moves.
+        run: The run; its settings define the batch size for batch statistics.
+        extractor: Task whose extractor and test images are used, under batch statistics.
+        head: Task whose head is used, possibly the same. Neither is changed.
     """
     one, other = extractor.task.data, head.task.data
     outputs = [-1] * len(one.classes)
@@ -60,7 +60,7 @@ def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
     training = [module.training for module in network.modules()]
     try:
         return accuracy(network, one.test, extractor, run, outputs)
-    finally:  # batch statistics moved the running ones
+    finally:  # batch statistics changed the running ones
         network.load_state_dict(held)
         for module, was in zip(network.modules(), training, strict=True):
             module.training = was
@@ -68,11 +68,11 @@ def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
 
 @attrs.define(eq=False)
 class Watch:
-    """Measures two networks and both recombinations every so many steps.
+    """Measures two networks and both recombinations at regular intervals.
 
     Attributes:
-        run: Its setting ``every`` says how many.
-        rows: One for each time: ``step``, and ``own`` and ``recombined``, means of both directions.
+        run: The run; its setting ``every`` is the interval in steps.
+        rows: One per measurement: ``step``, and ``own`` and ``recombined``, averaged over both directions.
     """
 
     run: Run
@@ -81,12 +81,12 @@ class Watch:
 
     @ck.hookimpl
     def compatkit_set_up(self, setup: ck.SetUp) -> None:
-        """Take the tasks."""
+        """Store the tasks."""
         self._tasks = list(setup.tasks.values())
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
-        """Measure, once the last task has taken its step."""
+        """Measure after the step of the last task."""
         done = step.number + 1
         if step.task is self._tasks[-1] and done % self.run.settings["every"] == 0:
             one, other = self._tasks
@@ -101,17 +101,17 @@ class Watch:
 
     @ck.hookimpl
     def compatkit_state(self) -> Mapping[str, Any]:
-        """Keep what was measured."""
+        """Return the measurements."""
         return {"rows": self.rows}
 
     @ck.hookimpl
     def compatkit_load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with it."""
+        """Restore the measurements."""
         self.rows = list(state["rows"])
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks of an arm, measure on the way and, as study 3.1 does, at the end."""
+    """Train both networks of an arm, measure during training and, like study 3.1, at the end."""
     tasks, watch = tasks_of(run), Watch(run)
     trainer = attrs.evolve(trainer_of(run), log_every=run.settings["every"], checkpoint=run.checkpoint)
     fit = trainer.fit(tasks, [*uses_of(run, run.arm), "watch"], factories={"watch": lambda: watch})
@@ -127,7 +127,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw own and recombined accuracy and the rotation loss by steps."""
+    """Draw own and recombined accuracy and the rotation loss over steps."""
     steps = sorted(
         {row["step"] for arm in results.arms for kept in results.kept(arm) for row in kept["along"]}
     )

@@ -2,11 +2,11 @@
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.2, Fig. 3, App. D, Fig. 11 (ResNet-56, wide ResNet-56 and MobileNetV2 on CIFAR-10, 5 + 5 classes).
-Here: ResNet-20, WRN-10-2 and a MobileNetV2 of a quarter of the channels, on MNIST at 32x32 or CIFAR-10; or networks of
-    the paper's size.
+Here: ResNet-20, WRN-10-2 and a MobileNetV2 with a quarter of the channels, on MNIST at 32x32 or CIFAR-10; or networks
+    of the paper's size.
 
-Three extractors of different architecture end with a 1x1 convolution to the width of one shared head, the rest of the
-MobileNetV2. That head solves the task: the networks have no others. It is trained with all three on five classes, then
+Three extractors of different architectures end with a 1x1 convolution to the width of one shared head, the rest of the
+MobileNetV2, which solves the task; the networks have no other heads. It is trained with all three on five classes, then
 extended to ten, and trained further on the wide network's extractor alone.
 
     compatkit study run 3.10 --data DIR --out OUT
@@ -27,36 +27,35 @@ from ._pairs import temporary_registry
 
 NETWORKS = ("wide", "residual", "mobile")
 REFERENCE = "wide"
-"""Whose extractor the head learns the new classes on."""
+"""Network on whose extractor the head learns the new classes."""
 OLD = 5
-"""Classes that the extractors are trained on."""
+"""Number of classes that the extractors are trained on."""
 ARMS = ("fe-frozen", "fe-frozen+rp", "rp-frozen", "random-head", "independent", "bound", "bound-changed")
-"""``fe-frozen``: the reference extractor stays as it is while its head learns; ``fe-frozen+rp``: the same, and all
-extractors were trained with a shared rotation head too; ``rp-frozen``: the reference extractor learns as well, and
-keeps to that rotation head, frozen. Controls: ``random-head`` a head drawn anew on the extractors of
-the first; ``independent`` as the first, but each extractor was trained with a head of its own. ``bound``: each network
-as it is, with a rotation head of its own, trained on all classes; ``bound-changed``: the same with the 1x1 convolution
-and the MobileNetV2's rest."""
+"""``fe-frozen``: the reference extractor is frozen while its head learns; ``fe-frozen+rp``: the same, with extractors
+that were also trained with a shared rotation head; ``rp-frozen``: the reference extractor learns, too, against that
+rotation head, frozen. Controls: ``random-head``: a new random head on the extractors of the first; ``independent``: as
+the first, but each extractor was trained with its own head. ``bound``: each unmodified network, with its own rotation
+head, trained on all classes; ``bound-changed``: the same with the 1x1 convolution and the MobileNetV2's rest."""
 WITH_ROTATION = ("fe-frozen+rp", "rp-frozen")
 """Arms whose extractors are trained with a shared rotation head."""
 
 
 def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
-    """Return a task for each network.
+    """Return a task per network.
 
     Args:
-        run: Names the networks.
-        data: Of all tasks.
-        changed: Whether extractors end with the common width and have the shared head alone; else as they are.
+        run: The run, whose settings name the networks.
+        data: Data set of all tasks.
+        changed: Whether extractors end with the common width and have only the shared head.
 
     Raises:
-        UsageError: A network is not named by backbone and split point.
+        UsageError: A network is not given as backbone and split point.
     """
     settings, made = run.settings, []
     for name in NETWORKS:
         if [type(one) for one in settings[name]] != [str, str]:
             raise UsageError(
-                f"The setting {name!r} is a backbone and its split point, such as "
+                f"The setting {name!r} must be a backbone and a split point, such as "
                 f'{name}=["resnet20_cifar", "layer2"]; got {settings[name]!r}.',
                 subject=name,
             )
@@ -80,12 +79,12 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
 
 
 def rotation(run: Run) -> ck.Use:
-    """Return rotation prediction; a half turn makes a 9 of a 6, so that digits are turned upside down instead."""
+    """Return rotation prediction; digits are flipped instead of half turns, which make a 9 of a 6."""
     return ck.use("rotation_prediction", half_turn=run.settings["half_turn"], views=run.settings["views"])
 
 
 def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
-    """Return the trainer of the networks, or of the update, whose settings begin with ``of``."""
+    """Return the trainer of the networks, or of the update, from settings with the prefix ``of``."""
     given = {name: run.settings[of + name] for name in ("steps", "lr")}
     return ck.Trainer(
         **{**given, "batch_size": run.settings["batch_size"], "seed": run.seed, "progress": False, **settings}
@@ -93,7 +92,7 @@ def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
 
 
 def bounds(run: Run, data: ck.DataSet, registry: ck.Registry) -> dict[str, str]:
-    """Train each network by itself on all classes; return the head of each by the name of its network."""
+    """Train each network separately on all classes; return the head of each by the name of its network."""
     changed, heads = run.arm == "bound-changed", {}
     uses = ["dcc", rotation(run)] if changed else [rotation(run)]
     for task in tasks(run, data, changed=changed):
@@ -105,8 +104,8 @@ def bounds(run: Run, data: ck.DataSet, registry: ck.Registry) -> dict[str, str]:
 def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
     """Train the extractors on the old classes; return the shared head of the reference.
 
-    Where they are independent each has a seed and a head of its own: from one seed heads would begin with the same
-    weights, and the controls would be half compatible by that.
+    For the independent arm each has its own seed and head: with the same seed the heads would start equal, and the
+    controls would be partly compatible.
     """
     uses = ["dcc", *([rotation(run)] if run.arm in WITH_ROTATION else [])]
     given = tasks(run, data.of_classes(data.classes[:OLD]))
@@ -120,7 +119,7 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
 
 
 def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict[str, str]:
-    """Extend a head to all classes and train it on the reference extractor; return what was published."""
+    """Extend a head to all classes and train it on the reference extractor; return the published references."""
     registry.extend(head, data.classes[OLD:], "extended/ten.head", seed=run.seed)
     extractor = f"{head.partition('/')[0]}/{REFERENCE}.extractor"
     moves, settings = run.arm == "rp-frozen", run.settings
@@ -150,9 +149,9 @@ def accuracy(run: Run, registry: ck.Registry, extractor: str, head: str, test: c
 
 
 def run(run: Run) -> Outcome:
-    """Train, extend, update, attach the updated head to every extractor, and measure on the test images of all classes.
+    """Train, extend, update, attach the updated head to all extractors, and measure on test images of all classes.
 
-    ``old`` is the mean accuracy of the networks on the old classes, before the update.
+    ``old`` is the mean accuracy of the networks on the old classes before the update.
     """
     settings = run.settings
     sizes = {name: settings[name] or None for name in ("train", "test")}
@@ -193,7 +192,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw the accuracy of every extractor by arm, as the paper's Fig. 11."""
+    """Draw the accuracy of all extractors by arm, as the paper's Fig. 11."""
     ticks = [f"{one}\n(reference)" if one == REFERENCE else one for one in NETWORKS]
     title = "extractor under the head for ten classes"
     lower = [value for arm in results.arms for value in results.known(arm, "lower")]

@@ -1,14 +1,13 @@
-"""The ladder of bridges: how far does each rung carry a head onto features that it was never trained for?
+"""The ladder of bridges: how well does each rung fit a head to features that it was never trained for?
 
-There is no paper of this ladder; its rungs come from several (docs/bridges.md names them). Two networks are trained
-independently. The extractor of the one gets the head of the other, rung by rung, with 10, 100 and 1,000 images without
-labels, and as many labelled ones for the rungs that need them. Accuracy is that on test images of the extractor's
-domain.
+There is no paper of this ladder; its rungs come from several (see docs/bridges.md). Two networks are trained
+independently. The extractor of one gets the head of the other, rung by rung, with 10, 100 and 1,000 unlabelled images,
+and as many labelled ones for the rungs that need them. Accuracy is measured on test images of the extractor's domain.
 
-An arm is a pair of networks: ``mnist-usps`` is the extractor of MNIST under the head of USPS; ``same-mnist`` two
-networks on the same images; ``halves`` two networks on two halves of CIFAR-10. Behind a ``+`` stands what differs from
-these: ``early`` and ``late`` cut the same networks elsewhere, ``deep`` has a head of many blocks, ``wide`` 512 channels
-at few positions, ``families`` an extractor and a head of two stock architectures of timm.
+An arm is a pair of networks: ``mnist-usps`` is the extractor of MNIST with the head of USPS; ``same-mnist`` two
+networks on the same images; ``halves`` two networks on two halves of CIFAR-10. A suffix after ``+`` names a variation:
+``early`` and ``late`` cut the same networks elsewhere, ``deep`` has a head of many blocks, ``wide`` 512 channels at few
+positions, ``families`` an extractor and a head of two standard architectures of timm.
 
     compatkit study run bridges --data DIR --out OUT
 """
@@ -43,21 +42,21 @@ RUNGS = {
 }
 BOUNDS = {"reference": "the head's own network", "own": "the extractor's own head"}
 CLOSED = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "absorbed")
-"""Rungs whose seconds are those of a fit, not of training."""
+"""Rungs whose time is for a fit, not for training."""
 FREE = ("direct", "statistics", *CLOSED)
-"""Rungs that are chosen from by agreement, less chance, alone: nothing is trained, and no label is read."""
+"""Rungs chosen only by agreement corrected for chance: nothing is trained, and no labels are used."""
 NEAR = 0.01
-"""Accuracy below that of the extractor's own head that still counts as as good."""
+"""Largest loss of accuracy against the extractor's own head that counts as equal."""
 COUNTS = (10, 100, 1000)
-"""Images without labels; also with labels, for the rungs that are trained with some."""
+"""Numbers of unlabelled images, and of labelled ones for the rungs that need them."""
 SHOWN = 100
-"""The count whose accuracies are drawn."""
+"""The number of images in the figure."""
 HELD_OUT = 500
-"""Further images without labels, on which agreement is measured."""
+"""Number of further unlabelled images for measuring agreement."""
 SMALL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
 DEEP = {"layers": [1, 4, 4, 4], "channels": [32, 64, 64, 64]}
 WIDE = {"layers": [1, 1, 1, 1], "channels": [32, 64, 512, 512]}
-# Networks of both sides, or of the extractor and of the head: backbone, split point, further arguments.
+# Networks of both sides, or of extractor and head separately: backbone, split point, further arguments.
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {
         "base": [["resnet18", "layer1", SMALL]],
@@ -93,7 +92,7 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet]:
-    """Return the images of the extractor's network and of the head's."""
+    """Return the data sets of the extractor's and the head's network."""
     name = run.arm.partition("+")[0]
     if name == "halves":
         first, second = run.load("cifar10").halves()
@@ -108,7 +107,7 @@ def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet]:
 
 
 def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck.Task]:
-    """Return the task that the extractor is of, and that of the head."""
+    """Return the tasks of the extractor and of the head."""
     networks = run.settings[run.arm.partition("+")[2] or "base"]
     left, right = (
         ck.Task(side, data, backbone, split, size=run.settings["image"], kwargs=kwargs)
@@ -120,7 +119,7 @@ def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks, climb with each count of images, and measure."""
+    """Train both networks, try the rungs with each number of images, and measure."""
     settings, (source, target) = run.settings, pair(run)
     with temporary_registry() as registry:
         for number, task in enumerate(tasks(run, source, target)):
@@ -146,7 +145,7 @@ def run(run: Run) -> Outcome:
 
 
 def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:
-    """Return what one ladder gave: each rung, and the one that is chosen without labels."""
+    """Return the values of one ladder: each rung, and the one chosen without labels."""
     rungs: dict[str, float | None] = {
         step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in found.steps
     }
@@ -165,14 +164,14 @@ def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:
 
 
 def _accuracy(step: Any) -> float:
-    """Return the accuracy of a step that was climbed with test images."""
+    """Return the accuracy of a rung on test images."""
     return step.accuracy.accuracy
 
 
 def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataSet, count: int) -> ck.Bridge:
-    """Climb with so many images; the head's own domain lends as many where features are paired on it.
+    """Try the rungs with ``count`` images, also of the head's domain for pairing features on it.
 
-    Where both networks are of one domain there is nothing to lend: its images are the extractor's.
+    If both networks have the same domain, its images are the extractor's.
     """
     some = min(count + HELD_OUT, len(source.train))
     beside = target.train.subset(min(count, len(target.train)), seed=run.seed)
@@ -192,13 +191,13 @@ def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataS
 
 
 def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
-    """Return as many images as the settings ask for, 0 all."""
+    """Return as many images as the settings request, 0 for all."""
     sizes = {name: run.settings[name] or len(getattr(data, name)) for name in ("train", "test")}
     return data.subset(**{name: min(size, len(getattr(data, name))) for name, size in sizes.items()})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw the ladder at one count of images: a row for each rung, a mark for each pair."""
+    """Draw the ladder for one number of images: a row per rung, a mark per pair."""
     title = f"accuracy on test images of the extractor's domain, {SHOWN} images"
     shown = {**{f"{rung}-{SHOWN}": words for rung, words in RUNGS.items()}, **BOUNDS}
     ways = {arm: {words: results.known(arm, name) for name, words in shown.items()} for arm in results.arms}

@@ -1,7 +1,7 @@
-"""CIFAR-10 with residual networks: each layer reversed by itself, beside orthogonality and plain training.
+"""CIFAR-10 with residual networks: the local reverse pass, compared with orthogonality and plain training.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 4, Fig. 7: ResNet-110, 5 runs, tested on CIFAR-10 and on CIFAR-10.1; the
-    text gives differences only, and no weight of the loss.
+    text gives only differences, and no weight of the loss.
 Here: ResNet-20 on a subset by default; ``--set backbone=resnet56_cifar`` or ``resnet110_cifar`` for the others.
 
     compatkit study run 0.7 --data DIR --out OUT
@@ -23,7 +23,7 @@ MISSING = (
 
 
 def run(run: Run) -> Outcome:
-    """Train on CIFAR-10, and test on its test images and on CIFAR-10.1 where that is there."""
+    """Train on CIFAR-10, and test on its test images and, if available, on CIFAR-10.1."""
     settings = run.settings
     whole = run.load("cifar10")
     data = whole.subset(train=settings["train"] or None, test=settings["test"] or None)
@@ -47,8 +47,8 @@ def run(run: Run) -> Outcome:
 
 
 _WHERE = "Sec. 4, ResNet-110, 5 runs"
-# Adam for all arms, at the rate and decay of the ResNet-110 of Keras' examples: the local loss is of the fourth power
-# in the weights, and with SGD at .1 it is infinite after four steps.
+# Adam for all arms, with rate and decay of Keras' ResNet-110 example: the local loss is of fourth order in the weights,
+# and with SGD at .1 it diverges within four steps.
 _ADAM = {"lr": 1e-3, "weight_decay": 1e-4, "ort": 0.1, "rr": 0.01}
 STUDY = Study(
     title="CIFAR-10 with residual networks",

@@ -1,11 +1,11 @@
-"""How many common classes DCC needs: the shared head tells two of them apart, or three, up to all.
+"""How many common classes DCC needs: the shared head classifies two of them, three, up to all.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.5, Fig. 9 (IIW+DCC, 2 to 9 classes of CIFAR-10 and STL-10, ResNet-56, 3 runs).
 Here: MNIST and USPS, or two halves of CIFAR-10, which have ten in common; or the paper's pair, which has nine.
 
-Both networks learn all their classes in every arm, and are measured on all common ones. Which classes the shared head
-is given is drawn by the run's seed and kept with the run; at one seed, those of fewer are among those of more.
+Both networks learn all their classes in every arm, and are measured on all common ones. The classes of the shared head
+are drawn with the run's seed and recorded; for one seed, smaller sets are subsets of larger ones.
 
     compatkit study run 3.8 --data DIR --out OUT
 """
@@ -38,16 +38,16 @@ from ._pairs import (
 
 COUNTS = tuple(str(count) for count in range(2, 11))
 WITHOUT = ("iiw", "iiw+rp")
-"""What DCC adds to, and the method that needs no common class."""
+"""The baseline of DCC, and the method that needs no common classes."""
 
 
 def classes_of(tasks: Sequence[ck.Task], count: int, seed: int) -> list[str] | None:
-    """Return the names of some classes that two tasks share, as the first calls them; None where it has not as many.
+    """Return the names of ``count`` classes that two tasks share, as in the first task; None if there are fewer.
 
     Args:
         tasks: Two.
-        count: How many.
-        seed: Of the order in which they are taken, from which fewer are the beginning of more.
+        count: Number of classes.
+        seed: Seed of the order; smaller sets are beginnings of larger ones.
     """
     common = common_classes(*tasks)
     if count > len(common):
@@ -57,7 +57,7 @@ def classes_of(tasks: Sequence[ck.Task], count: int, seed: int) -> list[str] | N
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks from equal weights against a head of so many classes, exchange their heads, measure."""
+    """Train both networks from equal weights with a head for ``count`` classes, exchange their heads, measure."""
     tasks, trainer = tasks_of(run), trainer_of(run)
     if run.arm in WITHOUT:
         return outcome(run, [trainer.fit(tasks, uses_of(run, run.arm))], tasks)
@@ -70,7 +70,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw accuracy by the count of classes, as the paper's Fig. 9, beside the methods without DCC."""
+    """Draw accuracy by number of classes, as the paper's Fig. 9, beside the methods without DCC."""
     levels = {arm: results.known(arm, "recombined") for arm in WITHOUT if arm in results.arms}
     across = {f"{arm.upper()}, recombined": mean(values) for arm, values in levels.items() if values}
     counts = [arm for arm in COUNTS if arm in results.arms and results.known(arm, "recombined")]

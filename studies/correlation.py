@@ -1,8 +1,8 @@
-"""Feature cross-correlation: are extractors whose channels correlate the ones whose heads can be exchanged?
+"""Feature cross-correlation: do heads fit better if the channels of the extractors correlate?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     App. C.2, Fig. 6: independent networks correlate by .34 after the best permutation, RP by .38 and DCC by .19 without
-    any, although DCC recombines better; pretrained IIW by .69, with DCC or without.
+    any, although DCC recombines better; pretrained IIW by .69, with and without DCC.
 Here: both extractors see both test sets under batch statistics; figures are means over the two sets.
 
     compatkit study run 3.5 --data DIR --out OUT
@@ -32,24 +32,24 @@ from ._pairs import (
 from .pretrained_init import PRETRAINED, PRETRAINED_SCALE, started
 
 ARMS = ("none", "rp", "dcc", "iiw", "iiw+dcc", "iiw-pretrained", "iiw-pretrained+dcc")
-"""Behind ``iiw-pretrained`` both networks start from one that was pretrained by rotation prediction (study 3.2)."""
+"""In ``iiw-pretrained`` arms both networks start from one that was pretrained by rotation prediction (study 3.2)."""
 LOOKS = {
     "direct": ("direct", "signed"),
     "direct-absolute": ("direct", "absolute"),
     "matched": ("matched", "signed"),
     "shuffled": ("shuffled", "signed"),
 }
-"""Measures by their cell in the metric's table."""
+"""Measures by cell of the metric's table."""
 
 
 def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> list[ck.Measurement]:
     """Return the cross-correlation of both extractors on the test images of each task.
 
     Args:
-        fit: Of both tasks.
-        tasks: Its two.
-        layer: What ends both extractors.
-        seed: Of the order of the images, which batch statistics depend on, and of the pairings.
+        fit: Fit of both tasks.
+        tasks: The two tasks.
+        layer: Last layer of both extractors.
+        seed: Seed of the order of the images, which affects batch statistics, and of the pairings.
     """
     metric = ck.metrics.make_metric("cross_correlation", seed=seed)
     found = []
@@ -68,7 +68,7 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
 
 
 def values_and_channels(found: Sequence[ck.Measurement], layer: str) -> tuple[dict[str, Any], list[Any]]:
-    """Return the measures, means over sets of images, and the correlations of channels by set and pairing."""
+    """Return the measures averaged over image sets, and the correlations of channels by set and pairing."""
     values: dict[str, Any] = {}
     for name, (pairing, sign) in LOOKS.items():
         cells = [one.table("cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found]
@@ -102,12 +102,12 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw channels by their correlation, as the paper's Fig. 6, and accuracy against the mean correlation."""
+    """Draw the correlations of channels, as the paper's Fig. 6, and accuracy against the mean correlation."""
     return {"channels": _channels(results), "accuracy": _accuracy(results)}
 
 
 def _channels(results: Results) -> bytes:
-    """Return a panel for each arm: channels sorted by correlation, as they stand and matched, a line a seed."""
+    """Return a panel per arm: channels sorted by correlation, direct and matched, one line per seed."""
     figure, panels = _panels(len(results.arms))
     for axes, arm in zip(panels, results.arms, strict=True):
         for place, pairing in enumerate(("direct", "matched")):
@@ -134,7 +134,7 @@ def _channels(results: Results) -> bytes:
 
 
 def _accuracy(results: Results) -> bytes:
-    """Return recombination accuracy against mean correlation, a mark a seed."""
+    """Return recombination accuracy against mean correlation, one mark per seed."""
     figure, (axes,) = _panels(1, wide=5.0)
     for place, arm in enumerate(results.arms):
         axes.plot(

@@ -1,12 +1,12 @@
-"""Digits in the weights: a layer that sees two images, or ten, should hold them.
+"""Digits in the weights: does a layer trained on two or ten images contain them?
 
 Paper: "Reviving Autoencoder Pretraining", A.4 and Fig. 11: one dense layer without normalisation or activation, trained
-    on two random digits; its right singular vectors are compared with the images by LPIPS. Figures only, no numbers.
+    on two random digits; its right singular vectors are compared with the images by LPIPS. Pictures only, no numbers.
 Here: the energy of the images in the span of as many right singular vectors as there are images, and in that of all
-    ten: directions in which no image lies get no gradient and keep the singular values of the random start, about
-    1.4, so that learned ones, which tend to 1, need not be the first.
+    ten: directions without images get no gradient and keep the singular values of the random start, about 1.4, so
+    learned ones, which tend to 1, need not be the first.
 
-Layer-wise pretraining is left out: the only layer is the class layer, which it leaves as it was drawn.
+Layer-wise pretraining is omitted: the only layer is the class layer, which it does not train.
 
     compatkit study run 0.2 --data DIR --out OUT
 """
@@ -29,7 +29,7 @@ COUNTS = (2, 10)
 
 
 def chosen(data: ck.DataSet, count: int, seed: int) -> ck.DataSet:
-    """Return a data set of ``count`` random training images, each of another digit; the test images stay."""
+    """Return ``count`` random training images, each of another digit, with all test images."""
     draw = np.random.default_rng((seed, count))
     digits = draw.permutation(len(data.classes))[:count]
     places = [draw.choice(np.flatnonzero(data.train.labels == digit)) for digit in digits]
@@ -69,7 +69,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> dict[str, bytes]:
-    """Draw the images and all right singular vectors of the first seed, by falling singular value."""
+    """Draw the images and all right singular vectors of the first seed, by descending singular value."""
     return {"two-digits": _drawn(results, 2), "ten-digits": _drawn(results, 10)}
 
 

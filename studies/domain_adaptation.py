@@ -1,11 +1,12 @@
-"""Unsupervised domain adaptation: does a frozen rotation head bring an extractor to images without labels?
+"""Unsupervised domain adaptation: does a frozen rotation head adapt an extractor to unlabelled images?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.1, Table 1 and App. E (CIFAR-10 and STL-10, wide ResNet-28; 70,000 steps of SGD, then 1,000 steps at 1e-5).
 Here: small ResNets on MNIST and USPS in both directions, and from CIFAR-10 to a shifted CIFAR-10, where source and
     target have no image in common; or the paper's pair.
 
-An arm is a pair of domains, a column of the paper's table; its rows are measures, as one source network has all three.
+An arm is a pair of domains, a column of the paper's table; the table's rows are measures, since they share one source
+network.
 
     compatkit study run 3.9 --data DIR --out OUT
 """
@@ -28,7 +29,7 @@ from ._pairs import common_places, halves, temporary_registry
 DIGITS = ("mnist-usps", "usps-mnist")
 PAPERS = ("cifar10-stl10", "stl10-cifar10")
 ROWS = {"source": "source, running", "source-bn": "source, batch", "adapted": "adapted, batch"}
-"""Accuracy on the target's test images: the source as it is, under batch statistics, and adapted, under them too."""
+"""Accuracy on the target's test images: source with stored statistics, with batch statistics, and adapted with them."""
 MISSING = (
     "STL-10 is not there, so the paper's own pair is left out. Put stl10.npz, or torchvision's folder of it, into the "
     "folder that --data names, and run into another folder."
@@ -36,7 +37,7 @@ MISSING = (
 
 
 def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet] | None:
-    """Return source and target of a run's arm; None where the arm needs STL-10 and that is not there."""
+    """Return source and target of a run's arm; None if the arm needs STL-10 and it is missing."""
     if run.arm == "cifar10-shifted":
         source, target = halves(run)
     else:
@@ -48,13 +49,13 @@ def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet] | None:
 
 
 def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
-    """Return as many images as the settings ask for, 0 all; STL-10 has fewer than that of nine classes."""
+    """Return as many images as the settings request, 0 for all; STL-10 has fewer in nine classes."""
     sizes = {name: run.settings[name] or len(getattr(data, name)) for name in ("train", "test")}
     return data.subset(**{name: min(size, len(getattr(data, name))) for name, size in sizes.items()})
 
 
 def of_common_classes(data: ck.DataSet, other: ck.DataSet) -> ck.DataSet:
-    """Return the images of the classes that another data set has too, by name; nine of CIFAR-10 and STL-10."""
+    """Return the images of the classes that another data set has, too, by name; nine for CIFAR-10 and STL-10."""
     kept = common_places(data, other)
     if len(kept) == len(data.classes):
         return data
@@ -72,7 +73,7 @@ def run(run: Run) -> Outcome:
         return Outcome(values={}, notes=(MISSING,))
     source, target = domains
     digits = run.arm in DIGITS
-    # A half turn makes a 9 of a 6: digits are turned upside down instead.
+    # A half turn makes a 9 of a 6: digits are flipped instead.
     turned = ck.use("rotation_prediction", half_turn="flip" if digits else "rotate", views=settings["views"])
     task = ck.Task(
         "source",
@@ -110,7 +111,7 @@ def _trainer(run: Run, schedule: ck.Schedule, of: str = "") -> ck.Trainer:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw the three accuracies of every pair: does the line rise?"""
+    """Draw the three accuracies of each pair."""
     ticks = ("source", "source,\nbatch statistics", "adapted,\nbatch statistics")
     return {"adaptation": along_measures(results, list(ROWS), ticks, "", apart=True)}
 

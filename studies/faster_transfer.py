@@ -1,12 +1,12 @@
-"""Faster transfer: is a source's extractor of use under the target's head before, and soon after, fine-tuning starts?
+"""Faster transfer: does a source's extractor help with the target's head before and soon after fine-tuning starts?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.3, Fig. 4 (a rotation head from CIFAR-100; ImageNet to CIFAR-10, STL-10 and CIFAR-100, ResNet-56).
 Here: a rotation head from Fashion-MNIST, MNIST to USPS or back; or one from CIFAR-100, and one half of CIFAR-10 to the
     other, shifted, or CIFAR-10 to STL-10.
 
-All networks are trained with rotation prediction. In the first two arms its head is one that was trained before, on
-other images, and stays frozen; in the others it is each network's own.
+All networks are trained with rotation prediction. In the first two arms its head was trained before on other images and
+is frozen; in the others each network has its own.
 
     compatkit study run 3.11 --data DIR --out OUT
 """
@@ -31,29 +31,29 @@ from ._curves import along_measures
 from ._pairs import halves, ordered, rotation, temporary_registry
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
-"""``rp``: source extractor under the target's head, both trained with one frozen rotation head; ``iiw+rp``: the two
-from the same initial weights too; ``independent``: both with rotation heads of their own; ``re-initialised``: the same
-source extractor under a head that is drawn anew."""
+"""``rp``: source extractor with the target's head, both trained with one frozen rotation head; ``iiw+rp``: also from
+the same initial weights; ``independent``: both with their own rotation heads; ``re-initialised``: the same source
+extractor with a new random head."""
 STEPS = (0, 10, 100, 1000)
 ROLES = ("rotation", "source", "target")
 
 
 @attrs.define(eq=False)
 class Keep:
-    """Keeps copies of a network on its way, from before the first step on."""
+    """Keeps copies of a network during training, beginning before the first step."""
 
     steps: tuple[int, ...]
     networks: dict[int, nn.Module] = attrs.field(factory=dict)
 
     @ck.hookimpl
     def compatkit_set_up(self, setup: ck.SetUp) -> None:
-        """Keep what the run starts from."""
+        """Copy the initial network."""
         (state,) = setup.tasks.values()
         self._keep(0, state)
 
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
-        """Keep the network, where so many steps are asked for."""
+        """Copy the network after the requested steps."""
         self._keep(step.number + 1, step.task)
 
     def _keep(self, done: int, state: ck.TaskState) -> None:
@@ -68,15 +68,15 @@ def accuracy(
     run: Run,
     outputs: Sequence[int] | None = None,
 ) -> float:
-    """Return the accuracy of a copy of a network under batch statistics; its buffers move.
+    """Return the accuracy of a copy of a network under batch statistics, which change its buffers.
 
     Args:
-        network: Takes images as ``state`` says, on any device.
-        split: Labelled images, classes in the order of the outputs, or of ``outputs``.
-        state: Says how images are prepared.
-        run: Its seed is that of the order of the images, its settings say how many there are in a batch.
-        outputs: The output that means each class of the split, -1 where none does: images of such a class are shown
-            with the others, and neither told nor counted.
+        network: Takes images prepared as for ``state``, on any device.
+        split: Labelled images, with classes in the order of the outputs, or mapped by ``outputs``.
+        state: Task that defines the preparation of images.
+        run: The run, whose seed and settings define order and batch size.
+        outputs: Output for each class of the split, -1 if there is none: images of such classes contribute to batch
+            statistics but are not counted.
     """
     means = torch.tensor(range(len(split.classes)) if outputs is None else outputs)
     told = (means >= 0).nonzero().flatten()
@@ -96,15 +96,15 @@ def accuracy(
 
 
 def tasks_of(run: Run) -> list[ck.Task]:
-    """Return the tasks of the rotation head, of the source and of the target, its classes as the settings order them.
+    """Return the tasks of the rotation head, of the source and of the target.
 
     Raises:
-        UsageError: There are more or fewer than three.
+        UsageError: The setting does not name three data sets.
     """
     settings, tasks = run.settings, []
     if len(settings["data"]) != len(ROLES):
         raise UsageError(
-            f"The setting 'data' names three data sets, those of {', '.join(ROLES)}; got {settings['data']!r}.",
+            f"The setting 'data' must name three data sets, for {', '.join(ROLES)}; got {settings['data']!r}.",
             subject="data",
         )
     kept = {"train": settings["train"] or None, "test": settings["test"] or None}
@@ -126,10 +126,10 @@ def tasks_of(run: Run) -> list[ck.Task]:
 
 
 def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
-    """Return source and target, trained with one frozen rotation head, or with heads of their own.
+    """Return source and target, trained with one frozen rotation head, or with their own heads.
 
-    Each network has a seed of its own: from one seed, rotation heads would start from the same weights too, and the
-    controls would be half compatible by that.
+    Each network has its own seed: with the same seed rotation heads would start equal, and the controls would be partly
+    compatible.
     """
     settings, shared = run.settings, "rp" in run.arm.split("+")
     uses = [rotation(run)]
@@ -153,7 +153,7 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
 
 
 def run(run: Run) -> Outcome:
-    """Train source and target, swap the extractor, fine-tune, and measure on the target's test images on the way.
+    """Train source and target, swap the extractor, fine-tune, and measure on the target's test images meanwhile.
 
     ``own`` is the accuracy of the target's own network, ``steps-10`` that of the swapped one after ten steps.
     """
@@ -186,21 +186,21 @@ def run(run: Run) -> Outcome:
 
 
 def done_by(tune: int) -> tuple[int, ...]:
-    """Return after how many steps is measured, of so many in all.
+    """Return the steps of fine-tuning after which to measure, up to ``tune``.
 
     Raises:
-        UsageError: Nothing would be measured at the end.
+        UsageError: There would be no measurement at the end.
     """
     if tune not in STEPS:
         raise UsageError(
-            f"The setting 'tune' is one of {', '.join(map(str, STEPS))} steps, after which is measured; got {tune}.",
+            f"The setting 'tune' must be one of {', '.join(map(str, STEPS))}, the measured steps; got {tune}.",
             subject="tune",
         )
     return tuple(done for done in STEPS if done <= tune)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw accuracy by steps of fine-tuning, as the paper's Fig. 4."""
+    """Draw accuracy over steps of fine-tuning, as the paper's Fig. 4."""
     done = done_by(results.settings["tune"])
     ticks = [f"{one:,}" for one in done]
     return {
@@ -251,7 +251,7 @@ STUDY = Study(
         *(Measure(name=f"steps-{one}", title=f"swapped, after {one:,} steps") for one in STEPS),
         Measure(name="chance", title="chance", better="none", drawn=False),
     ),
-    # ``data``: where the rotation head comes from, the source, the target.
+    # ``data``: data sets of the rotation head, the source and the target.
     sizes={
         "cpu": _CPU,
         "back": {**_CPU, "data": ["fashion-mnist", "usps", "mnist"]},

@@ -1,10 +1,10 @@
-"""Joint against incremental training: does a network that comes later fit one that is there already?
+"""Joint against incremental training: does a network trained later fit an existing one?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 3.4 and 4 (IIW+RP+DCC, CIFAR-10 and STL-10, ResNet-56; the mean of both orders).
 Here: MNIST and USPS, or two halves of CIFAR-10, at a size for two CPU cores; or the paper's pair.
 
-Incremental runs train both orders, each from its beginning: two networks a run more than joint ones.
+Incremental runs train both orders from scratch: two networks more per run than joint ones.
 
     compatkit study run 3.3 --data DIR --out OUT
 """
@@ -38,14 +38,14 @@ from ._rows import rows
 
 METHODS = "iiw+rp+dcc"
 INCREMENTAL: Mapping[str, Statistics] = {"incremental-stored": "stored", "incremental-batch": "batch"}
-"""Batch normalisation inside the frozen heads; the paper's is that of the batch."""
+"""Batch-norm statistics inside the frozen heads; the paper uses those of the batch."""
 ORDERS = {"first-second": "first then second", "second-first": "second then first"}
 """Which of the pair's two tasks is trained first."""
 ARMS = ("joint", *INCREMENTAL, "iiw")
 
 
 def run(run: Run) -> Outcome:
-    """Train the arm, in both orders where it has an order; measures of an incremental arm are means of both."""
+    """Train the arm, an incremental one in both orders; its measures are means over both."""
     tasks, trainer = tasks_of(run), trainer_of(run)
     if run.arm not in INCREMENTAL:
         methods = METHODS if run.arm == "joint" else run.arm
@@ -61,7 +61,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw own task, both orders and their mean, a row an arm."""
+    """Draw own task, both orders and their mean, one row per arm."""
     called = {"own": "own task", "recombined": "recombined, mean of orders", **ORDERS}
     ways = {text: {arm: results.known(arm, name) for arm in results.arms} for name, text in called.items()}
     return {"orders": rows(ways, "accuracy on test images")}

@@ -1,4 +1,4 @@
-"""Normalisation at recombination: whose statistics batch normalisation takes, and networks that need none.
+"""Normalisation at recombination: which statistics batch normalisation uses, and networks that need none.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     App. C.1, Fig. 5: IIW+DCC under running, batch and re-estimated statistics, with layer and instance normalisation,
@@ -36,13 +36,13 @@ from ._pairs import (
 from ._rows import rows
 
 UNIT = {"unit-layer": "position", "unit-layer-image": "image"}
-"""Arms with features of unit length by a layer, and what has that length: the paper does not say."""
+"""Arms with a layer that gives features unit length, per position or per image: the paper does not say which."""
 NORMS = {"layer-norm": "layer", "instance-norm": "instance"}
-"""Arms with another normalisation in the place of batch normalisation."""
+"""Arms with another normalisation instead of batch normalisation."""
 ARMS = ("none", "iiw+dcc", *NORMS, *UNIT, "unit-loss")
 """All but the first are trained with IIW and DCC."""
 PRIORS = {"mix-quarter": 0.25, "mix-equal": 1.0, "mix-four": 4.0}
-"""What stored statistics count as, in numbers of test images of the first task."""
+"""What stored statistics count as, in multiples of the first task's test images."""
 SHOWN = {
     "recombined": "batch",
     "reestimated": "re-estimated",
@@ -53,11 +53,11 @@ SHOWN = {
 
 
 def policies_of(arm: str, images: int) -> dict[str, str]:
-    """Return the policies that an arm is measured under, and their measures; one where none matters.
+    """Return the policies that an arm is measured under, with their measures; a single one if policies do not matter.
 
     Args:
         arm: One of ``ARMS``.
-        images: Test images of the first task.
+        images: Number of test images of the first task.
     """
     if arm in NORMS:
         return {"batch": POLICIES["batch"]}
@@ -83,12 +83,12 @@ def regularizers(run: Run) -> list[str | ck.Use]:
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks of an arm, exchange their heads, measure under every policy that makes a difference."""
+    """Train both networks of an arm, exchange their heads, measure under every policy that matters."""
     tasks = tasks_for(run.arm, run)
     fit = trainer_of(run).fit(tasks, regularizers(run))
     policies = policies_of(run.arm, len(tasks[0].data.test))
     cells = measure(run, [fit], tasks, policies)
-    # Of networks without batch normalisation every policy gives the same, and so no measure but one has a value.
+    # Without batch normalisation all policies give the same, so only one measure has a value.
     notes = ("No policy changes anything with layer or instance normalisation: one figure stands for all.",)
     return Outcome(
         values=values_of(cells, policies), kept={"cells": cells}, notes=notes if run.arm in NORMS else ()
@@ -96,7 +96,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw a row for each arm and a mark for each policy, as the paper's Fig. 5 has a bar."""
+    """Draw a row per arm and a mark per policy, which are bars in the paper's Fig. 5."""
     ways: dict[str, dict[str, Sequence[float]]] = {
         called: {arm: results.known(arm, name) for arm in results.arms} for name, called in SHOWN.items()
     }

@@ -1,9 +1,9 @@
-"""Peaks: does a reverse pass put what images have in common into the first layer's weights?
+"""Peaks: does a reverse pass embed common features of images into the first layer's weights?
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2, Fig. 3 and 13, A.4: two classes of images, a disc in one of two
     corners beside a random scribble; the right singular vectors of the first layer are compared with them by LPIPS.
 Here: the energy of the classes' mean images in the span of the first two right singular vectors, ``|V m|^2 / |m|^2``,
-    which does not depend on how equal singular values turn the vectors, and needs no other network.
+    which is independent of rotations within equal singular values, and needs no other network.
 
     compatkit study run 0.1 --out OUT        the three methods beside plain training
     compatkit study run 0.1b --out OUT       the theory: a linear network whose active singular values become 1
@@ -34,7 +34,7 @@ NO_PRE = (
     "was drawn."
 )
 ACTIVE = 2
-"""Directions that are looked at: as many as classes."""
+"""Number of directions measured: one per class."""
 
 
 def class_means(split: ck.Split) -> list[NDArray[np.float64]]:
@@ -64,7 +64,7 @@ def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
 
 
 def run(run: Run) -> Outcome:
-    """Train on images from 0 to 255, as the authors do: their weight of the loss belongs to these numbers."""
+    """Train on images from 0 to 255, as the authors do, because their loss weight assumes it."""
     data, settings = run.load("peaks"), run.settings
     widths, batch = list(settings["widths"]), settings["batch_size"]
     if run.arm == "pre" and not widths:
@@ -87,7 +87,7 @@ def run(run: Run) -> Outcome:
         },
         normalisation={"mean": 0, "std": 1 / 255},
     )
-    # The authors' lambda is on half a sum: the weights of the layers' means follow from it.
+    # The authors' lambda weights half a sum; convert it to weights of the layers' means.
     used = regularizers(
         run.arm,
         {**settings, "rr": 1.0},
@@ -97,7 +97,7 @@ def run(run: Run) -> Outcome:
 
 
 def run_theory(run: Run) -> Outcome:
-    """Train a linear network from small weights: no normalisation, no activation, each layer by itself."""
+    """Train a linear network from small weights: no normalisation, no activation, local reverse pass."""
     data, settings = run.load("peaks"), run.settings
     hidden, batch = settings["hidden"], settings["batch_size"]
     task = ck.Task(
@@ -113,9 +113,9 @@ def run_theory(run: Run) -> Outcome:
         ),
         keep_class_layer=True,
     )
-    # lambda on the mean over images of the sum over elements: n times the mean over both.
+    # lambda weights the mean over images of the sum over elements: n times the mean over both.
     weights = {"blocks.0.linear": settings["sum_weight"] * SIDE * SIDE, "fc": settings["sum_weight"] * hidden}
-    # The class layer too, which the local variant leaves out unless it is named.
+    # Includes the class layer, which the local variant omits unless it is named.
     used = regularizers(run.arm, {**settings, "rr": 1.0}, layers=list(weights), layer_weights=weights)
     outcome = _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
     sigmas = outcome.kept["sigmas"]

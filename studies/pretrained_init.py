@@ -1,14 +1,14 @@
-"""Pretrained initial weights: are networks that learnt apart before harder to make compatible?
+"""Pretrained initial weights: are networks that were pretrained separately harder to make compatible?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 4 (rotation prediction on ILSVRC-12 at 32x32; CIFAR-10 and STL-10, ResNet-56).
 Here: rotation prediction on Fashion-MNIST, then MNIST and USPS; or on CIFAR-100, then two halves of CIFAR-10, or the
     paper's pair.
 
-Without IIW, each network starts from a pretrained one of its own: same images, other seeds. With IIW both start from
-the same. Pretraining has no labels but the angles: every image stands there in four turns, and a network learns to tell
-them. All of its weights are taken over but the class layer; auxiliary heads start anew, as the paper says nothing else.
-Arms ``random-...`` are the same methods from random weights, as in study 3.1.
+Without IIW, each network starts from its own pretrained one: same images, other seeds. With IIW both start from the
+same. Pretraining uses only rotations as labels: a network classifies four rotations of every image. All its weights are
+used except the class layer; auxiliary heads start from random weights, as the paper says nothing else. Arms
+``random-...`` are the same methods from random weights, as in study 3.1.
 
     compatkit study run 3.2 --data DIR --out OUT
 """
@@ -49,7 +49,7 @@ PRETRAINED: dict[str, dict[str, Any]] = {
     "halves": {**SIZES["halves"], "source": "cifar100", "pretrain_steps": 500},
     "paper": {**SIZES["paper"], "source": "cifar100", "pretrain_steps": 20_000},
 }
-"""``source``: images of the pretraining, as many as of a task."""
+"""``source``: data set of the pretraining, as many images as of a task."""
 PRETRAINED_SCALE = {
     "cpu": "500 steps of pretraining on Fashion-MNIST in place of ILSVRC-12, then MNIST and USPS at 16x16 in place "
     f"of CIFAR-10 and STL-10, {SMALLER}.",
@@ -62,11 +62,11 @@ ANGLES = ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
 
 
 def turned(split: ck.Split, count: int) -> ck.Split:
-    """Return some images of a split in four turns each, the turn as class; its own labels are not read.
+    """Return some images of a split in four rotations each, with the rotation as class; labels are ignored.
 
     Args:
         split: Square images.
-        count: How many, drawn always alike; 0 takes all.
+        count: Number of images, a fixed draw; 0 for all.
     """
     images = split.unlabelled().subset(count or len(split), seed=0).images
     views = np.concatenate([np.rot90(images, turns, (1, 2)) for turns in range(len(ANGLES))])
@@ -74,13 +74,13 @@ def turned(split: ck.Split, count: int) -> ck.Split:
 
 
 def pretrain(run: Run, place: int) -> ck.Fit:
-    """Return a network that learnt by how much images are turned; at another place, from other initial weights."""
+    """Return a network pretrained by rotation prediction; each ``place`` has other initial weights."""
     settings = run.settings
     source = run.load(settings["source"])
     data = ck.DataSet(
         source.name, turned(source.train, settings["train"]), turned(source.test, settings["test"])
     )
-    # Not mirrored: the mirror image of a quarter turn is a quarter turn the other way.
+    # Not mirrored: a mirrored quarter turn is a quarter turn the other way.
     augment = () if source.train.channels == "L" else ("crop",)
     task = ck.Task(
         "turned", data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
@@ -109,7 +109,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw recombined accuracy from pretrained and from random weights, a row a method."""
+    """Draw recombined accuracy from pretrained and from random weights, one row per method."""
     ways = {
         f"from {start} weights": {
             methods: results.known(f"{start}-{methods}", "recombined")

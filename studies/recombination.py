@@ -1,12 +1,12 @@
-"""Recombination accuracy by method: which regularizers make parts of two networks fit.
+"""Recombination accuracy by method: which regularizers make parts of two networks fit?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Fig. 2 and Sec. 4 (CIFAR-10 and STL-10, ResNet-56, 10 runs).
 Here: MNIST and USPS, or two halves of CIFAR-10, at a size for two CPU cores; or the paper's pair.
 
-The paper's upper bound (85.6 %) is no recombination: it is what networks that were trained apart, each with a rotation
-head of its own, reach on their own tasks. It is ``own`` of the arm ``upper-bound``. ``recombined`` of that arm is what
-these networks give once their heads are exchanged, as that of any arm: they are independent.
+The paper's upper bound (85.6 %) is not a recombination: it is the own-task accuracy of networks trained separately,
+each with its own rotation head. It is ``own`` of the arm ``upper-bound``. ``recombined`` of that arm is the accuracy of
+these networks with exchanged heads, as for any arm: they are independent.
 
     compatkit study run 3.1 --data DIR --out OUT
 """
@@ -37,12 +37,12 @@ from ._pairs import (
 )
 
 INCREMENTAL = ("incremental", "incremental-back", "incremental-batch")
-"""One task after the other against frozen heads, all three methods: first then second, second then first, and the
-paper's regime, in which frozen heads use batch statistics; the paper averages both orders (study 3.3 does)."""
+"""One task after the other against frozen heads, with all three methods: first then second, second then first, and as
+in the paper, where frozen heads use batch statistics; the paper averages both orders (as study 3.3 does)."""
 
 
 def train(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
-    """Train the arm: both tasks in turn, one after the other against frozen heads, or apart."""
+    """Train the arm: both tasks jointly, one after the other against frozen heads, or separately."""
     arm, trainer = run.arm, trainer_of(run)
     if arm == BOUND:
         return apart(run, tasks)

@@ -1,16 +1,16 @@
-"""Releases that may not break: how far new parts work with released ones, by the way in which they are trained.
+"""Releases that must not break: how well new parts work with released ones, by training method.
 
 Papers: Shen, Xiong, Xia, Soatto (2020), "Towards Backward-Compatible Representation Learning" (BCT); Ramanujan, Vasu,
     Farhadi, Tuzel, Pouransari (2022), "Forward Compatible Training for Large-Scale Embedding Retrieval Systems" (FCT;
     CIFAR-100, 50 to 100 classes); Gygli, Uijlings, Ferrari (2021), Sec. 3.1 and 4 (DCC, incremental).
 Here: MNIST and USPS, two halves of CIFAR-10, or CIFAR-100 from 50 to 100 classes, at a size for two CPU cores.
 
-Four releases in a row (two for CIFAR-100), the odd ones on the first domain and the even ones on the second, each on
-images drawn anew. A new release is trained against the one before. ``backward`` is the accuracy of the second release's
-extractor under the first one's head on the second domain; ``forward`` that of the first extractor under the second head
-on the first domain. Both are classification by a head over the classes in common. With CIFAR-100 the networks are cut
-before their pooling, so that the features are the papers' embeddings, and ``retrieval`` is measured as they measure it:
-test images of all 100 classes, each a query against all others, new queries against a gallery of old features.
+Four consecutive releases (two for CIFAR-100), the odd ones on the first domain and the even ones on the second, each on
+newly drawn images. A new release is trained against the one before. ``backward`` is the accuracy of the second
+release's extractor with the first head on the second domain; ``forward`` that of the first extractor with the second
+head on the first domain. Both are classification over the common classes. With CIFAR-100 the networks are cut before
+their pooling, so the features are the papers' embeddings, and ``retrieval`` is measured as in the papers: test images
+of all 100 classes, each a query against all others, new queries against a gallery of old features.
 
     compatkit study run releases --data DIR --out OUT
 """
@@ -44,20 +44,20 @@ ARMS = (
     "bct+dcc",
     "joint-dcc",
 )
-"""``warm``: the extractor starts from the last release's; ``independent-longer``: from weights of its own, for as many
-steps as a warm one has taken by then, twice the first's for the second release; ``distillation``: features drawn to the
-last release's; ``bct``: its head classifies the new features; ``forward``: the new head classifies its features;
-``incremental-dcc``: the first release's auxiliary head is frozen for all others; ``joint-dcc``: all releases at once
-with one that moves."""
+"""``warm``: the extractor starts from the last release's; ``independent-longer``: from its own random weights, for as
+many steps as a warm one has taken by then, twice the first's for the second release; ``distillation``: features are
+regressed to the last release's; ``bct``: the old head classifies the new features; ``forward``: the new head classifies
+the old features; ``incremental-dcc``: the first release's auxiliary head is frozen for all others; ``joint-dcc``: all
+releases are trained together with one auxiliary head."""
 STORED, ESTIMATED = "running", "reestimate"
 HUNDRED = ["cifar100"]
 EMBEDDING = "global_pool"
-"""Layer whose features are retrieved by."""
+"""Layer whose features are used for retrieval."""
 PREFIX, SHARED = "releases", "releases/shared.dcc"
 
 
 def domains(run: Run) -> list[ck.DataSet]:
-    """Return the data sets of odd and even releases, of all images."""
+    """Return the data sets of odd and even releases, with all images."""
     names = run.settings["data"]
     if names == HUNDRED:
         whole = run.load("cifar100")
@@ -77,7 +77,7 @@ def first_classes(data: ck.DataSet, count: int) -> ck.DataSet:
 
 
 def releases(run: Run) -> list[ck.DataSet]:
-    """Return the data set of each release; of one domain each has training images drawn anew."""
+    """Return the data set of each release; releases of one domain have newly drawn training images."""
     settings, found = run.settings, []
     for number in range(settings["releases"]):
         data = domains(run)[number % 2]
@@ -91,7 +91,7 @@ def releases(run: Run) -> list[ck.DataSet]:
 
 
 def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
-    """Train and publish all releases of an arm, ``releases/r1`` and so on; return their data sets."""
+    """Train and publish all releases of an arm as ``releases/r1`` and so on; return their data sets."""
     words, sets = run.arm.split("+"), releases(run)
     tasks = [_task(run, f"r{number}", data) for number, data in enumerate(sets, 1)]
     trainer = ck.Trainer(
@@ -129,7 +129,7 @@ def _task(run: Run, name: str, data: ck.DataSet) -> ck.Task:
 
 
 def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any]]:
-    """Measure every release's extractor under every release's head, with stored and with re-estimated statistics."""
+    """Measure all extractors with all heads, with stored and with re-estimated statistics."""
     tests = {f"{PREFIX}/r{number}.extractor": data.test for number, data in enumerate(sets, 1)}
     rows: list[dict[str, Any]] = []
     for policy in (STORED, ESTIMATED):
@@ -165,7 +165,7 @@ def values_of(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def retrieved(registry: ck.Registry, images: ck.data.Split) -> dict[str, float | None]:
-    """Measure retrieval by the first and the second release, and by new queries in an old gallery."""
+    """Measure retrieval with the first and the second release, and with new queries in an old gallery."""
     old, new = (
         registry.recombine(f"{PREFIX}/{one}.extractor", f"{PREFIX}/{one}.head") for one in ("r1", "r2")
     )
@@ -188,7 +188,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw every extractor under every head."""
+    """Draw all extractors with all heads."""
     arms = {
         arm: means([kept["cells"] for kept in results.kept(arm)], STORED)
         for arm in results.arms
@@ -218,7 +218,7 @@ _CPU: dict[str, Any] = {
 _HUNDRED: dict[str, Any] = {
     **_CPU,
     "data": ["cifar100"],
-    "split": "layer3",  # before the pooling: features are the embedding
+    "split": "layer3",  # before the pooling: the features are the embedding
     "image": 32,
     "train": 0,  # all
     "test": 0,

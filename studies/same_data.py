@@ -1,11 +1,11 @@
-"""The same data for both networks: can parts become perfectly compatible where the tasks do not differ?
+"""The same data for both networks: can parts become perfectly compatible if the tasks are equal?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.3, Fig. 7 (CIFAR-10 twice, ResNet-56, 3 runs).
 Here: MNIST twice, or CIFAR-10 twice, the same images for both networks, at a size for two CPU cores; two halves of
     CIFAR-10 without a shift; or the paper's.
 
-Halves are the harder case: no image is common to both networks.
+Halves are harder: the networks have no image in common.
 
     compatkit study run 3.6 --data DIR --out OUT
 """
@@ -50,7 +50,7 @@ def tasks_of(run: Run) -> list[ck.Task]:
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks of an arm, exchange their heads, measure how far that is from the networks as trained."""
+    """Train both networks of an arm, exchange their heads, measure the loss against the networks as trained."""
     tasks, trainer = tasks_of(run), trainer_of(run)
     fits = apart(run, tasks) if run.arm == BOUND else [trainer.fit(tasks, uses_of(run, run.arm))]
     cells = measure(run, fits, tasks)
@@ -59,7 +59,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw recombined beside own-task accuracy, a row an arm, with the bound of networks trained apart."""
+    """Draw recombined beside own-task accuracy, one row per arm, with the bound of separately trained networks."""
     called = {"own": "own task, as trained", "recombined": "recombined"}
     ways = {text: {arm: results.known(arm, name) for arm in results.arms} for name, text in called.items()}
     bound = results.known(BOUND, "own") if BOUND in results.arms else []

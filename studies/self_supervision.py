@@ -1,7 +1,7 @@
 """Which self-supervised task makes parts fit: rotations, puzzles, colours, contrasts, alone and from equal weights.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
-    App. A: any self-supervised task could take the place of rotation prediction; none other was tried there.
+    App. A: any self-supervised task could replace rotation prediction; no other was tried there.
 
     compatkit study run 3.12 --data DIR --out OUT
 """
@@ -19,7 +19,7 @@ ARMS = ("none", *TASKS, "iiw", *(f"iiw+{one}" for one in TASKS))
 
 
 def regularizers(run: Run) -> list[str | ck.Use]:
-    """Return the plugins of the arm, at their defaults but for the settings; the contrastive task mirrors no digits."""
+    """Return the plugins of the arm, with defaults except for the settings; contrastive views do not mirror digits."""
     made = {
         "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),

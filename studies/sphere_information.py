@@ -1,10 +1,10 @@
-"""Twelve bits on a sphere: what each layer knows of the input and of the label.
+"""Twelve bits on a sphere: information of each layer about the input and the label.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 4 and 15, B.1: mutual-information planes of six dense layers
-    after training on task A, and after going on without regularizer on A or on B (labels exchanged). No numbers.
+    after training on task A, and after further training without regularizer on A or B (labels exchanged). No numbers.
 
-The paper's Pre_A decreases the reconstruction loss alone: ``pre`` takes no step on the labels of A, so that its class
-layer is as it was drawn. ``pre-supervised`` trains on them after the autoencoders.
+The paper's Pre_A minimises only the reconstruction loss: ``pre`` takes no step on the labels of A, so its class layer
+stays random. ``pre-supervised`` trains on them after the autoencoders.
 
     compatkit study run 0.3 --out OUT
 """
@@ -24,22 +24,22 @@ from ._sphere import LAYERS, SETTINGS, first_stage, second_stage, whole
 
 A, B = "sphere-rule", "sphere-rule-swapped"
 STAGES = ("a", "aa", "ab")
-"""After A with the arm's regularizer; after A again, and after B, without it."""
+"""After A with the arm's regularizer; then after A again, and after B, without it."""
 Plane = list[list[float]]
 """I(X;D) and I(D;Y) in bits, layer by layer."""
 
 
 def plane(fit: ck.Fit, split: ck.Split) -> Plane:
-    """Return the plane of the one network of a fit on all patterns.
+    """Return the plane of the only network of a fit on all patterns.
 
     Raises:
-        TrainingError: A layer's information cannot be told.
+        TrainingError: A layer's information is undefined.
     """
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, ["mutual_information_plane"], layers=LAYERS, batch_size=4096)
     table = measured.table("mutual_information_plane/information")
     if np.isnan(table.values).any():
-        raise TrainingError(f"The information of a layer of {state.name} cannot be told: {table!r:.300}.")
+        raise TrainingError(f"The information of a layer of {state.name} is undefined: {table!r:.300}.")
     return table.values.tolist()
 
 
@@ -64,7 +64,7 @@ def _values(plane: Plane) -> dict[str, float]:
 
 
 def draw(results: Results) -> dict[str, bytes]:
-    """Draw a plane for each stage: a line an arm through its layers, D2 to D7."""
+    """Draw a plane per stage: one line per arm through its layers, D2 to D7."""
     names = [f"D{number}" for number in range(2, 2 + len(LAYERS))]
     return {
         f"plane-{stage}": information_plane(

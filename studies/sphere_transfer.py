@@ -1,7 +1,7 @@
 """Twelve bits on a sphere: accuracy after pretraining, on the same labels and on exchanged ones.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 5 and 15d, B.1: six dense layers learn task A with an arm's
-    regularizer, then A or B (labels exchanged) without one, from all their weights, the class layer included.
+    regularizer, then A or B (labels exchanged) without one, from all their weights, including the class layer.
     Bars only, no numbers.
 
 ``pre`` takes no step on the labels of A, as the paper's Pre_A; ``pre-supervised`` does, after its autoencoders.
@@ -22,7 +22,7 @@ A, B = "sphere-rule", "sphere-rule-swapped"
 
 
 def run(run: Run) -> Outcome:
-    """Train A, then AA and AB, and for plain training B from random weights."""
+    """Train A, then AA and AB; for plain training also B from random weights."""
     first = first_stage(run)
     tests = {task: run.load(task).test for task in (A, B)}
     values = {

@@ -1,10 +1,10 @@
-"""Split points: how deep may an extractor reach until a head of another network fits it no more?
+"""Split points: how deep may an extractor be for a head of another network to fit?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.4, Fig. 8 (IIW+RP, CIFAR-10 and STL-10, ResNet-56, 5 runs).
 Here: MNIST and USPS, or two halves of CIFAR-10, at a size for two CPU cores; or the paper's pair.
 
-An arm is a block after which both networks are cut; rotation heads have the shape of what comes behind it.
+An arm is a block after which both networks are cut; rotation heads have the architecture of the rest.
 
     compatkit study run 3.7 --data DIR --out OUT
 """
@@ -41,20 +41,20 @@ ARMS = tuple(f"stage{stage}-{block}" for stage in STAGES for block in BLOCKS)
 
 
 def split_of(arm: str, backbone: str) -> str:
-    """Return the module that an arm cuts after: of ResNet-20, ``stage2-last`` is ``layer2``, ``-middle`` ``layer2.1``.
+    """Return the split point of an arm: for ResNet-20, ``stage2-last`` is ``layer2``, ``-middle`` is ``layer2.1``.
 
     Args:
         arm: A stage, and the first, middle or last block of it.
-        backbone: A ResNet for small images: one of depth 6 n + 2 has three stages of n blocks.
+        backbone: A ResNet for small images; depth 6 n + 2 means three stages of n blocks.
 
     Raises:
-        UsageError: It is another network.
+        UsageError: The backbone is another network.
     """
     found = re.fullmatch(r"resnet(\d+)_cifar", backbone)
     if found is None or int(found[1]) % 6 != 2:
         raise UsageError(
-            "Study 3.7 cuts ResNets of three stages, such as resnet20_cifar or resnet56_cifar; the setting "
-            f"'backbone' is {backbone!r}."
+            "The setting 'backbone' must be a ResNet of three stages, such as resnet20_cifar or resnet56_cifar; got "
+            f"{backbone!r}."
         )
     blocks = int(found[1]) // 6
     stage, which = arm.removeprefix("stage").split("-")
@@ -63,7 +63,7 @@ def split_of(arm: str, backbone: str) -> str:
 
 
 def run(run: Run) -> Outcome:
-    """Train both networks, cut where the arm says, exchange what comes behind, measure."""
+    """Train both networks, cut at the arm's split point, exchange heads, measure."""
     split = split_of(run.arm, run.settings["backbone"])
     tasks = tasks_of(run, split)
     return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, split=split)

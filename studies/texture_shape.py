@@ -1,9 +1,9 @@
-"""Texture against shape: trained on shapes with another class's texture, tested on these, on edges and on silhouettes.
+"""Texture against shape: trained on shapes with other classes' textures, tested on these, on edges and silhouettes.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 4, Fig. 6 and 17, C.1: the stimuli of Geirhos et al. (2019), 16 classes;
     1,120 stylised images for training, 160 for testing, 160 edges and 160 silhouettes; full reverse pass; 10 runs.
-Here: the same stimuli at 64 x 64 pixels and a chain of convolutions; the paper gives neither network, nor the weight of
-    the loss, nor the split.
+Here: the same stimuli at 64 x 64 pixels and a chain of convolutions; the paper does not give the network, the weight of
+    the loss, or the split.
 
     compatkit study run 0.6 --data DIR --out OUT
 """

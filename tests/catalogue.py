@@ -26,52 +26,53 @@ GROUPS = {
     "I": "Plugins",
 }
 CASES = {
-    "A1": "empty file, 7 bytes, header length 0, 2^63, beyond the file, 100 MB + 1; a huge one in a small file "
-    "allocates nothing",
-    "A2": "header that is not UTF-8, not JSON, deeply nested, padded in front or behind",
-    "A3": "overlaps, holes, reversed or negative offsets, trailing bytes, truncated body, overflowing shapes, sizes "
-    "that do not match, types below one byte",
-    "A4": "unknown dtype, metadata that is not text",
-    "A5": "duplicate keys, identical and different",
-    "A6": "tensors named `__metadata__`, nothing, with NUL, as a path, with 10 kB, as twins in NFC and NFD",
-    "A7": "400,000 tensors of no size: a cap on their number and lengths",
-    "A8": "NaN and infinity in the weights: refused at publish unless allowed",
-    "A9": "one flipped bit at the first, last or any byte, swapped blobs, a zeroed page, right size and wrong bytes",
-    "A10": "pickle, zip archive, web page, git-lfs pointer under the name of a tensor file: named, never opened",
-    "A11": "tied, strided, big-endian, object, fp8 and bf16 tensors, scalars, whole-number buffers",
-    "B1": "names as paths: `../`, nested, `..\\`, `/etc`, `C:\\`, `C:/`, `D:rel`, `\\\\server\\share`, mixed; under "
-    "the rules of POSIX and of Windows, everywhere",
+    "A1": "empty file; 7 bytes; header length 0, 2^63, beyond the end of the file, 100 MB + 1 (a huge length in "
+    "a small file allocates nothing)",
+    "A2": "header that is not UTF-8, not JSON, deeply nested, or padded at either end",
+    "A3": "overlaps, gaps, reversed or negative offsets, trailing bytes, truncated body, overflowing shapes, "
+    "mismatched sizes, types below one byte",
+    "A4": "unknown dtype; metadata that is not text",
+    "A5": "duplicate keys, with equal and with different values",
+    "A6": "tensor names: `__metadata__`, empty, with NUL, a path, 10 kB long, twins in NFC and NFD",
+    "A7": "400,000 tensors of size zero: their number and name lengths are capped",
+    "A8": "NaN and infinity in the weights: publishing refuses them unless allowed",
+    "A9": "one flipped bit (first, last, any byte), swapped blobs, a zeroed page, wrong bytes of the right size",
+    "A10": "pickle, zip archive, web page or git-lfs pointer in place of a tensor file: named, never opened",
+    "A11": "tied, strided, big-endian, object, fp8 and bf16 tensors, scalars, integer buffers",
+    "B1": "names as paths: `../`, nested, `..\\`, `/etc`, `C:\\`, `C:/`, `D:rel`, `\\\\server\\share`, mixed; "
+    "POSIX and Windows rules apply on every system",
     "B2": "digests of wrong length, in capitals, `sha256:../../x`, of other algorithms",
-    "B3": "`CON`, `NUL.txt`, dot or space at the end, colon, beyond 255 bytes, look-alikes, NFC and NFD, right to "
-    "left, emoji, half surrogates",
-    "B4": "names that differ in case only, on a file system that folds case",
+    "B3": "`CON`, `NUL.txt`, trailing dot or space, colon, beyond 255 bytes, look-alikes, NFC and NFD, "
+    "right-to-left, emoji, lone surrogates",
+    "B4": "names that differ only in case, on a case-insensitive file system",
     "B5": "a name that is a folder of another: `a/b` and `a/b/c`",
-    "B6": "spellings of one version, an alias that is a version, alias loops, aliases of what is gone",
-    "C1": "a link in place of a blob, reference, `tmp` or folder; a swapped hard link; pipe, device or socket in place "
-    "of a file",
-    "C2": "read-only folder, read-only file system, no right, another owner, umask and group",
+    "B6": "spellings of one version, an alias that looks like a version, alias loops, aliases of deleted versions",
+    "C1": "a link in place of a blob, reference, `tmp` or folder; a swapped hard link; a pipe, device or socket "
+    "in place of a file",
+    "C2": "read-only folder, read-only file system, missing permissions, another owner, umask and group",
     "C3": "disk full, quota, file too large, too many open files, interrupted calls, short writes",
     "C4": "no hard links, no symbolic links, no working lock, rename across devices",
-    "C5": "a clock that goes backwards or is coarse: a change within a tick is still seen",
+    "C5": "a clock that goes backwards or is coarse: a change within one tick is still seen",
     "C6": "stray files of editors and file managers, unfinished temporary files",
-    "D1": "SIGKILL at every step of a publish, then open, check, and try again",
-    "D2": "many processes publish one version: the same bytes, different bytes",
+    "D1": "SIGKILL at every step of a publish, then open, check, and retry",
+    "D2": "many processes publish one version: with the same bytes, with different bytes",
     "D3": "many processes move one alias: no update is lost",
-    "D4": "publishing beside collecting: nothing is left dangling",
-    "D5": "reading beside writing and deleting",
+    "D4": "publishing during garbage collection: no dangling references",
+    "D5": "reading during writing and deleting",
     "D6": "threads of one process; a fork after opening",
-    "D7": "a lock that is stale, whose owner is dead, or whose folder cannot be written",
-    "D8": "loaders in processes that were forked or spawned",
-    "E1": "manifest truncated, no JSON, duplicate keys, NaN, another schema, unknown fields, 100 MB, 10,000 deep; "
-    "other digest than its name; blob missing or of another size",
-    "E2": "a contract that lies about its weights",
-    "E3": "index damaged, gone, of an old schema, locked, on a network: built again, never fatal",
+    "D7": "a stale lock, a lock of a dead process, a lock folder that is not writable",
+    "D8": "data loaders in forked or spawned processes",
+    "E1": "manifest truncated, not JSON, with duplicate keys, NaN, another schema or unknown fields, 100 MB, "
+    "10,000 levels deep; its digest is not its name; its blob is missing or of another size",
+    "E2": "a contract that contradicts its weights",
+    "E3": "index damaged, missing, of an old schema, locked, or on a network drive: rebuilt, never fatal",
     "E4": "a layout newer than the library",
-    "F": "parts that do not fit, unknown contract fields, missing and circular parents, stale evidence, several heads",
-    "G": "no such device, no bf16, meta tensors, missing or unknown keys, buffers only, another timm, renamed "
-    "architecture, no network, missing plugin",
-    "H": "100,000 components, 10,000 versions of one, 10,000 aliases, a matrix of 300 x 300",
-    "I": "broken, misspelt, blocked, clashing and missing plugins",
+    "F": "parts that do not fit, unknown contract fields, missing and circular parents, stale evidence, several "
+    "heads",
+    "G": "missing device, no bf16, meta tensors, missing or unknown keys, buffers only, another timm, renamed "
+    "architecture, no network connection, missing plugin",
+    "H": "100,000 components, 10,000 versions of one, 10,000 aliases, a 300 x 300 matrix",
+    "I": "broken, misspelt, blocked, conflicting and missing plugins",
 }
 
 
@@ -103,16 +104,16 @@ def page(outcomes: Mapping[str, Iterable[Outcome]]) -> str:
     lines = [
         "# Catalogue",
         "",
-        "Bad input and bad surroundings, case by case, and the tests that show what happens: a typed error or no",
-        "effect, never a crash, a hang or a silent change. Written by `pytest --catalogue=docs/catalogue.md`, with",
-        "`-m 'not gpu'` for those that take longer too; what is promised is in [security.md](security.md).",
+        "Bad input and hostile environments, with the tests of each case. The result is a typed error or no effect,",
+        "never a crash, a hang or a silent change ([guarantees](security.md)). This page is written by",
+        "`pytest --catalogue=docs/catalogue.md`; add `-m 'not gpu'` to run the slow tests too.",
     ]
     for letter, title in GROUPS.items():
         lines += [
             "",
             f"## {letter}. {title}",
             "",
-            "| case | what comes | shown by | outcome |",
+            "| case | input | tests | outcome |",
             "|---|---|---|---|",
         ]
         for case, words in CASES.items():

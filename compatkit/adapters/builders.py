@@ -6,7 +6,6 @@ file says is read, fetched, imported or evaluated here.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from torch import nn
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, type_of
+from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near, type_of
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import build_network, library_of, models_of
@@ -212,9 +211,9 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
         return
     asked = model.partition(".")[0]
     longer = [name for name in source.own if name.startswith(f"{asked}_")]  # resnet8: resnet8_cifar
-    near = [*longer, *difflib.get_close_matches(asked, known, n=3, cutoff=0.6)]
-    near = list(dict.fromkeys(near))[:3]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"look it up among the models of {builder}."
+    close = [*longer, *near(asked, known, 3)]
+    close = list(dict.fromkeys(close))[:3]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
     others = [name for name in BUILT_IN if name != builder and model in (BUILDERS[name].names or tuple)()]
     if others:
         hint = f"{' and '.join(others)} has one of this name: say so as builder."

@@ -1,6 +1,6 @@
 """The command line: ``compatkit COMMAND``; every command takes ``--json``.
 
-Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, rights); 70 a defect
+Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, permissions); 70 a defect
 of this program or of a plugin, 130 interrupted, 143 ended by SIGTERM.
 """
 
@@ -28,47 +28,50 @@ if TYPE_CHECKING:
     from compatkit.contracts.report import Report
 
 COMMANDS = {
-    "adapt": ("compatkit.cli.adapt", "Move an extractor to images without labels."),
-    "adopt": ("compatkit.cli.adopt", "Take in a checkpoint as an extractor and a head."),
-    "alias": ("compatkit.cli.alias", "Point an alias at a version, or show where it points."),
-    "bridge": ("compatkit.cli.bridge", "Bring a head to an extractor that it was not trained with."),
+    "adapt": ("compatkit.cli.adapt", "Adapt an extractor to unlabelled images."),
+    "adopt": ("compatkit.cli.adopt", "Adopt a checkpoint as an extractor and a head."),
+    "alias": ("compatkit.cli.alias", "Point an alias to a version, or show its version."),
+    "bridge": ("compatkit.cli.bridge", "Bridge a head to an extractor that it was not trained with."),
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
-    "clone": ("compatkit.cli.remote", "Make a new registry with all that a remote holds."),
+    "clone": ("compatkit.cli.remote", "Create a registry with everything from a remote."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
-    "diff": ("compatkit.cli.diff", "Show what changed between two components, and the least step."),
-    "du": ("compatkit.cli.du", "Show what takes how much of the disk."),
+    "diff": ("compatkit.cli.diff", "Show changes between two components, and the required step."),
+    "du": ("compatkit.cli.du", "Show disk usage."),
     "export": ("compatkit.cli.export", "Write a component as one file that runs without a registry."),
-    "extend": ("compatkit.cli.extend", "Give a head outputs for further classes."),
-    "gc": ("compatkit.cli.gc", "Find what nothing refers to, and delete it when told to."),
+    "extend": ("compatkit.cli.extend", "Add classes to a head."),
+    "gc": ("compatkit.cli.gc", "Find unreferenced files, and delete them on request."),
     "import": ("compatkit.cli.import_", "Copy components from another registry."),
-    "index": ("compatkit.cli.index", "Show the index behind search and ls, or make it anew."),
-    "init": ("compatkit.cli.init", "Make a registry in a folder."),
+    "index": ("compatkit.cli.index", "Show or rebuild the index behind search and ls."),
+    "init": ("compatkit.cli.init", "Create a registry in a folder."),
     "inspect": ("compatkit.cli.inspect", "Show the header of any safetensors file after a strict check."),
-    "keys": ("compatkit.cli.keys", "Make keys to sign with, and say whose signatures count."),
+    "keys": ("compatkit.cli.keys", "Make signing keys, and manage trusted keys."),
     "log": ("compatkit.cli.log", "Show what happened to a component's versions and aliases."),
     "ls": ("compatkit.cli.ls", "List components with their versions."),
     "matrix": ("compatkit.cli.matrix", "Measure extractors with heads and report the matrix."),
-    "metric": ("compatkit.cli.metric", "Let metrics look at a network: its answers, layers, weights."),
+    "metric": ("compatkit.cli.metric", "Compute metrics of a network: predictions, layers, weights."),
     "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
-    "oci": ("compatkit.cli.oci", "Write and read OCI image layouts, which container registries carry."),
+    "oci": ("compatkit.cli.oci", "Write and read OCI image layouts for container registries."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
     "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
-    "pull": ("compatkit.cli.remote", "Copy components of a remote, verified."),
+    "pull": ("compatkit.cli.remote", "Copy components from a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
-    "recombine": ("compatkit.cli.recombine", "Put a head on another network's extractor and measure it."),
+    "recombine": (
+        "compatkit.cli.recombine",
+        "Combine a head with another network's extractor, and measure it.",
+    ),
     "search": ("compatkit.cli.search", "Find components by kind, tags, model, width or class."),
     "show": ("compatkit.cli.show", "Show a component's contract."),
     "sign": ("compatkit.cli.sign", "Sign components with a private key."),
     "signatures": (
         "compatkit.cli.signatures",
-        "Say whose signatures components have, and whether these count.",
+        "Show who signed components, and whether the signatures are valid.",
     ),
     "split": ("compatkit.cli.split", "Cut a model and show both parts."),
     "study": ("compatkit.cli.study", "List the studies of the papers, and run one by its number."),
-    "sweep": ("compatkit.cli.sweep", "Carry out all runs of a recipe with lists, and compare them."),
+    "sweep": ("compatkit.cli.sweep", "Run all variants of a recipe with lists, and compare them."),
     "train": ("compatkit.cli.train", "Train the tasks of a recipe and publish their parts."),
-    "verify": ("compatkit.cli.verify", "Examine a registry's files, and mend what can be mended."),
+    "verify": ("compatkit.cli.verify", "Verify a registry's files, and repair what is possible."),
     "withdraw": ("compatkit.cli.withdraw", "Withdraw a version, with a reason."),
 }
 FIRST_STEPS = """\b
@@ -80,12 +83,12 @@ New here?
 
 \b
 Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
-4 environment (disk, rights).
+4 environment (disk, permissions).
 """
 DEFECT, INTERRUPTED, TERMINATED = 70, 130, 143
 TRACEBACK = "--traceback"
 HEAD_START = 3.0
-"""Seconds by which the first of several processes fails first; torchrun ends the others before they say the same."""
+"""Seconds by which the first of several processes fails first; torchrun then ends the others."""
 
 
 class Lazy(click.Group):
@@ -110,7 +113,7 @@ class Lazy(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command; suggest a near name where there is none."""
+        """Find the command; suggest a similar name if it is unknown."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
             hint = suggest(name, COMMANDS) or f" There are {', '.join(COMMANDS)}."
@@ -130,11 +133,11 @@ class Lazy(click.Group):
     TRACEBACK,
     is_flag=True,
     expose_value=False,
-    help="Show Python's traceback of an error too; stands anywhere.",
+    help="Also show the Python traceback of an error; allowed anywhere.",
 )
 @click.pass_context
 def program(context: click.Context, machine: bool) -> None:
-    """Train network parts that fit, keep them, recombine them, report what fits."""
+    """Train compatible network parts, publish them, recombine them, report what fits."""
     given(context).machine = machine
 
 
@@ -146,20 +149,20 @@ def main(arguments: list[str] | None = None) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(
                 errors="backslashreplace"
-            )  # a terminal without UTF-8 gets escapes, not a crash
+            )  # a terminal without UTF-8 gets escapes instead of an error
     output = sys.stdout
     try:
         with warnings.catch_warnings(), only_json() if machine else nullcontext():
             warnings.showwarning = _show_warning
             code = _run(words, machine)
-    except KeyboardInterrupt:  # a second Ctrl-C, while the first is being told
+    except KeyboardInterrupt:  # a second Ctrl-C, while the first is being reported
         code = INTERRUPTED
     except (BrokenPipeError, SystemExit):
-        # The reader went away (`compatkit ls | head`), which click tells by SystemExit. It has what it wanted;
-        # what is left in the buffer must not be written when Python ends.
+        # The reader has gone (`compatkit ls | head`), which click signals by SystemExit. Discard the rest of the
+        # buffer, so that Python does not fail writing it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), output.fileno())
         code = 0
-    # Registered last, run first: a second Ctrl-C while Python ends is no traceback of somebody's exit handler.
+    # Registered last, run first: a second Ctrl-C during exit must not print a traceback.
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
     sys.exit(code)
 
@@ -188,7 +191,7 @@ def _run(words: list[str], machine: bool) -> int:
     except CompatkitError as error:
         return _fail(str(error), error.code, error.exit_code, machine)
     except BrokenPipeError:
-        raise  # no failure of the system: main knows what to do
+        raise  # not an error: main handles it
     except (OSError, MemoryError) as error:
         return _fail(_of_system(error), EnvironmentFailure.code, EnvironmentFailure.exit_code, machine)
     except Exception as error:
@@ -204,7 +207,7 @@ def _run(words: list[str], machine: bool) -> int:
 
 
 def _traced(words: list[str]) -> int:
-    """Run the command line, wherever in it ``--traceback`` stands; it shows where an error comes from."""
+    """Run the command line with ``--traceback`` anywhere in it."""
     asked = TRACEBACK in words
     try:
         rest = [word for word in words if word != TRACEBACK]
@@ -232,14 +235,14 @@ def _fail(
     report: Report | None = None,
     found: dict[str, Any] | None = None,
 ) -> int:
-    """Tell of a failure; ``found`` is the report where it is another than that of a check, as JSON values."""
+    """Report a failure; ``found`` is a report as JSON values, if it is not that of a check."""
     if not speaks():
         time.sleep(HEAD_START)
     if machine:
         told = report.to_json() if report is not None else found
         try:
             emit({"error": {"code": code, "message": message, "report": told}})
-        except OSError as error:  # a disk that is full takes no report either
+        except OSError as error:  # the report cannot be printed either, for example on a full disk
             if isinstance(error, BrokenPipeError):
                 raise
             click.echo(f"error [{code}] {clean(message)}", err=True)
@@ -251,7 +254,7 @@ def _fail(
 
 
 def _refuse(error: IncompatibleError, machine: bool) -> int:
-    """Tell of two parts that cannot be wired; the report says what each expects and what would adapt them."""
+    """Report two parts that cannot be wired; the report gives the expectations and possible adapters."""
     from compatkit.contracts.report import Report
 
     report = error.subject if isinstance(error.subject, Report) else None
@@ -263,13 +266,13 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
         )
         advice = (
             str(error).removeprefix(str(report)).strip()
-        )  # what to do, where the error knows more than the report
+        )  # advice that the error has in addition to the report
         message = f"{message}. {advice}".strip()
     return _fail(message, error.code, error.exit_code, machine, report)
 
 
 def _break(error: PolicyBroken, machine: bool) -> int:
-    """Tell of a version that its policy forbids; the outcome shows each figure, and the number that is open."""
+    """Report a version that its policy forbids; the outcome shows all figures and the open version number."""
     from compatkit.components.outcomes import Outcome
 
     outcome = error.subject if isinstance(error.subject, Outcome) else None

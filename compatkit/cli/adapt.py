@@ -1,4 +1,4 @@
-"""``compatkit adapt``: an extractor moved to images without labels, measured, and kept if asked."""
+"""``compatkit adapt``: adapt an extractor to unlabelled images, measure and optionally publish it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ trainer_options = options(
     click.option(
         "--lr",
         type=click.FloatRange(0, min_open=True),
-        help="Learning rate, the same in all steps; 1e-5.",
+        help="Learning rate, constant over all steps; 1e-5.",
     ),
     click.option("--weight-decay", type=click.FloatRange(0), help="L2 penalty; 0."),
     click.option("--optimiser", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
-    click.option("--batch-size", type=click.IntRange(2), help="Images a step; 64."),
-    click.option("--seed", type=click.IntRange(0), help="Of the order of the images; 0."),
+    click.option("--batch-size", type=click.IntRange(2), help="Images per step; 64."),
+    click.option("--seed", type=click.IntRange(0), help="Seed of the order of the images; 0."),
     click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
     click.option("--checkpoint", type=click.Path(), metavar="FILE", help="Keep the state in this file."),
 )
-"""Settings of the trainer; those that are not given are the paper's."""
+"""Settings of the trainer; the paper's by default."""
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
 
 
 @command(
     "adapt",
-    help="Move EXTRACTOR to images without labels: the loss of the frozen shared head that it was trained with tunes "
-    "it, and HEAD, the source's own, is put on it as it is. Defaults of the training are those of the paper, but for "
-    "--frozen-statistics, whose default is compatkit's.",
+    help="Adapt EXTRACTOR to unlabelled images with the loss of the frozen shared head that it was trained with; HEAD, "
+    "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
+    "--frozen-statistics.",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -59,28 +59,30 @@ SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "d
     "name",
     required=True,
     metavar="NAME",
-    help="Images of the target: a folder of image files, a data set by name, or an .npz pack, with labels or without: "
-    "they are not read.",
+    help="Images of the target domain: a folder of image files, a data set by name, or an .npz pack; labels are "
+    "ignored.",
 )
 @click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")
-@click.option("--method", metavar="NAME", help="The regularizer whose head it is, if the head does not say.")
+@click.option(
+    "--method", metavar="NAME", help="The regularizer of the head, if its manifest does not name it."
+)
 @click.option("--augment", type=click.Choice(("crop", "flip")), multiple=True, help="May be given twice.")
 @click.option(
     "--frozen-statistics",
     type=click.Choice(("stored", "batch")),
     default="stored",
     show_default=True,
-    help="Statistics of batch normalisation inside the shared head; the paper takes those of the batch.",
+    help="Batch-norm statistics inside the shared head; the paper uses those of the batch.",
 )
 @trainer_options
-@click.option("--publish", metavar="NAME", help="Keep the adapted extractor under NAME.")
+@click.option("--publish", metavar="NAME", help="Publish the adapted extractor as NAME.")
 @version_option
 @about_options
 @sign_option
 @signature_options
 @data_options
 def adapt_command(context: click.Context, asked: Asked) -> None:
-    """Adapt, measure where there are labels, and publish where a name is given."""
+    """Adapt, measure if there are labels, and publish if a name is given."""
     from compatkit.components.domains import paper
 
     check_publishes(context, asked.publish, asked.version)

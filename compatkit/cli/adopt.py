@@ -1,4 +1,4 @@
-"""The command adopt: a checkpoint of timm's or torchvision's becomes an extractor and a head with contracts."""
+"""``compatkit adopt``: adopt a checkpoint of timm or torchvision as an extractor and a head with contracts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from compatkit.cli.split import class_names, tell_parts
 from compatkit.registry.names import check_name
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct")
-"""Options that say what the images must look like."""
+"""Options about the preprocessing of images."""
 
 
 def numbers(
@@ -36,15 +36,17 @@ def numbers(
         return tuple(float(one) for one in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
-            f"expected a number, or one a channel joined by commas, got {value!r:.100}.", context, parameter
+            f"expected a number, or one per channel separated by commas, got {value!r:.100}.",
+            context,
+            parameter,
         ) from error
 
 
 @command(
     "adopt",
-    help="Take the weights in FILE (safetensors, or what torch.save wrote: .pth, .pt, .bin) as parts of the network "
-    "MODEL, cut at POINT, and publish them as NAME.extractor and NAME.head. Pickles are read as tensors only, by a "
-    "process of its own with limits.",
+    help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin) into the network MODEL, cut "
+    "it at POINT, and publish the parts as NAME.extractor and NAME.head. Pickles are read as tensors only, in a "
+    "subprocess with limits.",
 )
 @click.argument("file")
 @click.option("--model", required=True, metavar="MODEL", help="The network that the weights were saved from.")
@@ -55,28 +57,28 @@ def numbers(
     metavar="POINT",
     help="Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
 )
-@click.option("--name", required=True, metavar="NAME", help="Of the parts, such as zoo/resnet18.")
+@click.option("--name", required=True, metavar="NAME", help="Name of the parts, such as zoo/resnet18.")
 @model_options
 @click.option(
     "--key",
     metavar="ENTRY",
-    help="Entry of the file that holds the weights, such as model_ema; else the usual one.",
+    help="Entry of the file that contains the weights, such as model_ema; else the common one.",
 )
 @labels_option
 @click.option(
     "--data",
     "dataset",
     metavar="NAME",
-    help="Training images by name or path, to state what the features look like.",
+    help="Training images by name or path, for feature statistics.",
 )
-@click.option("--dataset-labels", is_flag=True, help="Take the class names of --data.")
+@click.option("--dataset-labels", is_flag=True, help="Use the class names of --data.")
 @click.option(
     "--mean",
     callback=numbers,
     metavar="NUMBERS",
-    help="Of the images on the scale 0 to 1: one for each channel, joined by commas, or one for all.",
+    help="Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",
 )
-@click.option("--std", callback=numbers, metavar="NUMBERS", help="The same for their standard deviation.")
+@click.option("--std", callback=numbers, metavar="NUMBERS", help="The same for the standard deviation.")
 @click.option(
     "--interpolation", metavar="KIND", help="How images are resized: bilinear, bicubic, lanczos or nearest."
 )
@@ -87,7 +89,7 @@ def adopt_command(context: click.Context, asked: Asked) -> None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
     check_name(f"{asked.name}.extractor")
     if asked.dataset_labels and (asked.dataset is None or asked.labels is not None):
-        raise click.UsageError("--dataset-labels takes the class names of --data NAME, in place of --labels.")
+        raise click.UsageError("--dataset-labels needs --data NAME, and no --labels.")
     root = destination(context)
     data = None
     if asked.dataset is not None:

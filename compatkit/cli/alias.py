@@ -1,4 +1,4 @@
-"""The command alias: point an alias at a version, or show where it points."""
+"""``compatkit alias``: point an alias to a version, or show its version."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from compatkit.errors import UsageError
 
 @command(
     "alias",
-    help="Point ALIAS of the component NAME at VERSION, such as `compatkit alias digits/mnist.head prod 1.2.0`; "
-    "without VERSION show where it points. The move is kept in the component's log.",
+    help="Point ALIAS of the component NAME to VERSION, such as `compatkit alias digits/mnist.head prod 1.2.0`; "
+    "without VERSION show its version. Moves are recorded in the component's log.",
 )
 @click.argument("name")
 @click.argument("alias")
@@ -22,7 +22,7 @@ from compatkit.errors import UsageError
 @click.option(
     "--expected",
     metavar="VERSION",
-    help="Move it only if it points there now; 'none' if it must not exist. Else somebody else's move may be undone.",
+    help="Move it only if it points to this version now; 'none' if it must not exist. Prevents undoing another move.",
 )
 def alias_command(context: click.Context, asked: Asked) -> None:
     """Move, remove or show an alias."""
@@ -30,9 +30,9 @@ def alias_command(context: click.Context, asked: Asked) -> None:
 
     held = store(context)
     if asked.remove and asked.version is not None:
-        raise UsageError("Give a VERSION to point at, or --remove, not both.")
+        raise UsageError("VERSION and --remove exclude each other; give one of them.")
     if asked.expected is not None and asked.version is None and not asked.remove:
-        raise UsageError("--expected says from where an alias may be moved; give the VERSION to move it to.")
+        raise UsageError("--expected needs a VERSION to move the alias to.")
     if asked.version is None and not asked.remove:
         found = held.resolve(f"{asked.name}:{asked.alias}")
         shown = {"name": asked.name, "alias": asked.alias, "version": str(found.version)}

@@ -1,4 +1,4 @@
-"""``compatkit bridge``: the ladder between two parts, what each rung gave, and the bridge kept if asked."""
+"""``compatkit bridge``: try the rungs of the ladder between two parts, and optionally publish the bridge."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ BY_LABELS = {
 
 @command(
     "bridge",
-    help="Bring HEAD to EXTRACTOR, which it was not trained with, rung by rung from the cheapest to the dearest, on "
-    "images without labels. A rung is judged by its agreement with the head's own network on images held out.",
+    help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabelled images, trying rungs from the "
+    "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -50,7 +50,7 @@ BY_LABELS = {
     required=True,
     metavar="NAME",
     help="Images of the extractor's domain: a folder of image files, a data set by name, or an .npz pack; labels are "
-    "not read.",
+    "ignored.",
 )
 @click.option("--labels", metavar="NAME", help="Labelled training images, for the rungs trained with labels.")
 @click.option(
@@ -58,43 +58,43 @@ BY_LABELS = {
     metavar="NAME",
     help="Measure on this labelled test set; else on that of --data, if the head knows its classes.",
 )
-@click.option("--head-data", metavar="NAME", help="Images of the head's domain, to pair features on.")
+@click.option("--head-data", metavar="NAME", help="Images of the head's domain, for pairing features.")
 @click.option(
     "--on",
     type=click.Choice(("src", "dst", "mix")),
-    help="Where features are paired: on --data (src), --head-data (dst) or both; dst where --head-data is given.",
+    help="Where features are paired: on --data (src), --head-data (dst) or both; dst if --head-data is given.",
 )
 @click.option(
     "--rungs",
     metavar="NAME,...",
-    help="Climb these only: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
-    "stitch, stitch-labels, finetune, infomax. Without it all but infomax.",
+    help="Try only these: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
+    "stitch, stitch-labels, finetune, infomax. Default: all but infomax.",
 )
 @click.option(
     "--until",
     type=click.FloatRange(0, 1),
     default=0.8,
     show_default=True,
-    help="Agreement from which no further rung is climbed, if the rung also fits.",
+    help="Agreement at which to stop, if the rung also fits.",
 )
-@click.option("--all", "every", is_flag=True, help="Climb all rungs, whatever the agreement.")
+@click.option("--all", "every", is_flag=True, help="Try all rungs, whatever the agreement.")
 @click.option(
-    "--images", type=click.IntRange(2), default=1000, show_default=True, help="Images to fit on at most."
+    "--images", type=click.IntRange(2), default=1000, show_default=True, help="Most images to fit on."
 )
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
     default=0,
     show_default=True,
-    help="Of orders and draws.",
+    help="Seed of orders and draws.",
 )
 @click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
-@click.option("--publish", metavar="NAME", help="Keep the bridge under NAME, unless it does not fit.")
+@click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, unless it does not fit.")
 @about_options
 @signature_options
 @data_options
 def bridge_command(context: click.Context, asked: Asked) -> None:
-    """Climb, choose, print, and publish where a name is given; exit code 1 where nothing fits."""
+    """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits."""
     from compatkit.components.bridges.keeping import check_names
 
     check_publishes(context, asked.publish)

@@ -1,4 +1,4 @@
-"""The command that compares contracts: one extractor with one head in full, or two sets of them as a table."""
+"""``compatkit check``: compare the contracts of a pair in full, or of many pairs as a table."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ NAMED = 3
 
 @command(
     "check",
-    help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. Patterns such as 'digits/*' compare every "
-    "extractor that the first matches with every head that the second matches, as a table.",
+    help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. With patterns such as 'digits/*', compare all "
+    "matching extractors with all matching heads, as a table.",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -34,7 +34,7 @@ NAMED = 3
     type=click.Choice(LEVELS),
     default="direct",
     show_default=True,
-    help="What every pair must be for exit code 0: wired directly, promised by what both were trained against, or "
+    help="What every pair must reach for exit code 0: wired directly, promised by what both were trained against, or "
     "measured.",
 )
 @click.option(
@@ -46,7 +46,7 @@ NAMED = 3
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @data_options
 def check_command(context: click.Context, asked: Asked) -> None:
-    """Check whether heads fit extractors; exit code 1 where one does not."""
+    """Check whether heads fit extractors; exit code 1 if one does not."""
     from compatkit.registry.resolving import is_pattern
 
     check_outputs({"--markdown": asked.markdown})
@@ -68,7 +68,7 @@ def check_command(context: click.Context, asked: Asked) -> None:
 
 
 def _classes(asked: Asked) -> Data:
-    """Return the classes of a data set, as what pairs are meant for."""
+    """Return the classes of a data set, for comparison with those of heads."""
     from compatkit.contracts.contract import Data
     from compatkit.contracts.labels import label
 

@@ -1,4 +1,4 @@
-"""``compatkit cuts MODEL``: where a model can be cut, what crosses there, and what lies on each side."""
+"""``compatkit cuts MODEL``: list where a model can be cut, what crosses there, and the cost of each side."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def model_arguments(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
-    """Read ``--kwargs``, a JSON object."""
+    """Parse ``--kwargs``, a JSON object."""
     try:
         settings = json.loads(value)
     except (ValueError, RecursionError) as error:
-        raise click.UsageError(f"--kwargs is no JSON: {error}", context) from error
+        raise click.UsageError(f"--kwargs is not JSON: {error}", context) from error
     if not isinstance(settings, dict):
         raise click.UsageError(f"--kwargs expects a JSON object, got {value}.", context)
     return settings
@@ -29,7 +29,7 @@ def model_arguments(context: click.Context, parameter: click.Parameter, value: s
 def image_size(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> tuple[int, int] | None:
-    """Read ``HxW``, or one side."""
+    """Parse ``HxW``, or one side."""
     if value is None:
         return None
     sides = value.lower().split("x")
@@ -46,7 +46,7 @@ model_options = options(
         default="timm",
         show_default=True,
         metavar="NAME",
-        help="Who builds it: timm (ours included), torchvision, or a plugin.",
+        help="Builder of the model: timm (including ours), torchvision, or a plugin.",
     ),
     click.option(
         "--kwargs",
@@ -75,10 +75,10 @@ model_options = options(
     "--all",
     "everything",
     is_flag=True,
-    help="Also where other tensors cross, and where it cannot be cut, with why.",
+    help="Also list places where other tensors cross, or where the model cannot be cut, with the reason.",
 )
 def cuts_command(context: click.Context, asked: Asked) -> None:
-    """List cut points in the order of the forward pass."""
+    """List split points in the order of the forward pass."""
     from compatkit.adapters.blueprints import cut_points
 
     with progress("cuts") as report:

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     "--out", default="compatkit-demo", show_default=True, type=click.Path(), help="Folder to write to."
 )
 @click.option(
-    "--steps", type=click.IntRange(1), help="Steps of each network; else the 500 of the figures in the docs."
+    "--steps", type=click.IntRange(1), help="Steps per network; default: 500, as for the figures in the docs."
 )
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of everything random.")
+@click.option(
+    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of everything random."
+)
 @click.option("--rotation", is_flag=True, help="Add an arm with rotation prediction (slower).")
 def demo_command(context: click.Context, asked: Asked) -> None:
-    """Run the demo and say plainly whether the effect shows."""
+    """Run the demo and state whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 
     found = run(asked.out, steps=asked.steps or STEPS, seed=asked.seed, rotation=asked.rotation, say=news)

@@ -1,4 +1,4 @@
-"""The command diff: what changed between two components, level by level, and the least step of the version."""
+"""``compatkit diff``: changes between two components, level by level, and the required version step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compatkit.registry.versions.tensors import TensorChange
 
 SHOWN = 12
-"""Tensors that are listed for a person, the largest differences first."""
+"""Most tensors listed, the largest differences first."""
 STYLES: dict[Bump, dict[str, Any]] = {
     "major": {"fg": "red"},
     "minor": {"fg": "yellow"},
@@ -27,20 +27,20 @@ STYLES: dict[Bump, dict[str, Any]] = {
 
 @command(
     "diff",
-    help="Show what changed from component A to component B (REF as in show), level by level, which step of the "
-    "version that demands at least, and how the weights differ.",
+    help="Show the changes from component A to component B (REF as in show), level by level, the smallest version step "
+    "that they require, and the differences of the weights.",
 )
 @click.argument("old", metavar="A")
 @click.argument("new", metavar="B")
-@click.option("--no-tensors", is_flag=True, help="Compare the manifests only; read no weights.")
-@click.option(
-    "--exit-code", is_flag=True, help="Exit with 1 where A and B differ; else 0 whatever the difference."
-)
+@click.option("--no-tensors", is_flag=True, help="Compare only the manifests; read no weights.")
+@click.option("--exit-code", is_flag=True, help="Exit with 1 if A and B differ; default: 0 in any case.")
 def diff_command(context: click.Context, asked: Asked) -> None:
     """Compare two components."""
     workspace = registry(context)
     left, right = workspace.store.resolve(asked.old), workspace.store.resolve(asked.new)
-    exactly = (f"{one.name}@{one.digest}" for one in (left, right))  # withdrawn versions too
+    exactly = (
+        f"{one.name}@{one.digest}" for one in (left, right)
+    )  # by digest, to include withdrawn versions
     found = workspace.diff(*exactly, tensors=not asked.no_tensors)
     if asked.machine:
         places = {"old": _place(left), "new": _place(right)}
@@ -93,7 +93,7 @@ def _print_tensors(tensors: Sequence[TensorChange]) -> None:
 
 
 def _rank(one: TensorChange) -> tuple[bool, float]:
-    """Order by the largest difference; first what has none to tell, last the counters."""
+    """Sort by the largest difference; incomparable tensors first, counters last."""
     counter = all(form is not None and "int" in form.dtype for form in (one.before, one.after))
     return counter, -float("inf") if one.largest is None else -one.largest
 

@@ -1,4 +1,4 @@
-"""The command that tells where the bytes of a registry are."""
+"""``compatkit du``: disk usage of a registry."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PLACES = {
 }
 
 
-@command("du", help="Tell how many bytes components and folders take; PATTERN is a glob over whole names.")
+@command("du", help="Show how many bytes components and folders take; PATTERN is a glob over whole names.")
 @click.argument("pattern", required=False)
 def du_command(context: click.Context, asked: Asked) -> None:
-    """Tell where the bytes are: by name its own and what it shares with others, and by folder."""
+    """Show bytes by name, own and shared with others, and by folder."""
     from compatkit.registry.usage import usage
 
     held = store(context)

@@ -1,4 +1,4 @@
-"""The command export: one file that runs where compatkit is installed and no registry is."""
+"""``compatkit export``: write one file that runs with compatkit but without a registry."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from compatkit.cli.roots import check_outputs, registry
 
 @command(
     "export",
-    help="Write REF, a recombination or one part, as the safetensors file FILE: all tensors, and in its metadata how "
-    "to rebuild, feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
+    help="Write REF, a recombination or one part, to the safetensors file FILE: all tensors, and metadata to rebuild, "
+    "feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
 )
 @click.argument("reference", metavar="REF")
 @click.argument("file")
@@ -22,11 +22,11 @@ from compatkit.cli.roots import check_outputs, registry
     type=click.Choice(("auto", "whole", "parts")),
     default="auto",
     show_default=True,
-    help="Of the tensors: those of the one network that both halves make, for timm.create_model or torchvision; those "
-    "of the parts, with extractor. and head. in front; or the former where it is possible.",
+    help="Tensor names: those of the one network that both halves make up, for timm.create_model or torchvision; those "
+    "of the parts, prefixed with extractor. and head.; or the former if possible.",
 )
 def export_command(context: click.Context, asked: Asked) -> None:
-    """Export a component; what is at FILE is replaced."""
+    """Export a component; an existing FILE is replaced."""
     check_outputs({"FILE": asked.file})
     written = registry(context).export(asked.reference, asked.file, names=asked.names)
     found = written.description

@@ -1,4 +1,4 @@
-"""``compatkit extend``: a head for more classes, published."""
+"""``compatkit extend``: publish a head with more classes."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from compatkit.cli.sign import chosen_key, sign_published
 
 @command(
     "extend",
-    help="Give HEAD outputs for further classes: what it knows of its own stays, bit for bit, and new rows are drawn "
-    "as its network draws them. Train the new head on all classes next.",
+    help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialised as its network does. "
+    "Train the new head on all classes next.",
 )
 @click.argument("head")
 @click.option("--classes", required=True, metavar="A,B,C", help="Names of the new classes, in order.")
-@click.option("--publish", required=True, metavar="NAME", help="What the new head is called.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Draws the new rows.")
+@click.option("--publish", required=True, metavar="NAME", help="Name of the new head.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the new rows.")
 @version_option
 @about_options
 @sign_option
 @signature_options
 @data_options
 def extend_command(context: click.Context, asked: Asked) -> None:
-    """Extend and publish; a name that cannot be published under is refused first."""
+    """Extend and publish; the name is checked first."""
     check_target(context, asked.publish, "head", asked.version)
     key, held = chosen_key(context), registry(context)
     names = [name.strip() for name in asked.classes.split(",")]
     if not all(names):
-        raise click.UsageError(f"--classes expects names with commas between them, got {asked.classes!r}.")
+        raise click.UsageError(f"--classes expects names separated by commas, got {asked.classes!r}.")
     with progress("policies") as report:
         kept = held.extend(
             asked.head,

@@ -1,4 +1,4 @@
-"""The command that collects garbage: what it would do, and with ``--delete`` doing it."""
+"""``compatkit gc``: show what garbage collection would do, or do it with ``--delete``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KINDS = {
 
 
 def duration(context: click.Context, parameter: click.Parameter, value: str) -> timedelta:
-    """Read a time: a whole number with s, m, h or d."""
+    """Parse a duration: a whole number with s, m, h or d."""
     match = _TIME.fullmatch(value)
     if match is None or (not match[2] and match[1].strip("0")):
         raise click.BadParameter(
@@ -41,31 +41,29 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
 
-@command(
-    "gc", help="Show what could be deleted: bytes that nothing refers to, unfinished files. --delete does it."
-)
-@click.option("--delete", is_flag=True, help="Do it; without this, nothing is changed.")
+@command("gc", help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.")
+@click.option("--delete", is_flag=True, help="Delete; without this, nothing is changed.")
 @click.option(
     "--grace",
     default="24h",
     show_default=True,
     metavar="TIME",
     callback=duration,
-    help="Leave alone what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
+    help="Keep what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
 )
 @click.option(
     "--withdrawn",
     is_flag=True,
-    help="Also the weights of versions that were withdrawn longer ago than that, and that nothing else uses.",
+    help="Also delete weights of versions withdrawn longer ago than that, if nothing else uses them.",
 )
 @click.option(
-    "--alone", is_flag=True, help="Nobody else is writing to this registry, so that --grace may be short."
+    "--alone", is_flag=True, help="Nobody else is writing to this registry; allows a short --grace."
 )
 @click.option(
     "--lost",
     multiple=True,
     metavar="DIGEST",
-    help="A document that is lost for good, once for each; what only it refers to may go.",
+    help="Digest of a document that is lost for good; what only it refers to may go. May be repeated.",
 )
 def gc_command(context: click.Context, asked: Asked) -> None:
     """Collect garbage."""

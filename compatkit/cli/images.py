@@ -1,4 +1,4 @@
-"""Images that commands measure on and fit on, what decides policies, and what may be downloaded."""
+"""Images for measuring, fitting and policies on the command line, and permission to download."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def data_sets(
     """Return the data set of each extractor by its reference.
 
     Args:
-        held: Where the extractors are.
+        held: Registry of the extractors.
         extractors: Pinned references.
-        names: Data sets by name or path; a single one is taken for a single extractor whatever it was trained on.
-            Without recipe and names they are found again: see ``images_again``.
-        asked: With ``recipe``, a file whose tasks' data sets are taken, ``data_root`` and ``download``.
+        names: Data sets by name or path; a single one is used for a single extractor whatever it was trained on.
+            Without recipe and names they are found automatically: see ``images_again``.
+        asked: With ``recipe``, a file whose tasks' data sets are used, ``data_root`` and ``download``.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
@@ -63,7 +63,7 @@ def data_sets(
         if len(known) != 1:
             trained = f"trained on {family}" if family else "not trained here"
             raise DataError(
-                f"{reference} is {trained}; it needs one test set, and {len(known)} of {', '.join(tests)} fit. {WAYS}",
+                f"{reference} is {trained}; it needs one test set, but {len(known)} of {', '.join(tests)} fit. {WAYS}",
                 subject=reference,
             )
         chosen[reference] = known[0]
@@ -71,7 +71,7 @@ def data_sets(
 
 
 def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
-    """Return a data set by name or path, those of plugins too; an error says how to name one."""
+    """Return a data set by name or path, including those of plugins; an error says how to name one."""
     from compatkit.data import load
     from compatkit.plugins.discovery import providers
 
@@ -84,13 +84,13 @@ def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
 def images_and_tests(
     name: str, test: str | None, root: str | None, download: bool
 ) -> tuple[Split, Split | None]:
-    """Return images whose labels are not read, and labelled ones to measure on, where there are some.
+    """Return images without labels, and labelled test images if there are any.
 
     Args:
         name: A folder of image files, a data set by name, or the path of an .npz pack.
-        test: Data set whose test images are taken; None takes those of ``name``.
+        test: Data set whose test images are used; None for those of ``name``.
         root: Folder of data sets.
-        download: Whether torchvision may fetch what is missing.
+        download: Whether torchvision may download missing data.
 
     Raises:
         DataError: There are no such images.
@@ -109,12 +109,12 @@ def images_and_tests(
 
 
 def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | None:
-    """Return test images that nobody named, where the head knows a class of them; else None, with a warning.
+    """Return default test images if the head knows one of their classes; else None, with a warning.
 
     Args:
-        head: Manifest of the head that is to be measured.
-        reference: Of the head, for the warning.
-        tests: Those of the data set whose images are used.
+        head: Manifest of the head to measure.
+        reference: Its reference, for the warning.
+        tests: Test images of the data set in use.
     """
     if tests is None:
         return None
@@ -136,7 +136,7 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
 
 def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
-    """Return what loads the data set of a split's name from the folders that the command line names."""
+    """Return a function that loads the data set of a split's name from the folders on the command line."""
 
     def find(name: str) -> DataSet:
         from compatkit.data import load
@@ -151,7 +151,7 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
 def images_at_hand(
     names: Sequence[str], root: str | None, download: bool, recipe: str | None = None
 ) -> Given:
-    """Return the data sets that a command line names, and what finds others by name."""
+    """Return the data sets named on the command line, and a function that finds others by name."""
     find = found_in(root, download)
     given: list[Any] = [find(name) for name in names]
     if recipe is not None:
@@ -162,10 +162,10 @@ def images_at_hand(
 
 
 def deciding_on(asked: Asked, report: Progress) -> Deciding:
-    """Return what decides on versions that come in, as ``admission_options`` say.
+    """Return the decider for arriving versions, according to ``admission_options``.
 
     Raises:
-        UsageError: Images are named, and nothing is to be measured.
+        UsageError: Images are named without ``--measure``.
     """
     from compatkit.components.deciding import deciding
 
@@ -177,7 +177,7 @@ def deciding_on(asked: Asked, report: Progress) -> Deciding:
 
 @contextmanager
 def named_options() -> Iterator[None]:
-    """Name the options that help, where a recipe's data set is not at hand."""
+    """Add the helpful options to an error about a recipe's missing data set."""
     try:
         yield
     except DataError as error:
@@ -188,10 +188,10 @@ def named_options() -> Iterator[None]:
 
 @contextmanager
 def offline(*, unless: bool) -> Iterator[None]:
-    """Keep timm and torchvision from fetching weights; those in their caches are found.
+    """Keep timm and torchvision from downloading weights; cached ones are found.
 
     Args:
-        unless: Let it fetch them.
+        unless: Allow downloads.
 
     Raises:
         EnvironmentFailure: Weights are not in the cache; the message names ``--download``.

@@ -1,4 +1,4 @@
-"""The command that copies components from another registry."""
+"""``compatkit import``: copy components from another registry."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from compatkit.cli.roots import demanded, destination, made
 
 @command(
     "import",
-    help="Copy components from the registry SOURCE, with their parents, numbers and results. PATTERN is a name, a glob "
-    "such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; all if none is given.",
+    help="Copy components from the registry SOURCE, with parents, versions and results. PATTERN is a name, a glob "
+    "such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.",
 )
 @click.argument("source")
 @patterns_argument
 @latest_option
-@click.option("--aliases", is_flag=True, help="Set the aliases of the names as they are in SOURCE.")
+@click.option("--aliases", is_flag=True, help="Also set the aliases as in SOURCE.")
 @no_results_option
 @admission_options
 @signature_options
 def import_command(context: click.Context, asked: Asked) -> None:
-    """Copy components; what matches nothing, or is refused, leaves no new registry behind."""
+    """Copy components; leaves no new registry behind if nothing matches or all is refused."""
     from compatkit.registry.copy.choice import Choice, chosen
     from compatkit.registry.remotes.pushpull import import_components
     from compatkit.registry.store import Store

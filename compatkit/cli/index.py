@@ -1,4 +1,4 @@
-"""The command index: where the index is and what it holds."""
+"""``compatkit index``: show or rebuild the index."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Status
 
 
-@command(
-    "index", help="Tell where the index is and what it holds; it is disposable and keeps itself up to date."
-)
-@click.option("--rebuild", is_flag=True, help="Forget it and read all files again.")
+@command("index", help="Show where the index is and what it contains; it is disposable and updates itself.")
+@click.option("--rebuild", is_flag=True, help="Discard it and read all files again.")
 def index_command(context: click.Context, asked: Asked) -> None:
-    """Tell about the index, or rebuild it."""
+    """Show the index, or rebuild it."""
     index = store(context).index
     if asked.rebuild:
         with progress("reading") as report:

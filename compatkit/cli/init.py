@@ -1,4 +1,4 @@
-"""The command init: make a registry in a folder."""
+"""``compatkit init``: create a registry in a folder."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
 
 
-@command("init", help="Make the folder ROOT a registry, or leave it one. [default: the current folder]")
+@command("init", help="Make the folder ROOT a registry, unless it is one. [default: the current folder]")
 @click.argument("root", required=False)
 def init_command(context: click.Context, asked: Asked) -> None:
-    """Make a registry in a folder."""
+    """Create a registry in a folder."""
     folder = Path(asked.root or given(context).registry or ".").expanduser().absolute()
     made, fresh = make(folder)
     if asked.machine:

@@ -1,4 +1,4 @@
-"""inspect: what is in a safetensors file of any size and from anywhere, read from its header alone."""
+"""``compatkit inspect``: show the contents of any safetensors file from its header alone."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from compatkit.registry.weights.header import Header, TensorEntry
 
 FIRST, LAST = 30, 10
-"""Tensors that are shown at both ends of a long list."""
+"""Tensors shown at both ends of a long list."""
 LONGEST_NAME, LONGEST_TEXT = 60, 300
-"""Characters shown of a tensor's name and of a text of the metadata."""
+"""Most characters shown of a tensor's name, and of a metadata text."""
 
 
 @command(
     "inspect",
-    help="Show what the safetensors file FILE holds, and of an export what network it is; only its header is read, and "
+    help="Show what the safetensors file FILE contains, and for an export its network; only the header is read and "
     "strictly checked.",
     registry=False,
 )
 @click.argument("file")
 def inspect_command(context: click.Context, asked: Asked) -> None:
-    """Show the tensors of a file; exit code 3 and the reason where it is no safe safetensors file."""
+    """Show the tensors of a file; exit code 3 with the reason if it is not a safe safetensors file."""
     from compatkit.registry.weights.header import read_header
 
     path = Path(asked.file).expanduser()
@@ -59,7 +59,7 @@ def inspect_command(context: click.Context, asked: Asked) -> None:
 
 
 def _description(header: Header) -> Description | str | None:
-    """Return what an exported file says of its network, why it cannot be read, or None where it says nothing."""
+    """Return an export's description, or why it cannot be read; None if there is none."""
     if KEY not in header.metadata:
         return None
     from compatkit.components.exports.document import description_of
@@ -71,7 +71,7 @@ def _description(header: Header) -> Description | str | None:
 
 
 def _exported(found: Description | str | None) -> dict[str, Any]:
-    """Return the description as JSON values, where there is one."""
+    """Return the description as JSON values if there is one."""
     if found is None:
         return {}
     if isinstance(found, str):
@@ -82,7 +82,7 @@ def _exported(found: Description | str | None) -> dict[str, Any]:
 
 
 def _told(found: Description) -> dict[str, str]:
-    """Return the description in words."""
+    """Return the description as labelled texts."""
     from compatkit.reports.contracts import port, short
 
     contract, whole = found.contract, found.whole
@@ -111,7 +111,7 @@ def _part(blueprint: Blueprint) -> str:
 
 
 def network_call(whole: Blueprint) -> str:
-    """Return the call that makes the network which takes the tensors under their names strictly."""
+    """Return the call that builds the network with these tensor names."""
     arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
     if whole.builder == "timm":
         return f"timm.create_model({whole.model!r}{arguments})"
@@ -165,7 +165,7 @@ def _totals(header: Header) -> dict[str, str]:
 
 
 def _ends(header: Header) -> list[TensorEntry | None]:
-    """Return the tensors to show; None stands for those that are left out."""
+    """Return the tensors to show; None marks omitted ones."""
     entries = header.tensors
     if len(entries) <= FIRST + LAST:
         return list(entries)

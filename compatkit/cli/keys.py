@@ -1,4 +1,4 @@
-"""The command keys: private keys are made, public ones trusted, listed and distrusted."""
+"""``compatkit keys``: make private keys; trust, list and distrust public ones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def folder(context: click.Context, parameter: click.Parameter, value: str | None) -> Folder:
-    """Return the folder of trusted keys that is named, or the user's own."""
+    """Return the named folder of trusted keys, or the user's own."""
     from compatkit.registry.signing.trust import Folder
 
     return Folder.of_user() if value is None else Folder(Path(value).expanduser())
@@ -29,31 +29,34 @@ folder_option = click.option(
     "folder",
     metavar="DIR",
     callback=folder,
-    help="Folder of trusted keys; else COMPATKIT_TRUST, else your own.",
+    help="Folder of trusted keys; default: COMPATKIT_TRUST, else your own.",
 )
 
 
-keys_command = group("keys", help="Make keys to sign with, and say whose signatures count.")
+keys_command = group("keys", help="Make signing keys, and manage trusted keys.")
 
 
 @command(
     "new",
-    help="Make a key NAME: a private file, which only you can read, and a public one beside it to hand on.",
+    help="Make a key NAME: a private file, readable only by you, and a public one beside it to share.",
     group=keys_command,
     registry=False,
 )
 @click.argument("name")
-@click.option("--expires", metavar="WHEN", help="When the key ends: 365d, 8w, 2y, or 2027-01-31.")
+@click.option("--expires", metavar="WHEN", help="When the key expires: 365d, 8w, 2y, or 2027-01-31.")
 @click.option(
-    "--out", type=click.Path(), metavar="FILE", help="Of the private key; else in your own configuration."
+    "--out",
+    type=click.Path(),
+    metavar="FILE",
+    help="File of the private key; default: in your configuration.",
 )
 @click.option(
     "--passphrase",
     is_flag=True,
-    help="Encrypt it; the passphrase is asked for, or in COMPATKIT_KEY_PASSPHRASE.",
+    help="Encrypt it; the passphrase is prompted for, or taken from COMPATKIT_KEY_PASSPHRASE.",
 )
 def new(context: click.Context, asked: Asked) -> None:
-    """Make a pair of keys."""
+    """Make a key pair."""
     from compatkit.cli.sign import ask, key_folder
     from compatkit.registry.signing import dates
     from compatkit.registry.signing.signer import PASSPHRASE, SigningKey
@@ -63,7 +66,7 @@ def new(context: click.Context, asked: Asked) -> None:
     file = Path(asked.out).expanduser() if asked.out is not None else key_folder() / f"{asked.name}.pem"
     secret = os.environ.get(PASSPHRASE) or None
     if asked.passphrase and secret is None and not (secret := ask("New passphrase", confirm=True)):
-        raise UsageError(f"--passphrase needs a terminal to ask on, or {PASSPHRASE}.")
+        raise UsageError(f"--passphrase needs a terminal for the prompt, or {PASSPHRASE}.")
     public = key.save(file, passphrase=secret)
     if asked.machine:
         files = {"private": str(file), "public": str(public), "encrypted": bool(secret)}
@@ -78,15 +81,17 @@ def new(context: click.Context, asked: Asked) -> None:
 
 @command(
     "trust",
-    help="Let signatures of KEY count from now on: a file of a public key, or ed25519:.... It must have come from its "
-    "owner another way than what it signs.",
+    help="Trust signatures of KEY from now on: a file of a public key, or ed25519:.... Get it from its owner on "
+    "another way than what it signs.",
     group=keys_command,
     registry=False,
 )
 @click.argument("key")
-@click.option("--as", "name", metavar="NAME", help="What to call it; else the name in the file.")
-@click.option("--expires", metavar="WHEN", help="When to stop: 365d, or 2027-01-31; else when the key ends.")
-@click.option("--again", is_flag=True, help="Also if it was distrusted.")
+@click.option("--as", "name", metavar="NAME", help="Name for it; default: the name in the file.")
+@click.option(
+    "--expires", metavar="WHEN", help="When to stop trusting it: 365d, or 2027-01-31; default: its own end."
+)
+@click.option("--again", is_flag=True, help="Allow a key that was distrusted.")
 @folder_option
 def trust(context: click.Context, asked: Asked) -> None:
     """Trust a key."""
@@ -100,7 +105,7 @@ def trust(context: click.Context, asked: Asked) -> None:
         else PublicKey.from_bytes(read_small(file, asked.key), what=asked.key)
     )
     if asked.name is None and not found.name:
-        raise UsageError(f"{asked.key} does not say whose key it is: --as NAME.")
+        raise UsageError(f"{asked.key} contains no name for the key; give one with --as NAME.")
     ends = None if asked.expires is None else dates.until(asked.expires)
     kept = asked.folder.trust(found, name=asked.name, expires=ends, again=asked.again)
     if asked.machine:
@@ -113,7 +118,7 @@ def trust(context: click.Context, asked: Asked) -> None:
 
 @command(
     "list",
-    help="List the keys whose signatures count, and those that do not any more.",
+    help="List trusted keys, expired ones and distrusted ones.",
     group=keys_command,
     registry=False,
 )
@@ -133,15 +138,15 @@ def listing(context: click.Context, asked: Asked) -> None:
 
 @command(
     "distrust",
-    help="Let no signature of KEY count any more: its name, ed25519:..., or the first digits of that.",
+    help="Distrust all signatures of KEY: its name, ed25519:..., or its first digits.",
     group=keys_command,
     registry=False,
 )
 @click.argument("key")
-@click.option("--reason", default="", metavar="TEXT", help="Shown where a signature of it is met.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown when one of its signatures is found.")
 @folder_option
 def distrust(context: click.Context, asked: Asked) -> None:
-    """Distrust a key, for good."""
+    """Distrust a key permanently."""
     found = asked.folder.distrust(asked.key, asked.reason)
     past = asked.folder.read().distrusted[found.id]
     if asked.machine:

@@ -1,4 +1,4 @@
-"""The command log: what happened to a name, newest first."""
+"""``compatkit log``: the history of a name, newest first."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COLOURS = {"published": "green", "withdrawn": "yellow"}
 
 @command(
     "log",
-    help="Show what happened to NAME, newest first: versions with the least step and why, withdrawals with their "
-    "reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
+    help="Show the history of NAME, newest first: versions with the required step and the reason, withdrawals with "
+    "their reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
 )
 @click.argument("name")
 def log_command(context: click.Context, asked: Asked) -> None:
-    """Show the history of components; damaged entries are shown too, with exit code 3."""
+    """Show the history of components, including damaged entries, which cause exit code 3."""
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 

@@ -1,4 +1,4 @@
-"""The command that lists components; it asks the index, and opens no file that did not change."""
+"""``compatkit ls``: list components from the index, without opening unchanged files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 HEADER = ("name", "version", "kind", "parameters", "network", "aliases")
 PAGE = 1000
-"""Names that are aligned with each other; longer lists are printed as they come."""
+"""Names aligned with each other; longer lists are printed page by page."""
 
 
 @command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
 @click.argument("pattern", required=False)
 def ls_command(context: click.Context, asked: Asked) -> None:
-    """List components with versions, kinds and aliases; damaged ones are listed too, with exit code 3."""
+    """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
     held = store(context)
     every = held.index.listing(asked.pattern)
     damaged = [line for line in every if line.error]
@@ -46,14 +46,14 @@ def ls_command(context: click.Context, asked: Asked) -> None:
 
 
 def _table(page: Sequence[ListedName], sizes: Sequence[int]) -> list[int]:
-    """Print lines below those that were printed already; columns without any text so far are left out.
+    """Print lines aligned with those printed before; columns that have been empty so far are omitted.
 
     Args:
-        page: What to print.
+        page: Lines to print.
         sizes: Widths of the columns above; empty for the first page, which gets the header.
 
     Returns:
-        The widths, 0 for a column that is left out.
+        The widths, 0 for an omitted column.
     """
     lines = [[_plain(text) for text in _cells(line)] for line in page]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -67,7 +67,7 @@ def _table(page: Sequence[ListedName], sizes: Sequence[int]) -> list[int]:
 
 
 def _plain(text: str) -> str:
-    return text if text.isascii() and text.isprintable() else clean(text)  # most are, and lists are long
+    return text if text.isascii() and text.isprintable() else clean(text)  # fast path for long lists
 
 
 def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:

@@ -35,7 +35,7 @@ WRITERS = ("html", "png", "markdown", "csv")
 
 
 CONDITIONS = ("bn_policy", "precision", "batch_size", "seed", "device")
-"""Options that say under which conditions pairs are measured."""
+"""Options for the conditions of a measurement."""
 
 measuring_options = options(
     recipe_option,
@@ -45,13 +45,17 @@ measuring_options = options(
         type=click.Choice((*PRECISIONS, "bf16")),
         default="float32",
         show_default=True,
-        help="float32, or bfloat16 by autocast.",
+        help="float32, or bfloat16 with autocast.",
     ),
     batch_size_option,
     click.option(
-        "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the order of the images."
+        "--seed",
+        type=click.IntRange(0),
+        default=0,
+        show_default=True,
+        help="Seed of the order of the images.",
     ),
-    click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ... or auto."),
+    click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ... or auto."),
     data_options,
     signature_options,
 )
@@ -59,8 +63,8 @@ measuring_options = options(
 
 @command(
     "matrix",
-    help="Report every one of EXTRACTORS with every one of HEADS (globs such as 'digits/*.head'): what was measured "
-    "before under exactly these conditions is taken, what is missing is measured and kept.",
+    help="Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head'): results under exactly these conditions "
+    "are reused, missing ones are measured and recorded.",
 )
 @click.argument("extractors")
 @click.argument("heads")
@@ -73,23 +77,23 @@ measuring_options = options(
     "names",
     multiple=True,
     metavar="NAME",
-    help="Test set by name or path, once for each; else those that the extractors were trained on.",
+    help="Test set by name or path, may be repeated; default: those that the extractors were trained on.",
 )
 @click.option(
     "--fill",
     type=click.Choice(FILLS),
     default="missing",
     show_default=True,
-    help="Measure what nothing is known of; also what is stale, because the metric, the images or the bound changed "
-    "since; all anew; or nothing, which needs no images.",
+    help="Measure missing cells; also stale ones (metric, images or bound have changed since); all; or none, which "
+    "needs no images.",
 )
 @click.option(
     "--bridge",
     "rung",
     metavar="RUNG",
-    help="Put a bridge between parts that were not trained together, fitted on training images without their labels: "
-    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one that agrees most (see "
-    "`compatkit bridge`).",
+    help="Insert a bridge between parts that were not trained together, fitted on training images without labels: "
+    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one with the highest agreement "
+    "(see `compatkit bridge`).",
 )
 @click.option(
     "--where",
@@ -97,11 +101,11 @@ measuring_options = options(
     metavar="FIELD=VALUE",
     help="Only components with tag:KEY=VALUE, model=GLOB, class=NAME, anchor=DIGEST, latest=yes, ... (head.model=GLOB "
     "for one side), only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, "
-    "accuracy>=.9; may be repeated, and all must fit.",
+    "accuracy>=.9; may be repeated, and all must match.",
 )
 @measuring_options
 def matrix_command(context: click.Context, asked: Asked) -> None:
-    """Report and measure; a cell is measured on its extractor's own test set."""
+    """Report and measure, each cell on its extractor's own test set."""
     from compatkit.components.loading import Parts
     from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse
@@ -114,9 +118,7 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
         parts, where = Parts(held.store), parse(asked.where)
         lefts = [one.reference for one in chosen(parts, asked.extractors, "extractor", where)]
         rights: Sequence[Component] = []
-        if (
-            asked.rung is not None
-        ):  # chosen and checked before any image is read, as the matrix will choose them
+        if asked.rung is not None:  # resolve and check heads before images are read
             rights = chosen(parts, asked.heads, "head", where)
             _check_policy(rights, asked.bn_policy)
         sets = data_sets(held, lefts, asked.names, asked)
@@ -125,7 +127,7 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
             between = _bridges(held, lefts, rights, sets, asked.rung)
     elif asked.rung is not None:
         raise click.UsageError(
-            "--bridge fits on images, which --fill none does not read; name them with --data."
+            "--bridge needs images to fit on, which --fill none does not read; name them with --data."
         )
     with progress("matrix") as report:
         matrix = held.matrix(
@@ -149,7 +151,7 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
 
 
 def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
-    """Refuse, before anything is fitted, a policy that would replace the statistics of every bridge to a head."""
+    """Raise, before anything is fitted, for a policy that would replace the statistics of all bridges to a head."""
     from compatkit.components.bridges.ladder import check_policy
 
     for one in heads:
@@ -160,7 +162,7 @@ def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
 def _bridges(
     held: Registry, lefts: Sequence[str], rights: Sequence[Component], sets: Mapping[str, DataSet], rung: str
 ) -> dict[tuple[str, str], Bridge]:
-    """Return a bridge of every pair that was not trained together; a shared head gets none, with a warning."""
+    """Return bridges for all pairs that were not trained together; warn for shared heads, which get none."""
     from compatkit.components.images import fitting_images
 
     heads = [one.reference for one in rights if one.manifest.kind == "head"]
@@ -174,7 +176,7 @@ def _bridges(
 
 
 def _tell_cells(matrix: Matrix) -> None:
-    """Print how many cells were taken and how many measured, and how to fill what is not known."""
+    """Print how many cells were reused and measured, and how to fill the missing ones."""
     counts = matrix.settings["cells"]
     click.echo()
     told = f"{counts['taken']:,} taken from what was measured before, {counts['measured']:,} measured now"

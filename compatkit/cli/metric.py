@@ -1,4 +1,4 @@
-"""The command metric: what metrics say of a network, in one pass over its test images."""
+"""``compatkit metric``: compute metrics of a network in one pass over its test images."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from compatkit.metrics import Measured
 
 PRINTED = 40
-"""Cells of a table that are printed; ``--json`` has all."""
+"""Most cells of a table printed; ``--json`` has all."""
 
 
 @command(
     "metric",
-    help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print what each METRIC says "
-    "(`compatkit plugins` lists those that are installed).",
+    help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
+    "(`compatkit plugins` lists those installed).",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -33,31 +33,31 @@ PRINTED = 40
     "layers",
     multiple=True,
     metavar="GLOB",
-    help="A layer that metrics look at, by its path in the whole network or a glob; may be repeated.",
+    help="A layer to measure, by its path in the whole network or a glob; may be repeated.",
 )
 @click.option(
     "--against",
     nargs=2,
     metavar="EXTRACTOR HEAD",
-    help="Another network, for metrics that compare two; it sees the same images and has layers of the same names.",
+    help="Another network, for metrics of two; it gets the same images and must have layers of the same names.",
 )
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="METRIC.NAME=VALUE",
-    help="A setting of a metric; the value is JSON, or else a text; may be repeated.",
+    help="A setting of a metric; the value is JSON, or else text; may be repeated.",
 )
 @click.option(
     "--data",
     "name",
     metavar="NAME",
-    help="Test set by name or path; else the one that EXTRACTOR was trained on.",
+    help="Test set by name or path; default: the one that EXTRACTOR was trained on.",
 )
 @recipe_option
-@click.option("--device", default="cpu", show_default=True, help="Where to run: cpu, cuda, ...")
+@click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ...")
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images in a batch."
+    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
 )
 @data_options
 @signature_options

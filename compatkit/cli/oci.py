@@ -1,4 +1,4 @@
-"""The commands oci export and oci import: components as OCI image layouts, which container registries carry."""
+"""``compatkit oci export`` and ``import``: components as OCI image layouts for container registries."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from compatkit.cli.roots import destination, store
 
 oci_command = group(
     "oci",
-    help="Write and read OCI image layouts: folders that skopeo and oras carry to container registries.",
+    help="Write and read OCI image layouts: folders that skopeo and oras copy to and from container registries.",
 )
 
 
 @command(
     "export",
-    help="Write components into the image layout FOLDER, which is made, or goes on; each version is one image. PATTERN "
-    "is a name, a glob, or a reference for one version of each; all if none is given.",
+    help="Write components to the image layout FOLDER, creating or extending it; each version is one image. PATTERN "
+    "is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
 @click.argument("folder")
@@ -52,8 +52,8 @@ def export_command(context: click.Context, asked: Asked) -> None:
 
 @command(
     "import",
-    help="Copy components of the image layout FOLDER, verified while they are read; nothing here is overwritten. "
-    "PATTERN is a name, a glob, or a reference for one version of each; all if none is given.",
+    help="Copy components from the image layout FOLDER, verified on reading; nothing here is overwritten. "
+    "PATTERN is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
 @click.argument("folder")

@@ -1,7 +1,7 @@
-"""How commands are declared, and the options that many share.
+"""Declaration of commands, and options shared by many.
 
-``--registry``, ``--json``, signatures, and what describes a publication are kept in the context, so that the first two
-may stand before the command or after it.
+``--registry``, ``--json``, signatures, and the description of a publication are stored in the context, so that the
+first two may precede or follow the command.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-REGISTRY_HELP = "Registry folder; else COMPATKIT_REGISTRY, else the nearest folder above that holds one."
+REGISTRY_HELP = "Registry folder; default: COMPATKIT_REGISTRY, else the nearest folder above that is one."
 
 
 class Asked(SimpleNamespace):
-    """Arguments and options of a command, each under the name that its declaration gives it."""
+    """Arguments and options of a command, by their declared names."""
 
     def only(self, *names: str) -> dict[str, Any]:
-        """Return some of them by name."""
+        """Return some of them as a dict."""
         return {name: getattr(self, name) for name in names}
 
 
 def command(
     name: str, help: str, *, registry: bool = True, group: click.Group | None = None
 ) -> Callable[[Callable[[click.Context, Asked], None]], click.Command]:
-    """Make a function a command with ``--json``, whose value is ``asked.machine``.
+    """Make a function a command with ``--json``, available as ``asked.machine``.
 
     Args:
-        name: Of the command.
-        help: Shown by ``--help``.
+        name: Name of the command.
+        help: Text for ``--help``.
         registry: Whether it has ``--registry``.
-        group: Group that it is added to; None for a command of its own.
+        group: Group to add it to, or None.
     """
 
     def made(function: Callable[[click.Context, Asked], None]) -> click.Command:
@@ -61,7 +61,7 @@ def command(
 
 
 def group(name: str, help: str) -> click.Group:
-    """Return a group of commands; ``--json`` may stand before the command."""
+    """Return a group of commands; ``--json`` may precede the command."""
 
     def run(machine: bool) -> None:
         given(click.get_current_context()).machine |= machine
@@ -70,7 +70,7 @@ def group(name: str, help: str) -> click.Group:
 
 
 def options(*made: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return a decorator that adds options, which ``--help`` shows in this order."""
+    """Return a decorator that adds options in this order."""
 
     def add(function: Command) -> Command:
         for one in reversed(made):
@@ -81,7 +81,7 @@ def options(*made: Callable[[Any], Any]) -> Callable[[Command], Command]:
 
 
 class StatisticsType(click.ParamType):
-    """A policy of batch normalisation, as it is kept."""
+    """Click type of a batch-norm policy."""
 
     name = "policy"
 
@@ -90,7 +90,7 @@ class StatisticsType(click.ParamType):
         return f"[{'|'.join(POLICIES)}]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the policy as it is kept."""
+        """Return the policy in canonical form."""
         try:
             return check_policy(value)
         except UsageError as error:
@@ -99,15 +99,15 @@ class StatisticsType(click.ParamType):
 
 @attrs.define
 class Given:
-    """Options that are kept in the context; ``context.obj``.
+    """Options stored in the context, as ``context.obj``.
 
     Attributes:
         registry: Folder of the registry, or None.
-        machine: Whether JSON is asked for.
-        signed: Whether what is loaded must be signed.
-        trusted: Whose signatures count: folders, files or keys; empty for the user's own.
-        key: Private key to sign with what is published, or None.
-        about: What describes a publication, by field of ``About``.
+        machine: Whether to print JSON.
+        signed: Whether loaded components must be signed.
+        trusted: Trusted folders, files or keys; empty for the user's own.
+        key: Private key for signing publications, or None.
+        about: Description of a publication, by field of ``About``.
         line: All words of the command line.
     """
 
@@ -121,23 +121,23 @@ class Given:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What names the same registry again, in a command that is proposed."""
+        """Words that select the same registry in a suggested command."""
         return () if self.registry is None else ("--registry", self.registry)
 
 
 def given(context: click.Context) -> Given:
-    """Return the options that are kept in the context."""
+    """Return the options stored in the context."""
     return context.ensure_object(Given)
 
 
 def _kept(word: str, field: str, *, check: Callable[..., Any] | None = None, **settings: Any) -> Any:
-    """Return an option that is kept in a field of ``Given`` and not handed to the command.
+    """Return an option that is stored in ``Given`` instead of being passed to the command.
 
     Args:
-        word: Of the option.
-        field: Its field, or ``about.title`` for a key of one.
-        check: Callback that returns the value to keep.
-        settings: Of ``click.option``.
+        word: The option, such as ``--title``.
+        field: Field of ``Given``, or ``about.title`` for a key of a field.
+        check: Callback that returns the value to store.
+        settings: Arguments of ``click.option``.
     """
 
     def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -158,7 +158,7 @@ def _folder(context: click.Context, parameter: click.Parameter, value: str | Non
 
 
 def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    """Read ``KEY=VALUE``, given any number of times."""
+    """Parse ``KEY=VALUE`` options."""
     found: dict[str, str] = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -166,7 +166,7 @@ def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, 
             problem = f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}."
             raise click.BadParameter(problem, context, parameter)
         if found.setdefault(key, text) != text:
-            problem = f"{key!r} is given twice, as {found[key]!r} and as {text!r}; no component has both."
+            problem = f"{key!r} is given twice, as {found[key]!r} and as {text!r}; give it once."
             raise click.BadParameter(problem, context, parameter)
     return found
 
@@ -177,22 +177,22 @@ json_option = click.option(
     "machine",
     is_flag=True,
     callback=lambda context, _, value: value or given(context).machine,
-    help="Print JSON for programs, and nothing else.",
+    help="Print only JSON, for programs.",
 )
 trusted_option = _kept(
     "--trusted",
     "trusted",
     metavar="WHOM",
     multiple=True,
-    help="Whose signatures count, in place of the keys that you trust (`compatkit keys`): a folder of public keys, "
-    "a file of one, or a key; may be given more than once.",
+    help="Trust these instead of your own trusted keys (`compatkit keys`): a folder of public keys, a file of one, "
+    "or a key; may be repeated.",
 )
 signature_options = options(
     _kept(
         "--require-signature",
         "signed",
         is_flag=True,
-        help="Refuse what no trusted key signed; so does --trusted.",
+        help="Refuse what is not signed by a trusted key; implied by --trusted.",
     ),
     trusted_option,
 )
@@ -200,7 +200,7 @@ sign_option = _kept(
     "--sign-with",
     "key",
     metavar="KEY",
-    help="Sign what is published: file of a private key, or the name of one that `compatkit keys new` made.",
+    help="Sign what is published: file of a private key, or the name of one made by `compatkit keys new`.",
 )
 about_options = options(
     _kept(
@@ -209,14 +209,14 @@ about_options = options(
         check=tags,
         multiple=True,
         metavar="KEY=VALUE",
-        help="A tag of what is published, for `compatkit search --tag`, besides dataset= and backbone=; may be "
+        help="Tag of what is published, for `compatkit search --tag`, in addition to dataset= and backbone=; may be "
         "repeated.",
     ),
     _kept(
         "--title",
         "about.title",
         metavar="TEXT",
-        help="Title of what is published; else one says network, cut and data.",
+        help="Title of what is published; default: network, cut and data.",
     ),
     _kept("--description", "about.description", metavar="TEXT", help="Description of what is published."),
     _kept(
@@ -225,22 +225,22 @@ about_options = options(
         metavar="NAME",
         help="Licence of what is published, such as Apache-2.0.",
     ),
-    _kept("--source", "about.source", metavar="TEXT", help="Where it comes from: a link, a paper."),
+    _kept("--source", "about.source", metavar="TEXT", help="Its origin: a link, a paper."),
 )
 data_options = options(
     click.option(
         "--data-root",
         metavar="DIR",
-        help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root.",
+        help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
     ),
-    click.option("--download", is_flag=True, help="Let missing data sets and weights be downloaded."),
+    click.option("--download", is_flag=True, help="Allow downloads of missing data sets and weights."),
 )
 admission_options = options(
     data_options,
     click.option(
         "--measure",
         is_flag=True,
-        help="Measure, as it comes in, what a policy of the receiving registry asks and no result tells.",
+        help="Measure on arrival what policies of the receiving registry require and no result decides.",
     ),
     click.option(
         "--data", "names", multiple=True, metavar="NAME", help="Images to measure on, by name or path."
@@ -248,14 +248,14 @@ admission_options = options(
     click.option(
         "--unmeasured",
         is_flag=True,
-        help="Let in what nobody measured as a policy of the receiving registry asks; its log tells of it.",
+        help="Accept what policies of the receiving registry require but nobody measured; their logs record it.",
     ),
 )
 recipe_option = click.option(
-    "--recipe", type=click.Path(), metavar="FILE", help="Take the test sets of this recipe's tasks."
+    "--recipe", type=click.Path(), metavar="FILE", help="Use the test sets of this recipe's tasks."
 )
 batch_size_option = click.option(
-    "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images in a batch."
+    "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images per batch."
 )
 bn_policy_option = click.option(
     "--bn-policy",
@@ -264,32 +264,32 @@ bn_policy_option = click.option(
     type=StatisticsType(),
     default=DEFAULT,
     show_default=True,
-    help="Statistics of batch normalisation: of each batch (as in the paper), estimated anew on the test images "
-    "without their labels, these mixed with the stored ones as if those were of N images, or as stored.",
+    help="Batch-norm statistics: of each batch (as in the paper), re-estimated on the test images without labels, the "
+    "estimate mixed with stored ones that count as N images, or as stored.",
 )
 labels_option = click.option(
     "--labels",
     type=click.Path(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Class names in the order of the outputs, one a line; without them the head names no classes.",
+    help="Class names in the order of the outputs, one per line; without them the head has no class names.",
 )
 version_option = click.option(
-    "--version", metavar="X.Y.Z", help="Its number; else the least step that it needs."
+    "--version", metavar="X.Y.Z", help="Version number; default: the smallest step that the change requires."
 )
 
 
 def about(context: click.Context, known: About | None = None) -> About:
-    """Return what the command line says about a publication, over what is ``known`` already."""
+    """Return the description of a publication on the command line, merged over ``known``."""
     from compatkit.contracts.manifest import About
 
     return (known or About()).updated(given(context).about)
 
 
 def check_publishes(context: click.Context, publish: str | None, version: str | None = None) -> None:
-    """Refuse options that describe a publication where ``--publish`` is missing.
+    """Raise if options describe a publication but ``--publish`` is missing.
 
     Raises:
-        UsageError: One is given.
+        UsageError: There is such an option.
     """
     said = {**given(context).about, "version": version, "sign-with": given(context).key}
     words = ["--tag" if name == "tags" else f"--{name}" for name, value in said.items() if value]

@@ -1,4 +1,4 @@
-"""What commands print: JSON for programs; for people lines that fit the terminal and cannot drive it."""
+"""Output of commands: JSON for programs; for people, lines that fit the terminal and cannot control it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compatkit.contracts.report import Report
 
 NARROW, WIDE = 60, 110
-"""Columns between which text is wrapped."""
+"""Limits of the width at which text is wrapped."""
 SEVERITY_STYLES: Mapping[str, Mapping[str, Any]] = {
     "refuses": {"fg": "red"},
     "adaptable": {"fg": "magenta"},
@@ -29,13 +29,13 @@ _stream: ContextVar[TextIO | None] = ContextVar("stream", default=None)
 
 
 def speaks() -> bool:
-    """Return whether this process prints and publishes: of several that torchrun started, the first."""
+    """Return whether this process prints and publishes: the first of those started by torchrun."""
     return os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def only_json() -> Iterator[None]:
-    """Let nothing but ``emit`` reach standard output: what anybody else prints goes to standard error."""
+    """Let only ``emit`` write to standard output; redirect everything else to standard error."""
     token = _stream.set(sys.stdout)
     try:
         with redirect_stdout(sys.stderr):
@@ -45,12 +45,12 @@ def only_json() -> Iterator[None]:
 
 
 def emit(value: Any) -> None:
-    """Print a JSON value; ASCII only, so that it is valid whatever the terminal's encoding."""
+    """Print a JSON value in ASCII, valid in any terminal encoding."""
     click.echo(json.dumps(value, indent=2), file=_stream.get())
 
 
 def news(text: str) -> None:
-    """Tell a person what is going on; on standard error, so that it never mixes with results."""
+    """Print progress information to standard error, apart from results."""
     click.echo(clean(text), err=True)
 
 
@@ -60,27 +60,27 @@ def warn(text: str) -> None:
 
 
 def clean(text: str) -> str:
-    """Return ``text`` with everything that could drive a terminal written as escapes; lines stay lines."""
+    """Return ``text`` with control characters escaped, except line breaks."""
     from compatkit.reports.wording import visible
 
     return "\n".join(map(visible, text.split("\n")))
 
 
 def width() -> int:
-    """Return the columns to wrap at: the terminal's (``COLUMNS`` if set), within reason."""
+    """Return the width for wrapping: the terminal's (``COLUMNS`` if set), within limits."""
     import shutil
 
     return max(NARROW, min(WIDE, shutil.get_terminal_size().columns))
 
 
 def fold(label: str, text: str, *, indent: int, size: int) -> str:
-    """Return ``label`` and ``text`` as lines that fit, the text in a column of its own.
+    """Return ``label`` and wrapped ``text`` as lines in two columns.
 
     Args:
-        label: At the left; its control characters become escapes, as those of the text.
-        text: Wrapped.
+        label: Left column; control characters are escaped, as in the text.
+        text: Right column.
         indent: Blanks before the label.
-        size: Width of the column of labels.
+        size: Width of the left column.
     """
     import textwrap
 
@@ -108,7 +108,7 @@ def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
 
 
 def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> None:
-    """Print a table with aligned columns; those without any text are left out.
+    """Print a table with aligned columns; empty columns are omitted.
 
     Args:
         table: Rows of equal length; the first is the header.
@@ -125,14 +125,14 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
 
 
 def paragraph(text: str) -> None:
-    """Print a sentence or two, wrapped to the terminal."""
+    """Print a short text, wrapped to the terminal."""
     import textwrap
 
     click.echo(textwrap.fill(clean(text), width(), break_long_words=False, break_on_hyphens=False))
 
 
 def next_step(*words: str) -> None:
-    """Print a command that a person may want to run next, quoted for the shell."""
+    """Print a suggested next command, quoted for the shell."""
     import shlex
 
     click.echo(f"next: {shlex.join(words)}")
@@ -158,7 +158,7 @@ def report_text(report: Report) -> str:
 
 
 def print_rich(value: Any) -> None:
-    """Print what rich draws, such as a table."""
+    """Print a rich renderable, such as a table."""
     from rich.console import Console
 
     console = Console()
@@ -168,7 +168,7 @@ def print_rich(value: Any) -> None:
 
 
 def show_outcome(outcome: Outcome) -> None:
-    """Print what a policy says: the verdict, what was asked, and a line for each partner."""
+    """Print the outcome of a policy: verdict, policy, and a line per partner."""
     name = click.style(outcome.question.name, bold=True)
     if not outcome.answers:
         click.echo(f"{name}: {clean(outcome.verdict)}")
@@ -180,7 +180,7 @@ def show_outcome(outcome: Outcome) -> None:
 
 
 def size(count: int) -> str:
-    """Return a number of bytes for people: ``"1.2 MB"``."""
+    """Return a number of bytes for display: ``"1.2 MB"``."""
     if count < 1000:
         return f"{count} B"
     amount, units = count / 1000, iter(("kB", "MB", "GB", "TB", "PB"))
@@ -196,17 +196,17 @@ def counted(count: int, what: str) -> str:
 
 
 def first(names: Sequence[str], most: int) -> str:
-    """Return the first of some names, and how many more there are."""
+    """Return the first names, and the number of further ones."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 @contextmanager
 def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar on standard error, if that is a terminal, for work that reports done, total and what it does.
+    """Show a progress bar on standard error if that is a terminal.
 
     Args:
-        title: Of the work.
+        title: Title of the work.
         bytes: Whether bytes are counted, and shown with their rate.
     """
     if not sys.stderr.isatty():

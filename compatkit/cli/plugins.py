@@ -1,4 +1,4 @@
-"""The command that lists what can be named in a run: plugins, and the builders and data sets that are built in."""
+"""``compatkit plugins``: list plugins, and built-in builders and data sets."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 
 
 GAPS = 4
-"""Characters between the three columns."""
+"""Spaces between the three columns."""
 
 
 @command(
     "plugins",
     help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
-    "studies. WORD shows those that have it in name or description; the NAME of one shows all of it: status, settings, "
-    "hooks, order, source.",
+    "studies. With WORD, list those with it in name or description; with the NAME of one, show its details: status, "
+    "settings, hooks, order, source.",
     registry=False,
 )
 @click.argument("word", metavar="[WORD|NAME]", required=False)
 @click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
 def plugins_command(context: click.Context, asked: Asked) -> None:
-    """List plugins; every one is imported, each on its own, and a broken one is no error here."""
+    """List plugins; each is imported separately, and a broken one is not an error here."""
     from compatkit.plugins import listing
 
     found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
@@ -62,7 +62,7 @@ def _words(one: Listed) -> str:
 
 
 def _built_in() -> Iterator[Listed]:
-    """Yield the builders and data sets that are no plugins."""
+    """Yield the builders and data sets that are not plugins."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
     from compatkit.adapters.timm import OURS
@@ -83,13 +83,13 @@ def _print_kinds(found: list[Listed]) -> None:
         lines = [one for one in found if one.kind == kind]
         status = max(0 if one.status == "active" else len(one.status) for one in lines)
         taken = max(len(one.name) for one in lines) + status + GAPS
-        known = sys.stdout.isatty() or "COLUMNS" in os.environ  # a pipe or a file has lines of any length
+        known = sys.stdout.isatty() or "COLUMNS" in os.environ  # pipes and files have no width
         left = width() - taken if known else sys.maxsize
         columns([("name", "", "what it does"), *(_line(one, left) for one in lines)])
 
 
 def _line(one: Listed, left: int) -> tuple[str, str, str]:
-    """Return name, status where it cannot be used, and what fits into ``left`` characters of what is to be said."""
+    """Return name, status if unusable, and as much of the summary as fits into ``left`` characters."""
     usable = one.status == "active"
     text = shorten(one.summary if usable else one.message, left, placeholder=" ...")
     return one.name, "" if usable else one.status, text

@@ -1,4 +1,4 @@
-"""``compatkit policy``: what new versions have to keep working with."""
+"""``compatkit policy``: what new versions must keep working with."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 policy_command = group(
     "policy",
-    help="What new versions have to keep working with. A policy measures a new version with the released parts before "
-    "it is published: what passes stays within its MAJOR line, what fails is offered as the next MAJOR only.",
+    help="What new versions must keep working with. A policy measures a new version with the released parts before "
+    "it is published: if it passes, it may stay within its MAJOR line, if it fails, only the next MAJOR is open.",
 )
 
 
 def revision(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-    """Read the revision that must hold: its number, None for no policy, ``ANY`` where the option is not given."""
+    """Parse the required revision: its number, None for no policy, ``ANY`` if the option is not given."""
     if value is None:
         return ANY
     if value != "none" and not value.isdecimal():
@@ -59,7 +59,7 @@ expected_option = click.option(
     "--expected",
     metavar="N",
     callback=revision,
-    help="Change it only if this revision holds now ('none' if no policy); else somebody else's change is undone.",
+    help="Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
 )
 setting_options = options(
     click.option(
@@ -67,25 +67,27 @@ setting_options = options(
         type=float,
         default=0.0,
         show_default=True,
-        help="Accuracy that may be lost, 0.03 for 3 points.",
+        help="Accepted loss of accuracy, 0.03 for 3 points.",
     ),
-    click.option("--metric", default="recombination_accuracy", show_default=True, help="What is measured."),
+    click.option(
+        "--metric", default="recombination_accuracy", show_default=True, help="Metric to decide by."
+    ),
     bn_policy_option,
     click.option(
         "--cap",
         type=click.IntRange(1),
         metavar="N",
-        help="Decide on N images, drawn class-balanced; else on all.",
+        help="Decide on N images, drawn class-balanced; default: on all.",
     ),
     click.option(
         "--seed",
         type=click.IntRange(0),
         default=0,
         show_default=True,
-        help="Of that draw and of the order.",
+        help="Seed of that draw and of the order.",
     ),
     batch_size_option,
-    click.option("--across-major", is_flag=True, help="Bind new MAJOR versions too."),
+    click.option("--across-major", is_flag=True, help="Also bind new MAJOR versions."),
     expected_option,
 )
 SETTINGS = (
@@ -105,12 +107,14 @@ SETTINGS = (
     "set", help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.", group=policy_command
 )
 @click.argument("scope")
-@click.option("--mode", type=click.Choice(MODES), required=True, help="Who has to keep working with whom.")
 @click.option(
-    "--data", "name", metavar="NAME", help="Images that decide, such as mnist/test; or the path of a pack."
+    "--mode", type=click.Choice(MODES), required=True, help="Which parts must keep working together."
 )
 @click.option(
-    "--recipe", type=click.Path(), metavar="FILE", help="Take the test set of this recipe's task instead."
+    "--data", "name", metavar="NAME", help="Images to decide on, such as mnist/test; or the path of a pack."
+)
+@click.option(
+    "--recipe", type=click.Path(), metavar="FILE", help="Use the test set of this recipe's task instead."
 )
 @setting_options
 @data_options
@@ -120,7 +124,7 @@ def set_command(context: click.Context, asked: Asked) -> None:
     if asked.mode != "none":
         images = _deciding(asked)
     elif asked.name is not None or asked.recipe is not None:
-        raise UsageError("The mode none measures nothing; leave --data and --recipe out.")
+        raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
     made = held.policies.set(scope, data=images, **asked.only(*SETTINGS))
     policies = held.store.policies
     here = [
@@ -146,17 +150,17 @@ def set_command(context: click.Context, asked: Asked) -> None:
 
 @command(
     "show",
-    help="Show the policy that binds NAME (or of a scope); all policies without NAME.",
+    help="Show the policy that binds NAME (or of a scope); without NAME, all policies.",
     group=policy_command,
 )
 @click.argument("name", required=False)
-@click.option("--log", is_flag=True, help="Show every change, oldest first: what and when; who is not known.")
+@click.option("--log", is_flag=True, help="Show all changes with their dates, oldest first.")
 def show_command(context: click.Context, asked: Asked) -> None:
     """Show policies; loads no network."""
     held = store(context)
     if asked.name is None:
         if asked.log:
-            raise UsageError("--log shows the changes of one policy; name it.")
+            raise UsageError("--log shows the changes of one policy; give its NAME.")
         every = held.policies.all()
         emit([_to_json(one) for one in every]) if asked.machine else _show_table(every)
         return
@@ -175,13 +179,13 @@ def show_command(context: click.Context, asked: Asked) -> None:
 
 @command(
     "clear",
-    help="Let SCOPE have no policy of its own, so that a wider one counts again.",
+    help="Remove SCOPE's own policy, so that a wider one applies.",
     group=policy_command,
 )
 @click.argument("scope")
 @expected_option
 def clear_command(context: click.Context, asked: Asked) -> None:
-    """Clear a policy; its history stays."""
+    """Clear a policy; its history is kept."""
     held, scope = store(context), check_scope(asked.scope)
     found = held.policies.current(scope)
     if found is None:
@@ -197,20 +201,20 @@ def clear_command(context: click.Context, asked: Asked) -> None:
 
 @command(
     "test",
-    help="Measure REFERENCEs as their policies ask, and show the matrix and the number that each may get. Nothing is "
-    "published; the figures are kept. Exit code 1 where one fails.",
+    help="Measure REFERENCEs as their policies require, and show the matrix and the version number open to each. "
+    "Nothing is published; the figures are recorded. Exit code 1 if one fails.",
     group=policy_command,
 )
 @click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
 @click.option("--as", "name", metavar="NAME", help="Test it as the next version of NAME.")
 @click.option(
-    "--against", multiple=True, metavar="PATTERN", help="Partners in place of those that the policy finds."
+    "--against", multiple=True, metavar="PATTERN", help="Partners, instead of those that the policy finds."
 )
-@click.option("--data", "names", multiple=True, metavar="NAME", help="Images at hand, by name or path.")
+@click.option("--data", "names", multiple=True, metavar="NAME", help="Available images, by name or path.")
 @click.option("--recipe", type=click.Path(), metavar="FILE", help="Images of this recipe's tasks.")
 @data_options
 def test_command(context: click.Context, asked: Asked) -> None:
-    """Test released versions, or what was published under another name."""
+    """Test released versions, or versions published under another name."""
     held = registry(context)
     wanted = list(dict.fromkeys(str(one) for text in asked.references for one in held.store.select(text)))
     images = images_at_hand(asked.names, asked.data_root, asked.download, asked.recipe)
@@ -234,7 +238,7 @@ def test_command(context: click.Context, asked: Asked) -> None:
 
 
 def _deciding(asked: Asked) -> Split:
-    """Return the images that are to decide: the test split, unless the name says train."""
+    """Return the images to decide on: the test split, unless the name says train."""
     name, recipe = asked.name, asked.recipe
     if recipe is not None:
         from compatkit.experiments.recipes import data_sets
@@ -247,7 +251,7 @@ def _deciding(asked: Asked) -> Split:
             )
         return fits[0].test
     if name is None:
-        raise UsageError("Say on which images the policy is decided: --data mnist/test, or --recipe FILE.")
+        raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
     data = found_in(asked.data_root, asked.download)(name)
     return data.train if name.endswith("/train") else data.test
 
@@ -259,7 +263,7 @@ def _to_json(one: Revision) -> dict[str, Any]:
 
 
 def _facts(one: Revision) -> dict[str, Any]:
-    """Return label and value of all that a revision says."""
+    """Return a revision as labelled texts."""
     policy = one.policy
     if policy is None:
         return {"scope": one.scope, "mode": "cleared", "revision": one.number, "since": one.time}
@@ -292,10 +296,10 @@ def _show_table(found: list[Revision]) -> None:
 
 
 def _show_log(held: Store, scope: str, machine: bool) -> None:
-    """Print every change of a scope's policy, or of the one that binds a name.
+    """Print all changes of a scope's policy, or of the one that binds a name.
 
     Raises:
-        NotFound: There never was one.
+        NotFound: There never was a policy.
     """
     history = held.policies.history(scope)
     if not history and (found := held.policies.of(scope)) is not None:
@@ -312,6 +316,6 @@ def _show_log(held: Store, scope: str, machine: bool) -> None:
 
 
 def _known(held: Store) -> str:
-    """Return which policies there are, for messages."""
+    """List the existing policies, for messages."""
     known = [one.scope for one in held.policies.all()]
     return f"there are policies for {', '.join(known)}" if known else "there are no policies"

@@ -1,4 +1,4 @@
-"""``compatkit publish RUN``: the parts of a trained run that were not published, without training again."""
+"""``compatkit publish RUN``: publish a trained run that was not published, without training again."""
 
 from __future__ import annotations
 
@@ -37,48 +37,52 @@ if TYPE_CHECKING:
     from compatkit.training.prepare import Frozen
 
 release_options = options(
-    click.option("--prefix", help="Publish under this prefix in place of the recipe's."),
+    click.option("--prefix", help="Publish under this prefix instead of the recipe's."),
     sign_option,
     click.option(
-        "--version", metavar="X.Y.Z", help="Number of all parts; else each takes the least step it needs."
+        "--version",
+        metavar="X.Y.Z",
+        help="Version of all parts; default: the smallest step that each requires.",
     ),
     click.option(
-        "--major", is_flag=True, help="Each part takes its next MAJOR number: a break, which policies allow."
+        "--major", is_flag=True, help="Use the next MAJOR number of each part: a break, which policies allow."
     ),
-    click.option("--dry-run", is_flag=True, help="Show what policies say of each part; publish nothing."),
+    click.option(
+        "--dry-run", is_flag=True, help="Show the outcomes of policies for all parts; publish nothing."
+    ),
     about_options,
 )
-"""How parts are published: under which names and numbers, signed by whom, with what description."""
+"""How parts are published: names, versions, signature, description."""
 
 
 def check_numbers(version: str | None, major: bool) -> None:
-    """Refuse a number that is none, or two ways of choosing one.
+    """Raise for an invalid version, or for both options.
 
     Raises:
         UsageError: Both are given.
-        InvalidName: It is no version.
+        InvalidName: The version is malformed.
     """
     if version is not None:
         Version.parse(version)
         if major:
-            raise UsageError("Give --version or --major, not both.")
+            raise UsageError("--version and --major exclude each other; give one of them.")
 
 
 @attrs.frozen
 class Publication:
-    """A trained run on its way into a registry.
+    """The publication of a trained run.
 
     Attributes:
-        context: Of the command.
+        context: Context of the command.
         asked: Options of the command: ``version``, ``major``, ``dry_run``, ``machine``.
-        root: Of the registry.
+        root: Folder of the registry.
         plan: Recipe of the run.
         started: How the run was started.
-        folder: Where its state is kept, and nothing else; None where a file of the user's holds it.
-        named: Whether the user named that folder, which then stays as it is.
-        images: Finds the images that decide policies.
+        folder: Folder that holds only the run's state; None if a file given by the user does.
+        named: Whether the user named that folder, which is then left as it is.
+        images: Finds the images of policies.
         about: Description of the parts.
-        key: Signs what is published, or None.
+        key: Signing key, or None.
     """
 
     context: click.Context
@@ -93,7 +97,7 @@ class Publication:
     key: SigningKey | None
 
     def publish(self, fit: Fit) -> None:
-        """Publish the parts of a run, or with ``--dry-run`` show what policies say of them, and exit."""
+        """Publish the parts of a run; with ``--dry-run`` show the outcomes of policies, and exit."""
         if fit.averages is not None:
             news("What is published are the moving averages of the weights, as the recipe's ema asks.")
             fit = fit.averaged()
@@ -108,7 +112,7 @@ class Publication:
         if self.folder is not None:
             attrs.evolve(self.started, published=parts).write(self.folder)
             if not self.named:
-                (self.folder / STATE).unlink(missing_ok=True)  # a run of no steps kept none
+                (self.folder / STATE).unlink(missing_ok=True)  # missing after a run of no steps
         if self.asked.machine:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
@@ -124,7 +128,7 @@ class Publication:
         next_step(*words, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
 
     def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
-        """Show what policies say of the parts; exit with 1 where one fails."""
+        """Show the outcomes of policies for the parts; exit with 1 if one fails."""
         with progress("policies") as report:
             outcomes = publishing(self.root).publish(fit, progress=report, **settings, dry_run=True)
         if self.asked.machine:
@@ -140,7 +144,7 @@ class Publication:
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Say after an error that nothing has to be trained again."""
+        """Tell after an error that nothing has to be trained again."""
         try:
             yield
         except (CompatkitError, KeyboardInterrupt):
@@ -156,13 +160,13 @@ class Publication:
 
 
 def load(context: click.Context, started: Started, download: bool) -> tuple[Recipe, Frozen]:
-    """Return the recipe of a run and the frozen heads that it is trained against."""
+    """Return the recipe of a run and the frozen parts that it is trained against."""
     plan = started.load(download, lambda *words, **settings: registry(context).task(*words, **settings))
     return plan, registry(context).frozen(**plan.against) if plan.against else None
 
 
 def show_figures(fit: Fit) -> None:
-    """Print the last losses of each task, what was measured last, and where early stopping ended the run."""
+    """Print the last losses of each task, the last measurements, and where early stopping ended the run."""
     last = {row["task"]: row["losses"] for row in fit.history}
     names = list(dict.fromkeys(name for losses in last.values() for name in losses))
     table = [("", *names)]
@@ -184,14 +188,14 @@ def show_figures(fit: Fit) -> None:
 
 @command(
     "publish",
-    help="Publish the parts of a run that `compatkit train` trained and did not publish: the name was taken, a policy "
-    "forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
+    help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
+    "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
 @click.argument("run", type=click.Path(path_type=Path))
 @release_options
 @data_options
 def publish_command(context: click.Context, asked: Asked) -> None:
-    """Take back the trained state and publish it, into the registry that the run was for unless another is named."""
+    """Restore the trained state and publish it, to the registry of the run unless another is named."""
     check_numbers(asked.version, asked.major)
     run, started = asked.run, Started.read(asked.run)
     _check_trained(run, started)
@@ -211,11 +215,11 @@ def publish_command(context: click.Context, asked: Asked) -> None:
 
 
 def _check_trained(run: Path, started: Started) -> None:
-    """Refuse a run that is published or not at its end.
+    """Raise for a run that is already published or not finished.
 
     Raises:
-        UsageError: There is nothing to publish; the message says how to go on.
-        FormatError: Its state is damaged.
+        UsageError: There is nothing to publish; the message says how to continue.
+        FormatError: The state is damaged.
     """
     from compatkit.training.checkpoints import status
 

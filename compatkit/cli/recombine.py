@@ -1,4 +1,4 @@
-"""``compatkit recombine``: a head on another network's extractor, checked, built, measured and kept if asked."""
+"""``compatkit recombine``: check, build and measure a head on another network's extractor, optionally publish it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @command(
     "recombine",
-    help="Put HEAD on EXTRACTOR: check the contracts, build the network, measure it on a test set.",
+    help="Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set.",
 )
 @click.argument("extractor")
 @click.argument("head")
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     "--data",
     "name",
     metavar="NAME",
-    help="Test set by name or path; else the one that EXTRACTOR was trained on.",
+    help="Test set by name or path; default: the one that EXTRACTOR was trained on.",
 )
 @click.option(
     "--adapt",
     is_flag=True,
-    help="Put in the adapters that the check names; one with weights is fitted on training images of the data set, "
-    "without their labels.",
+    help="Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
+    "without labels.",
 )
-@click.option("--no-measure", is_flag=True, help="Check and build only; needs no images but those to fit on.")
+@click.option("--no-measure", is_flag=True, help="Only check and build; needs images only for fitting.")
 @click.option(
     "--publish",
     metavar="NAME",
-    help="Keep the recombination under NAME, with the policy of --normalisation, unless it is measured at chance; "
-    "statistics that are estimated anew are those of training images.",
+    help="Publish the recombination as NAME, with the policy of --normalisation, unless it is measured at chance; "
+    "re-estimated statistics are those of training images.",
 )
 @about_options
 @measuring_options
 def recombine_command(context: click.Context, asked: Asked) -> None:
-    """Check, build and measure; exit code 1 where it cannot be wired or measured, or is at chance."""
+    """Check, build and measure; exit code 1 if it cannot be wired or measured, or is at chance."""
     from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 
@@ -72,7 +72,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
             text = f"{error} Or build it without a figure: --no-measure."
             raise DataError(text, subject=error.subject) from error
         given_images = fitting_images(data)
-    policy = "running" if asked.no_measure else "batch"  # measured by the matrix, under the policy asked for
+    policy = "running" if asked.no_measure else "batch"  # the matrix measures under the requested policy
     model = held.recombine(
         *pair,
         bn_policy=policy if asked.publish is None else asked.bn_policy,
@@ -92,7 +92,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
                 **asked.only(*CONDITIONS),
             )
         cell = matrix.cell(*pair)
-        if not model.inserted:  # figures with adapters are no evidence of the pair
+        if not model.inserted:  # figures with adapters are no evidence of the bare pair
             report = held.check(*pair)
     reference, why_not = None, _why_not(cell)
     if asked.publish is not None and not why_not:
@@ -107,7 +107,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
 
 
 def _refuse(report: Report, adapt: bool) -> None:
-    """Refuse what cannot be wired, or only with adapters that were not asked for.
+    """Raise for parts that cannot be wired, or only with adapters that were not requested.
 
     Raises:
         IncompatibleError: Carries the report.
@@ -121,7 +121,7 @@ def _refuse(report: Report, adapt: bool) -> None:
 
 
 def _why_not(cell: Cell | None) -> str:
-    """Return why a recombination is not worth keeping; empty where it is, or was not to be measured."""
+    """Return why a recombination is not worth publishing; empty if it is, or was not measured on request."""
     if cell is None:
         return ""
     if cell.restricted is None:
@@ -138,7 +138,7 @@ def _emit(report: Report, cell: Cell | None, model: Recombination, published: di
 
 
 def _tell(report: Report, cell: Cell | None, model: Recombination) -> None:
-    """Print what was checked, what stands between and, unless only that was asked for, what was measured."""
+    """Print the check, the adapters and the measurement if there is one."""
     click.echo(report_text(report))
     if model.inserted:
         click.echo()
@@ -157,7 +157,7 @@ def _tell(report: Report, cell: Cell | None, model: Recombination) -> None:
 def _tell_published(
     context: click.Context, model: Recombination, reference: str | None, why_not: str, *, measured: bool
 ) -> None:
-    """Print under which name it was published, or why it was not."""
+    """Print the name of the publication, or why there is none."""
     click.echo()
     if reference is None:
         paragraph(f"not published: {why_not}. --no-measure publishes it all the same.")

@@ -1,4 +1,4 @@
-"""The commands push, pull and clone, and what all commands share that move components between registries."""
+"""``compatkit push``, ``pull`` and ``clone``, and code shared by all commands that copy between registries."""
 
 from __future__ import annotations
 
@@ -32,38 +32,40 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 SHOWN = 20
-"""Blobs that a plan lists for people; ``--json`` lists all."""
+"""Most blobs of a plan listed; ``--json`` lists all."""
 WHAT = (
-    "REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another address that fsspec reaches. PATTERN "
-    "is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; all if none "
-    "is given."
+    "REMOTE is a folder, s3://bucket/prefix, hf://datasets/USER/NAME or another fsspec address. PATTERN "
+    "is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: "
+    "all."
 )
 patterns_argument = click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 latest_option = click.option("--latest", is_flag=True, help="Only the latest version of each name.")
-no_results_option = click.option("--no-results", is_flag=True, help="Leave measured results of pairs behind.")
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what would move; nothing is changed.")
+no_results_option = click.option("--no-results", is_flag=True, help="Do not copy measured results of pairs.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Show what would be copied; nothing is changed."
+)
 remote_options = options(
     click.option(
         "--option",
         "options",
         multiple=True,
         metavar="KEY=VALUE",
-        help="Of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; else its own environment "
-        "variables and files count.",
+        help="Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; default: its own "
+        "environment variables and files.",
     ),
     click.option(
-        "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Blobs that move at once."
+        "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Blobs copied at once."
     ),
     no_results_option,
-    click.option("--no-aliases", is_flag=True, help="Leave aliases as they are."),
+    click.option("--no-aliases", is_flag=True, help="Do not change aliases."),
     latest_option,
 )
 
 
-@command("push", help=f"Copy components to REMOTE; only what is missing there moves. {WHAT}")
+@command("push", help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
 @click.argument("remote")
 @patterns_argument
-@click.option("--create", is_flag=True, help="Make REMOTE a registry if it is none.")
+@click.option("--create", is_flag=True, help="Create a registry at REMOTE if there is none.")
 @remote_options
 @dry_run_option
 @admission_options
@@ -80,7 +82,7 @@ def push_command(context: click.Context, asked: Asked) -> None:
 
 
 @command(
-    "pull", help=f"Copy components of REMOTE, verified while they arrive; nothing here is overwritten. {WHAT}"
+    "pull", help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}"
 )
 @click.argument("remote")
 @patterns_argument
@@ -89,7 +91,7 @@ def push_command(context: click.Context, asked: Asked) -> None:
 @signature_options
 @admission_options
 def pull_command(context: click.Context, asked: Asked) -> None:
-    """Copy components of a remote."""
+    """Copy components from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
 
@@ -102,7 +104,7 @@ def pull_command(context: click.Context, asked: Asked) -> None:
 
 @command(
     "clone",
-    help="Make the folder FOLDER a registry with all that REMOTE holds; see `compatkit pull`.",
+    help="Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.",
     registry=False,
 )
 @click.argument("remote")
@@ -110,7 +112,7 @@ def pull_command(context: click.Context, asked: Asked) -> None:
 @remote_options
 @signature_options
 def clone_command(context: click.Context, asked: Asked) -> None:
-    """Make a new registry with all that a remote holds."""
+    """Create a registry with everything from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import clone
 
@@ -125,7 +127,7 @@ def clone_command(context: click.Context, asked: Asked) -> None:
 
 
 def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
-    """Return what is moved, and how, from the options that a command has."""
+    """Return what to copy, and how, from a command's options."""
     from compatkit.registry.copy.choice import Choice
 
     has = vars(asked)
@@ -144,7 +146,7 @@ def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
 
 @contextmanager
 def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
-    """Yield what opens or makes the registry at ``root``; a plan takes an empty one for one that does not exist."""
+    """Yield a function that opens or creates the registry at ``root``; a dry run uses an empty one if missing."""
     from compatkit.registry.layout import MARKER
     from compatkit.registry.remotes.remote import scratch_folder
     from compatkit.registry.store import Store
@@ -157,7 +159,7 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
 
 
 def finish(context: click.Context, asked: Asked, moved: Moved, verb: str, *, shows: bool = False) -> None:
-    """Print what was moved and, where ``shows``, a command that shows the last of it; exit by what was refused."""
+    """Print the result and, if ``shows``, a command to show the last version; exit with the code of the refusals."""
     tell(moved, verb, asked.machine)
     if shows and moved.made and not moved.planned and not asked.machine:
         next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))
@@ -165,15 +167,15 @@ def finish(context: click.Context, asked: Asked, moved: Moved, verb: str, *, sho
 
 
 def exit_code(moved: Moved) -> int:
-    """Return that of the gravest refusal; 0 if there was none."""
+    """Return the highest exit code of the refusals; 0 if there are none."""
     return max((one.error.exit_code for one in moved.refused), default=0)
 
 
 def tell(moved: Moved, verb: str, machine: bool) -> None:
-    """Print what was moved, then what was refused.
+    """Print what was copied, then what was refused.
 
     Args:
-        moved: What came of it.
+        moved: Result of the copy.
         verb: What was done to blobs, such as ``"pushed"``.
         machine: Whether to print JSON.
     """

@@ -1,4 +1,4 @@
-"""Which registry a command reads, and whether it can be written: known before any work is done."""
+"""Find the registry of a command, and check that it can be written before any work is done."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def store(context: click.Context) -> Store:
-    """Open the store that the command line names; imports no torch.
+    """Open the store named on the command line; imports no torch.
 
     Raises:
-        LayoutError: There is none, or none that this version can read.
+        LayoutError: There is none, or its layout is not supported.
     """
     from compatkit.registry.store import Store
 
@@ -33,7 +33,7 @@ def store(context: click.Context) -> Store:
 
 
 def _named(context: click.Context) -> str | None:
-    """Return the registry that the command line or the environment names, None for none.
+    """Return the registry named by the command line or the environment, or None.
 
     Raises:
         UsageError: It is the address of a remote.
@@ -43,7 +43,7 @@ def _named(context: click.Context) -> str | None:
     named = given(context).registry or os.environ.get(VARIABLE) or None
     if named is not None and "://" in named:
         raise UsageError(
-            f"{named} is a remote, and commands work in a folder. Copy all of it: `compatkit clone {named} FOLDER`, or "
+            f"{named} is a remote, but commands need a folder. Copy all of it: `compatkit clone {named} FOLDER`, or "
             f"some: `compatkit --registry FOLDER pull {named} PATTERN`.",
             subject=named,
         )
@@ -51,10 +51,10 @@ def _named(context: click.Context) -> str | None:
 
 
 def demanded(context: click.Context) -> Trusted | None:
-    """Return whose signature is required, None if none is.
+    """Return the keys whose signature is required, or None.
 
     Raises:
-        KeyFileError: It cannot be found out whom to trust.
+        KeyFileError: The trusted keys cannot be determined.
         MissingDependency: ``cryptography`` is not installed.
     """
     asked = given(context)
@@ -68,20 +68,20 @@ def demanded(context: click.Context) -> Trusted | None:
 
 
 def registry(context: click.Context) -> Registry:
-    """Open the registry that the command line names."""
+    """Open the registry named on the command line."""
     from compatkit.components.registry import Registry
 
     return Registry(store(context))
 
 
 def destination(context: click.Context) -> Path:
-    """Return the registry that a command will publish to; nothing is left in it yet.
+    """Return the folder of the registry to publish to, without writing to it.
 
-    A folder that is named and not there, or empty, is made a registry when something is published: a command
-    that fails before that leaves nothing behind.
+    A named folder that is missing or empty becomes a registry when something is published, so a command that fails
+    before leaves nothing behind.
 
     Raises:
-        LayoutError: No registry is named or found, or the folder is none and holds other files.
+        LayoutError: No registry is named or found, or the folder is not one and contains other files.
         EnvironmentFailure: It cannot be written.
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
@@ -95,7 +95,7 @@ def destination(context: click.Context) -> Path:
         name.split("/")[0] for name in FOLDERS
     }:
         raise LayoutError(
-            f"{root} is no registry and holds other files. Make it one all the same with `compatkit init {root}`, "
+            f"{root} is not a registry and holds other files. Make it one anyway with `compatkit init {root}`, "
             f"or name another folder (--registry, {VARIABLE}).",
             subject=root,
         )
@@ -104,13 +104,13 @@ def destination(context: click.Context) -> Path:
 
 
 def make(root: Path) -> tuple[Store, bool]:
-    """Open the registry in ``root``, making it if it is none yet; a failure leaves no empty folders behind.
+    """Open the registry in ``root``, creating it if necessary; a failure leaves no empty folders behind.
 
     Returns:
         The store, and whether it is new.
 
     Raises:
-        EnvironmentFailure: The folder cannot be made or written.
+        EnvironmentFailure: The folder cannot be created or written.
     """
     from compatkit.registry.layout import MARKER
     from compatkit.registry.store import Store
@@ -125,7 +125,7 @@ def make(root: Path) -> tuple[Store, bool]:
 
 
 def made(root: Path) -> Store:
-    """Open the registry at a ``destination``, making it if it is none yet, which is told."""
+    """Open the registry at a ``destination``, creating it if necessary, with a message."""
     store, fresh = make(root)
     if fresh:
         news(f"made the registry {root}")
@@ -133,22 +133,22 @@ def made(root: Path) -> Store:
 
 
 def publishing(root: Path) -> Registry:
-    """Open the registry at a ``destination`` to publish, making it if it is none yet."""
+    """Open the registry at a ``destination`` for publishing, creating it if necessary."""
     from compatkit.components.registry import Registry
 
     return Registry(made(root))
 
 
 def check_target(context: click.Context, name: str, kind: Kind, version: str | None = None) -> None:
-    """Refuse a name, a number or a registry that nothing of a kind can be published under, before any work.
+    """Raise for a name, a version or a registry that a component of this kind cannot be published under.
 
-    Under one name stands one kind: its newest version is what the bare name means.
+    All versions of a name have one kind, because the bare name means the newest version.
 
     Raises:
-        InvalidName: It is no component name, or no version.
+        InvalidName: The name or the version is malformed.
         EnvironmentFailure: The registry cannot be written.
-        LayoutError: There is none.
-        UsageError: Something of another kind has this name.
+        LayoutError: There is no registry.
+        UsageError: A component of another kind has this name.
     """
     from compatkit.registry.names import Version, check_name
 
@@ -165,19 +165,19 @@ def check_target(context: click.Context, name: str, kind: Kind, version: str | N
     if found != kind:
         came, wanted = (one.replace("_", " ") for one in (found, kind))
         raise UsageError(
-            f"{name}@{there.version} is of kind {came}, and what is published here is of kind {wanted}; as the newest "
-            f"version it would take the place of the {came} wherever {name} is named. Choose another name.",
+            f"{name}@{there.version} is of kind {came}, but this would publish kind {wanted}; as the newest version it "
+            f"would replace the {came} wherever {name} is named. Choose another name.",
             subject=name,
         )
 
 
 def _above(root: Path) -> Path:
-    """Return ``root``, or the nearest folder above it, that exists."""
+    """Return ``root``, or the nearest existing folder above it."""
     return next(folder for folder in (root, *root.parents) if folder.exists())
 
 
 def _remove_empty(root: Path, above: Path) -> None:
-    """Remove what ``Store.init`` made before it failed: empty folders in ``root``, and it up to ``above``."""
+    """Remove what a failed ``Store.init`` created: empty folders in ``root``, and parents up to ``above``."""
     from compatkit.registry.layout import FOLDERS
 
     made = [
@@ -187,36 +187,36 @@ def _remove_empty(root: Path, above: Path) -> None:
     ]
     parents = [folder for folder in (root, *root.parents) if above in folder.parents]
     for folder in (*sorted(made, reverse=True), *parents):
-        with suppress(OSError):  # not empty, or not there
+        with suppress(OSError):  # not empty, or missing
             folder.rmdir()
 
 
 def check_folder(folder: Path, what: str) -> None:
-    """Refuse a folder in which nothing can be made.
+    """Raise for a folder in which nothing can be created.
 
     Raises:
-        EnvironmentFailure: It is missing, no folder, or may not be written.
+        EnvironmentFailure: It is missing, not a folder, or not writable.
     """
     if not folder.exists():
-        problem = "does not exist; make it first, or name another"
+        problem = "does not exist; create it first, or name another"
     elif not folder.is_dir():
-        problem = "is no folder; name another"
+        problem = "is not a folder; name another"
     elif not os.access(folder, os.W_OK | os.X_OK):
-        problem = "may not be written: read-only, or owned by somebody else; name another"
+        problem = "is not writable: read-only, or owned by somebody else; name another"
     else:
         return
     raise EnvironmentFailure(f"{what} cannot be written: {folder} {problem}.", subject=folder)
 
 
 def check_outputs(paths: dict[str, str | None]) -> None:
-    """Refuse files that could not be written, before anything is measured.
+    """Raise for output files that cannot be written, before anything is measured.
 
     Args:
-        paths: Option to path; None where the option is not given.
+        paths: Path by option; None if the option is not given.
 
     Raises:
         UsageError: A path is a folder, or given twice.
-        EnvironmentFailure: Its folder is missing or may not be written.
+        EnvironmentFailure: Its folder is missing or not writable.
     """
     seen: dict[Path, str] = {}
     for option, path in paths.items():
@@ -232,7 +232,7 @@ def check_outputs(paths: dict[str, str | None]) -> None:
 
 
 def _try_to_write(root: Path) -> None:
-    """Write one byte below ``root`` and remove it: what a full or read-only disk answers is known at once."""
+    """Write and remove one byte below ``root``, to detect a full or read-only disk at once."""
     from compatkit.registry import disk as durable
     from compatkit.registry.os_errors import environment
     from compatkit.registry.store import Store

@@ -1,4 +1,4 @@
-"""The command search: find versions by kind, tags, model, width or class."""
+"""``compatkit search``: find versions by kind, tags, model, width or class."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from compatkit.registry.index.search import Found
 
 SHOWN = 50
-"""Versions that a person is shown without asking for more."""
+"""Default number of versions shown."""
 FILTERS = ("model", "channels", "label", "anchor", "parent", "text", "latest", "withdrawn")
 HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
 
 
 @command(
     "search",
-    help="Search versions; every filter must fit. PATTERN is a glob over whole names, such as 'digits/*.head', or "
-    "words that stand in name, title, description, model or tags, such as resnet.",
+    help="Search versions; all filters must match. PATTERN is a glob over whole names, such as 'digits/*.head', or "
+    "words to find in name, title, description, model or tags, such as resnet.",
 )
 @click.argument("pattern", required=False)
 @click.option("--kind", help="extractor, head, auxiliary_head, adapter, ...")
@@ -32,15 +32,15 @@ HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags"
 @click.option("--model", metavar="GLOB", help="The blueprint's model, such as 'resnet*'.")
 @click.option("--channels", type=int, help="A feature width: of an extractor's outputs, a head's inputs.")
 @click.option("--class", "label", metavar="NAME", help="A class, by any of its names.")
-@click.option("--anchor", metavar="DIGEST", help="What it was trained against: a digest, or how it begins.")
-@click.option("--parent", metavar="REF", help="What it came from: a reference, or a manifest's digest.")
-@click.option("--text", metavar="WORDS", help="Words that all stand in title, description, model or tags.")
+@click.option("--anchor", metavar="DIGEST", help="What it was trained against: a digest, or its beginning.")
+@click.option("--parent", metavar="REF", help="Its parent: a reference, or a manifest digest.")
+@click.option("--text", metavar="WORDS", help="Words that all occur in title, description, model or tags.")
 @click.option("--latest", is_flag=True, help="Only the latest version of each name.")
-@click.option("--withdrawn", is_flag=True, help="Withdrawn versions too.")
+@click.option("--withdrawn", is_flag=True, help="Include withdrawn versions.")
 @click.option(
     "--limit",
     type=click.IntRange(0),
-    help=f"At most so many.  [default: {SHOWN}; all with --json]",
+    help=f"Most versions shown.  [default: {SHOWN}; all with --json]",
     metavar="N",
 )
 def search_command(context: click.Context, asked: Asked) -> None:

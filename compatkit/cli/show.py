@@ -1,4 +1,4 @@
-"""The command show: what a component is and promises; reads no weights."""
+"""``compatkit show``: show a component's contract; reads no weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-@command(
-    "show", help="Show what the component REF is and promises (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias)."
-)
+@command("show", help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).")
 @click.argument("reference", metavar="REF")
 def show_command(context: click.Context, asked: Asked) -> None:
     """Show a component's contract."""
@@ -42,7 +40,7 @@ def show_command(context: click.Context, asked: Asked) -> None:
 
 
 def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerdict]]:
-    """Return what is known of the signatures, and whether they were verified: only with keys that the user trusts."""
+    """Return the signatures, and whether they were verified, which needs trusted keys."""
     from compatkit.errors import CompatkitError
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
@@ -53,7 +51,7 @@ def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerd
         trusted = Trusted.of() if there else Trusted({})
         if trusted.keys:
             check_installed()
-    except CompatkitError as error:  # shown all the same; who asks for the signatures is told in full
+    except CompatkitError as error:  # the component is still shown
         warn(f"the signatures were not verified: {error}")
         return False, []
     shown = f"{found.name}@{found.version}"
@@ -61,7 +59,7 @@ def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerd
 
 
 def _signed(verified: bool, found: list[SignatureVerdict]) -> str:
-    """Return a line about signatures; nothing where there is none."""
+    """Return a line about signatures; empty if there are none."""
     from compatkit.cli.signatures import in_words
 
     good = [one for one in found if one.good]

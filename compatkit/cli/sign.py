@@ -1,4 +1,4 @@
-"""The command sign, and private keys on the command line: found by file or name, opened by a passphrase."""
+"""``compatkit sign``, and private keys on the command line: found by file or name, opened with a passphrase."""
 
 from __future__ import annotations
 
@@ -21,31 +21,29 @@ ALL = click.option(
     "--all",
     "every",
     is_flag=True,
-    help="All versions of a name or glob, and not only the latest; none withdrawn.",
+    help="All versions of a name or glob instead of the latest, without withdrawn ones.",
 )
 
 
 @command(
     "sign",
-    help="Sign components, as the names and versions that they have: REF is a name (its latest version), a glob such "
-    "as 'digits/*', NAME@VERSION, or a bare digest. What this key signed already, for as long, is left as it is.",
+    help="Sign components under their names and versions: REF is a name (its latest version), a glob such as "
+    "'digits/*', NAME@VERSION, or a bare digest. Existing signatures of this key with the same end are kept.",
 )
 @click.argument("references", metavar="REF...", nargs=-1, required=True)
 @click.option(
     "--key",
     required=True,
     metavar="KEY",
-    help="File of a private key, or the name of one that `compatkit keys new` made.",
+    help="File of a private key, or the name of one made by `compatkit keys new`.",
 )
 @click.option(
     "--expires",
     metavar="WHEN",
-    help="When the signature ends: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest when the key does.",
+    help="When the signature expires: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest with the key.",
 )
 @ALL
-@click.option(
-    "--unnamed", is_flag=True, help="Vouch for the bytes, whatever name and version they are shown as."
-)
+@click.option("--unnamed", is_flag=True, help="Sign the bytes alone, valid under any name and version.")
 def sign_command(context: click.Context, asked: Asked) -> None:
     """Sign components."""
     held = registry(context)
@@ -68,17 +66,17 @@ def sign_command(context: click.Context, asked: Asked) -> None:
 
 
 def key_folder() -> Path:
-    """Return where private keys are kept that were made without naming a file."""
+    """Return the default folder of private keys."""
     from compatkit.registry.signing.trust import configuration
 
     return configuration() / "keys"
 
 
 def open_key(text: str) -> SigningKey:
-    """Return the private key in a file, or of a name in the user's own folder.
+    """Return the private key in a file, or with a name in the user's folder.
 
     Raises:
-        KeyFileError: There is none, or it cannot be used; its subclasses say why.
+        KeyFileError: There is no such key, or it cannot be used; subclasses say why.
         MissingDependency: ``cryptography`` is not installed.
     """
     from compatkit.errors import KeyFileError
@@ -97,7 +95,7 @@ def open_key(text: str) -> SigningKey:
 
 
 def ask(prompt: str, *, confirm: bool = False) -> str:
-    """Return what a person types, unseen; nothing where there is no terminal."""
+    """Prompt for hidden input; return an empty text without a terminal."""
     if not sys.stdin.isatty():
         return ""
     found = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
@@ -105,7 +103,7 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
 
 
 def chosen_key(context: click.Context) -> SigningKey | None:
-    """Return the key of ``--sign-with``, opened before any work is done; None if none is given."""
+    """Return the key of ``--sign-with``, opened before any work is done; or None."""
     text = given(context).key
     return None if text is None else open_key(text)
 
@@ -113,7 +111,7 @@ def chosen_key(context: click.Context) -> SigningKey | None:
 def sign_published(
     held: Registry, references: Iterable[str], key: SigningKey | None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Sign what was just published; return it for ``--json`` under ``signed``, nothing if there is no key."""
+    """Sign new publications; return ``signed`` for ``--json``, empty without a key."""
     if key is None:
         return {}
     return {"signed": [one.to_json() for one in held.care.sign(list(references), key)]}

@@ -1,4 +1,4 @@
-"""The command signatures: say who signed a component, and whether that counts."""
+"""``compatkit signatures``: show who signed components, and whether the signatures are valid."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ if TYPE_CHECKING:
 
 @command(
     "signatures",
-    help="Say whose signatures components have, and whether these count: made by a key that you trust, over this "
-    "component, as this name and version, at this time. REF as for `compatkit sign`; the latest version of everything "
-    "if none is given. Exit code 1 where a component has none that counts, 3 where that is because it is forged or "
-    "damaged.",
+    help="Show who signed components, and whether the signatures are valid: made by a trusted key, over this "
+    "component, for this name and version, at this time. REF as for `compatkit sign`; default: the latest version of "
+    "everything. Exit code 1 if a component has no valid signature, 3 if that is because one is forged or damaged.",
 )
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @ALL
@@ -32,7 +31,7 @@ def signatures_command(context: click.Context, asked: Asked) -> None:
     from compatkit.registry.signing.verify import judge, refusal, subjects
 
     whom = given(context).trusted or True
-    given(context).trusted = ()  # says whom to trust; nothing is loaded here
+    given(context).trusted = ()  # here it selects the keys, and nothing is loaded
     held, trusted = store(context), Trusted.of(whom)
     check_installed()
     told: list[dict[str, Any]] = []
@@ -71,7 +70,7 @@ def _tell(one: SignedPart, found: list[SignatureVerdict], good: bool) -> None:
 
 
 def in_words(found: SignatureVerdict) -> str:
-    """Return who signed, as what, and for how long."""
+    """Describe who signed, under which name, and until when."""
     said = found.to_json()
     ends = f" until {said['expires']}" if said["expires"] else ""
     bare = "" if said["signed_as"] else ", under any name"

@@ -1,4 +1,4 @@
-"""``compatkit split MODEL --at NAME``: cut a model, prove the cut, show (and keep) both parts."""
+"""``compatkit split MODEL --at NAME``: cut a model, verify the cut, show and optionally publish both parts."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 @click.option("--publish", metavar="PREFIX", help="Publish the parts as PREFIX.extractor and PREFIX.head.")
 @sign_option
 @click.option(
-    "--pretrained", is_flag=True, help="Start from the library's pretrained weights, not from random ones."
+    "--pretrained", is_flag=True, help="Use the library's pretrained weights instead of random ones."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random weights.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights.")
 @labels_option
 @click.option(
     "--data",
     "name",
     metavar="NAME",
-    help="Training images by name or path, to state what the features look like on them.",
+    help="Training images by name or path, for feature statistics.",
 )
 @about_options
 @data_options
@@ -92,7 +92,7 @@ def split_command(context: click.Context, asked: Asked) -> None:
 def tell_parts(
     asked: Asked, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
-    """Print that a cut is exact, both parts, and what was published of them."""
+    """Print that a cut is exact, both parts, and the published references."""
     click.echo(f"{asked.model} cut at {asked.point}: head(extractor(x)) equals the whole network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
@@ -102,10 +102,10 @@ def tell_parts(
 
 
 def class_names(path: str | None) -> list[str] | None:
-    """Return the lines of a file of class names; None for no file.
+    """Return the lines of a file of class names, or None without a file.
 
     Raises:
-        UsageError: It is no UTF-8 (click's, shown with the command).
+        UsageError: The file is not UTF-8 (click's error, shown with the command).
     """
     if path is None:
         return None
@@ -113,6 +113,6 @@ def class_names(path: str | None) -> list[str] | None:
         text = Path(path).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise click.UsageError(
-            f"--labels {path}: expected UTF-8, got byte {error.start} that is none."
+            f"--labels {path}: expected UTF-8, got an invalid byte at offset {error.start}."
         ) from error
     return text.removesuffix("\n").replace("\r\n", "\n").split("\n")

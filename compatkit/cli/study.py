@@ -1,4 +1,4 @@
-"""The command study: experiments of the papers, listed and run by their number."""
+"""``compatkit study``: list the studies of the papers, and run one by number."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ study_command = group("study", help="List the studies of the papers, and run one
     registry=False,
 )
 def list_command(context: click.Context, asked: Asked) -> None:
-    """List studies; one that is broken is a warning, and does not hide the others."""
+    """List studies; a broken one causes a warning and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
     found, broken = find_all()
@@ -68,34 +68,32 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
 
 @command(
     "run",
-    help="Run study NUMBER and write results.json, table.md and figures to DIR. What DIR holds already is not run "
-    "again: a study that was interrupted goes on with the same command.",
+    help="Run study NUMBER and write results.json, table.md and figures to DIR. Runs recorded in DIR are not repeated, "
+    "so the same command continues an interrupted study.",
     group=study_command,
     registry=False,
 )
 @click.argument("number")
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(1), help="How many seeds, from 0 on."
+    "--seeds", default=5, show_default=True, type=click.IntRange(1), help="Number of seeds, from 0."
 )
 @click.option(
     "--size", default="cpu", show_default=True, metavar="SIZE", help="cpu (minutes on two cores) or paper."
 )
-@click.option("--arms", metavar="A,B", default="", help="Some of the study's arms, with commas; else all.")
 @click.option(
-    "--data", metavar="PATH", help="Folder of data sets; else COMPATKIT_DATA, else torchvision's root."
+    "--arms", metavar="A,B", default="", help="Some of the study's arms, separated by commas; default: all."
 )
 @click.option(
-    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Another value for a setting of the size."
+    "--data", metavar="PATH", help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root."
 )
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Override a setting of the size.")
 @click.option(
-    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Of a run's operations."
+    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run's operations."
 )
-@click.option("--anew", is_flag=True, help="Drop runs of other settings that DIR holds.")
-@click.option(
-    "--out", type=click.Path(), metavar="DIR", help="Folder to write to; study-NUMBER where none is named."
-)
+@click.option("--anew", is_flag=True, help="Delete runs with other settings from DIR.")
+@click.option("--out", type=click.Path(), metavar="DIR", help="Folder to write to; default: study-NUMBER.")
 def run_command(context: click.Context, asked: Asked) -> None:
-    """Make the runs that are missing, then tell what all gave."""
+    """Carry out the missing runs, then show the results."""
     import torch
 
     from compatkit.experiments.studies.finding import read_changes

@@ -1,4 +1,4 @@
-"""``compatkit sweep RECIPE``: many runs of one recipe, on whatever there is to run them."""
+"""``compatkit sweep RECIPE``: many runs of one recipe, in sequence, in processes or on a cluster."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ BACKENDS = ("auto", "sequential", "process", "ray")
 @command(
     "sweep",
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
-    "A run that fails does not end the others; exit code 1 says that one did.",
+    "A failed run does not end the others, but causes exit code 1.",
 )
 @click.argument("recipe", type=click.Path())
-@click.option("--resume", is_flag=True, help="Take the runs that are done, and go on with the others.")
+@click.option("--resume", is_flag=True, help="Keep the finished runs, and continue with the others.")
 @click.option(
     "--backend",
     type=click.Choice(BACKENDS),
     default="auto",
     show_default=True,
-    help="One run after the other, in processes of this machine, or on a Ray cluster; auto takes processes where "
-    "--workers are given.",
+    help="In sequence, in processes on this machine, or on a Ray cluster; auto means processes if --workers is "
+    "given.",
 )
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time, in processes or on a cluster.")
 @click.option(
     "--out",
     type=click.Path(),
     metavar="DIR",
-    help="Folder of records and checkpoints; else ROOT-sweeps/RECIPE next to the registry.",
+    help="Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.",
 )
-@click.option("--prefix", help="Publish under this prefix in place of the recipe's.")
+@click.option("--prefix", help="Publish under this prefix instead of the recipe's.")
 @data_options
 def sweep_command(context: click.Context, asked: Asked) -> None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
@@ -81,7 +81,7 @@ def to_json(outcome: SweepResult) -> dict[str, Any]:
 
 
 def _brief(record: RunRecord) -> dict[str, Any]:
-    """Return a record without its matrix, which its file and the registry hold."""
+    """Return a record without its matrix, which is in its file and in the registry."""
     from compatkit.experiments.sweeps.results import accuracies
 
     pairs = [
@@ -93,7 +93,7 @@ def _brief(record: RunRecord) -> dict[str, Any]:
 
 
 def _show(outcome: SweepResult) -> None:
-    """Print a line for the runs that differ in the seed only, and then what failed."""
+    """Print a line per group of runs that differ only in the seed, then the failures."""
     groups = outcome.groups()
     paths = list(dict.fromkeys(path for group in groups for path in group.values))
     table: list[tuple[str, ...]] = [(*paths, "runs", "failed", "as trained", "recombined")]

@@ -1,4 +1,4 @@
-"""``compatkit train RECIPE``: from a TOML file to published parts."""
+"""``compatkit train RECIPE``: train a recipe and publish the parts."""
 
 from __future__ import annotations
 
@@ -30,52 +30,50 @@ if TYPE_CHECKING:
 
 @command(
     "train",
-    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The state of the "
-    "run is kept every other minute and when Ctrl-C or SIGTERM ends it: the same command then goes on.",
+    help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
+    "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
 )
 @click.argument("recipe", type=click.Path())
-@click.option("--seed", type=click.IntRange(0), help="In place of the recipe's.")
-@click.option("--steps", type=click.IntRange(1), help="Steps of each task, in place of the recipe's.")
+@click.option("--seed", type=click.IntRange(0), help="Overrides the recipe's.")
+@click.option("--steps", type=click.IntRange(1), help="Steps of each task; overrides the recipe's.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder of the run's state; else one next to the registry, ROOT-runs/RECIPE-..., which is emptied when the "
-    "parts are published.",
+    help="Folder of the run's state; default: next to the registry, ROOT-runs/RECIPE-..., emptied when the parts are "
+    "published.",
 )
 @click.option(
     "--checkpoint",
     type=click.Path(),
     metavar="FILE",
-    help="Keep the state in this file in place of a folder, and go on from it if it exists.",
+    help="Save the state in this file instead of a folder, and continue from it if it exists.",
 )
 @click.option(
-    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard's event files into this folder."
+    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard event files to this folder."
 )
 @release_options
 @click.option(
     "--explain",
     is_flag=True,
-    help="Show the plan (tasks, owners of parameters, hooks, how steps execute), and train nothing.",
+    help="Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing.",
 )
 @click.option(
     "--profile",
     type=click.IntRange(1),
     metavar="STEPS",
-    help="Show where the time of so many steps goes, and train nothing.",
+    help="Profile this many steps; train nothing.",
 )
 @data_options
 def train_command(context: click.Context, asked: Asked) -> None:
-    """Train and publish; registry and policies are looked at first, so that nothing is trained in vain."""
+    """Train and publish, after checking registry and policies, so that nothing is trained in vain."""
     check_numbers(asked.version, asked.major)
     if asked.out is not None and asked.checkpoint is not None:
-        raise UsageError(
-            "Give --out or --checkpoint, not both: the folder keeps the state in a file of its own."
-        )
+        raise UsageError("--out and --checkpoint exclude each other; give one of them.")
     if asked.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
-            "--download is for one process: several would write the same files. Fetch the data sets first, for example "
-            "with `compatkit train RECIPE --steps 1 --dry-run --download`."
+            "--download needs a single process: several would write the same files. Download the data sets first, for "
+            "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
     first = speaks()
     root, key = (destination(context), chosen_key(context)) if first else (Path("registry"), None)
@@ -112,7 +110,7 @@ def train_command(context: click.Context, asked: Asked) -> None:
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
-    """Train, from the state that is kept if there is one, and say how to go on after an end before the end."""
+    """Train, resuming if there is a saved state, and say how to continue after an interruption."""
     from compatkit.training.checkpoints import status
 
     state = Path(plan.trainer.checkpoint or "")
@@ -134,7 +132,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
 
 
 def _look(plan: Recipe, frozen: Frozen, asked: Asked) -> None:
-    """Show the plan of the run, or with ``--profile`` where the time of some of its steps goes."""
+    """Show the plan of the run, or with ``--profile`` where the time goes."""
     given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
     with offline(unless=asked.download):
         shown = (
@@ -147,7 +145,7 @@ def _look(plan: Recipe, frozen: Frozen, asked: Asked) -> None:
 
 
 def _announce(plan: Recipe) -> None:
-    """Say what is about to run, in words that a person can compare with the recipe."""
+    """Print what is about to run."""
     for task in plan.tasks:
         data = task.data
         news(
@@ -161,7 +159,7 @@ def _announce(plan: Recipe) -> None:
 
 
 def _check_checkpoint(path: Any, folder: Path | None) -> None:
-    """Refuse a checkpoint that could not be written when it is due, or that is none."""
+    """Raise for a checkpoint that cannot be written later, or that is not one."""
     file = Path(path).absolute()
     if file.is_dir():
         raise UsageError(f"The checkpoint {path} is a folder; name a file in it.", subject=file)
@@ -177,10 +175,10 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
 
 
 def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
-    """Look at parts that are published already, before anything is trained.
+    """Check parts that are published already, before anything is trained.
 
-    Says which step of their versions they will take, and which policies bind them; refuses what could not be published
-    because the images that decide are not at hand.
+    Reports the version step they will take and the policies that bind them; raises if they could not be published
+    because a policy's images are not available.
     """
     from compatkit.components.images import policy_images as deciding
     from compatkit.registry.layout import MARKER

@@ -1,4 +1,4 @@
-"""The command verify: whether a registry's files are what they should be, and what would mend them."""
+"""``compatkit verify``: verify a registry's files, and repair them on request."""
 
 from __future__ import annotations
 
@@ -18,27 +18,29 @@ if TYPE_CHECKING:
 
 COLOURS = {"error": "red", "warning": "yellow"}
 NAMED = 5
-"""Users of a file that are named for a person; ``--json`` lists all."""
+"""Most users of a file that are named; ``--json`` lists all."""
 
 
 @command(
     "verify",
-    help="Look for everything that can be wrong with the registry's files, and say what would mend it. PATTERN limits "
-    "it to names or NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error; warnings "
-    "and remarks are none.",
+    help="Check the registry's files for all faults, and show the remedies. PATTERN restricts the check to names or "
+    "NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error, not for warnings and "
+    "infos.",
 )
 @click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
 @click.option(
-    "--quick", is_flag=True, help="Read no weights but their headers: finds what is missing or cut off."
+    "--quick", is_flag=True, help="Read only the headers of weights: finds what is missing or truncated."
 )
 @click.option(
     "--repair",
     is_flag=True,
-    help="Do what would mend it, and look again. Nothing is deleted: damaged files go to quarantine/.",
+    help="Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/.",
 )
-@click.option("--from", "copy", metavar="ROOT", help="Another copy of the registry, to take lost bytes from.")
+@click.option(
+    "--from", "copy", metavar="ROOT", help="Another copy of the registry, to restore lost bytes from."
+)
 def verify_command(context: click.Context, asked: Asked) -> None:
-    """Examine a registry, and repair it if that is asked for."""
+    """Verify a registry, and repair it on request."""
     from compatkit.registry.layout import locate
     from compatkit.registry.maintenance.check import examine, open_damaged
     from compatkit.registry.maintenance.repair import plan
@@ -70,7 +72,7 @@ def verify_command(context: click.Context, asked: Asked) -> None:
 
 
 def _tell(found: Soundness) -> None:
-    """Print what was read, then every fault; remarks in one line each."""
+    """Print what was read, then every fault; infos on one line each."""
     read = ", ".join(
         counted(getattr(found, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")
     )

@@ -1,4 +1,4 @@
-"""The command withdraw: take a version out of use, with a reason."""
+"""``compatkit withdraw``: withdraw a version, with a reason."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from compatkit.errors import UsageError
 
 @command(
     "withdraw",
-    help="Withdraw a version (NAME@1.2.0): only its digest finds it any more, and its number is never used again.",
+    help="Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused.",
 )
 @click.argument("reference", metavar="NAME@VERSION")
-@click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who asks for this version.")
+@click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who requests this version.")
 def withdraw_command(context: click.Context, asked: Asked) -> None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference

@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import Split
 
 NEAR = 8
-"""Models of each library with a similar name that are tried when a file does not fit."""
+"""Similarly named models of each library that are tried if a file does not fit."""
 
 
 @attrs.frozen(eq=False)
 class Adoption:
-    """A checkpoint that became two parts, not published yet.
+    """A checkpoint cut into two parts, not published yet.
 
     Attributes:
         checkpoint: The file.
-        kwargs: Arguments of the network, those that the weights showed included.
+        kwargs: Arguments of the network, including those inferred from the weights.
         parts: ``{"extractor": ..., "head": ...}``.
-        told: Notes on what was taken, left out, converted and read from the weights, one sentence each.
+        told: Notes on what was used, left out, converted and inferred, one sentence each.
     """
 
     checkpoint: Checkpoint
@@ -53,15 +53,20 @@ class Adoption:
 
     @property
     def provenance(self) -> dict[str, Any]:
-        """Provenance of the weights, as both manifests record it."""
+        """Provenance of the weights, as recorded in both manifests."""
         return {"adopted": {**self.checkpoint.facts, "steps": list(self.told)}}
 
     def publish(self, store: Store, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
 
+        Args:
+            store: Registry to publish to.
+            name: Name of the parts without the suffix.
+            about: Title, description, tags, licence and source of both.
+
         Raises:
-            CutError: A part, rebuilt, is not what its contract promises; nothing is written then.
-            EnvironmentFailure: Disk full, no right to write.
+            CutError: A rebuilt part violates its contract; nothing is written.
+            EnvironmentFailure: Disk full, or no write permission.
         """
         return publish_split(store, self.parts, name, training=self.provenance, about=about)
 
@@ -79,8 +84,8 @@ def adopt(
     data: Split | None = None,
     images: Mapping[str, Any] | None = None,
 ) -> Adoption:
-    """Read a checkpoint, compare it with its network, and cut that; see ``Registry.adopt``."""
-    blank(builder, model, kwargs or {}, size)  # a wrong name is refused before a large file is read
+    """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
+    blank(builder, model, kwargs or {}, size)  # reject a wrong name before reading a large file
     checkpoint = read_checkpoint(path, key=key)
     own, given, state, told = _fitted(checkpoint, str(path), builder, model, kwargs or {}, size)
     check_finite(state, str(path))
@@ -103,7 +108,7 @@ def check_target(name: str) -> str:
     """Return ``name`` if parts can be published under it.
 
     Raises:
-        InvalidName: Its parts would have no valid names.
+        InvalidName: The names of the parts would be invalid.
     """
     check_name(f"{name}.extractor")
     return name
@@ -117,10 +122,10 @@ def _fitted(
     kwargs: Mapping[str, Any],
     size: tuple[int, int] | None,
 ) -> tuple[Mapping[str, Tensor], dict[str, Any], dict[str, Tensor], tuple[str, ...]]:
-    """Return the network's own tensors, its arguments, the weights under its names, and what was done for that.
+    """Return the network's tensors, its arguments, the weights under its names, and notes on the conversion.
 
     Raises:
-        CheckpointMismatch: The weights are of another network.
+        CheckpointMismatch: The weights belong to another network.
     """
     whole, given, _ = blank(builder, model, kwargs, size)
     found = stripped(checkpoint.tensors, whole.state_dict())
@@ -145,13 +150,13 @@ def _fitted(
 
 
 SHOWN = frozenset({"num_classes", "in_chans"})
-"""Arguments that can be read from the weights."""
+"""Arguments that can be inferred from the weights."""
 
 
 def _shown_arguments(
     whole: nn.Module, tensors: Mapping[str, Any], given: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, str]]]:
-    """Yield arguments that were not given and can be read from the weights: counts of classes and of image channels."""
+    """Yield missing arguments inferred from the weights: numbers of classes and of image channels."""
     own = whole.state_dict()
     for layer in class_layer(whole):
         name = f"{layer}weight"
@@ -168,7 +173,7 @@ def _shown_arguments(
 
 
 def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
-    """Yield networks with similar names that the weights fit exactly, in words."""
+    """Yield descriptions of similarly named networks that the weights fit exactly."""
     shown = {name: value for name, value in kwargs.items() if name not in SHOWN}
     if shown != kwargs and _fits(builder, model, shown, state):
         yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
@@ -181,7 +186,7 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
 
 
 def _distance(one: str, other: str) -> tuple[float, float]:
-    """Return the distance of two names; those that differ in numbers only, as resnet18 and resnet34, are near."""
+    """Return a sort key for similarity; names that differ only in numbers, such as resnet18 and resnet34, are near."""
     masked = [re.sub(r"[0-9]+", "#", name) for name in (one, other)]
     pairs = ((masked[0], masked[1]), (one, other))
     first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)
@@ -189,7 +194,7 @@ def _distance(one: str, other: str) -> tuple[float, float]:
 
 
 def _fits(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-    """Tell whether weights fit a network, which is made without memory of its own."""
+    """Return whether weights fit a network, which is built without allocating memory."""
     try:
         with torch.device("meta"):
             whole = create(builder, model, kwargs)

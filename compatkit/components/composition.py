@@ -1,4 +1,4 @@
-"""What a recombination's manifest says of its parts: read strictly, written canonically, without looking at tensors."""
+"""The parts of a recombination in its manifest: read strictly and written canonically, without tensors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXTRACTOR, ADAPTER, HEAD = "extractor", "adapter", "head"
 
 @attrs.frozen
 class Pin:
-    """A part by its digest.
+    """A part pinned by digest.
 
     Attributes:
         relation: ``"extractor"``, ``"adapter"`` or ``"head"``.
@@ -37,7 +37,7 @@ class Pin:
 
 @attrs.frozen
 class AdapterOrigin:
-    """Provenance of an adapter that is no component of its own."""
+    """Provenance of an adapter that is not a component."""
 
     parents: tuple[Parent, ...] = ()
     training: Mapping[str, Any] = attrs.field(factory=dict)
@@ -54,13 +54,13 @@ class _Arguments:
 
 @attrs.frozen
 class Composition:
-    """What a recombination is made of.
+    """The parts of a recombination.
 
     Attributes:
-        policy: What is done with batch normalisation.
-        pins: All parts that are components, in the order in which images pass them.
-        places: Of those adapters that are components, between extractor and head.
-        origins: Of the other adapters, one for each place; None for those that are components.
+        policy: Batch-norm policy.
+        pins: Parts that are components, in forward order.
+        places: Indices of the adapters that are components.
+        origins: Provenance by adapter; None for components.
     """
 
     policy: str
@@ -70,7 +70,7 @@ class Composition:
 
     @classmethod
     def of(cls, recombination: Recombination) -> Composition:
-        """Return what a network is made of."""
+        """Return the composition of a network."""
         left, right = recombination.sources
         adapters = recombination.inserted
         pins = [Pin(ADAPTER, one.digest, one.function) for one in adapters if one.digest is not None]
@@ -85,14 +85,14 @@ class Composition:
 
     @classmethod
     def read(cls, manifest: Manifest, whose: str) -> Composition:
-        """Read what a manifest says.
+        """Read the composition in a manifest.
 
         Args:
-            manifest: Of kind ``recombination``.
+            manifest: Manifest of kind ``recombination``.
             whose: Its reference, for messages.
 
         Raises:
-            FormatError: Parts are missing, double, in another order, or not described as they must be.
+            FormatError: Parts are missing, duplicated, out of order or malformed.
         """
         blueprint, count = manifest.blueprint, len(manifest.contract.adapters)
         if blueprint.side != "recombination" or blueprint.builder != BUILDER:
@@ -119,7 +119,7 @@ class Composition:
         return cls(given.normalisation, pins, given.pinned, _origins(manifest, given.pinned, whose))
 
     def blueprint(self, extractor: Blueprint, head: Blueprint) -> Blueprint:
-        """Return the blueprint of the whole from those of its two networks."""
+        """Return the blueprint of the whole from those of extractor and head."""
         functions = tuple(one.function for one in self.pins)
         return Blueprint(
             BUILDER,

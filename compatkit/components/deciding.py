@@ -1,9 +1,9 @@
-"""What policies ask of a candidate: measured with the released parts that it has to work with, or recalled.
+"""Decide policies: measure a candidate with the released parts that it must work with, or use evidence.
 
-The figures are those of the matrix, on the policy's images, under its policy of batch normalisation; they are kept as
-evidence, whatever they say. A version that comes from elsewhere keeps its number, so that its answer is yes or no, and
-comes from evidence, whoever measured it: of several figures of one pair under the same conditions the lowest counts,
-and for a bound the highest, so that nothing is gained by bringing a better one.
+Figures are those of the matrix, on the policy's images and under its batch-norm policy; they are recorded as evidence
+whatever they are. For a version that is copied in, with a fixed number, evidence decides, whoever measured it: of
+several figures for one pair under the same conditions the lowest counts, and for a bound the highest, so that bringing
+a better figure gains nothing.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
 CANDIDATE = "candidate"
-"""Stands in place of a version, in tables and in the evidence of a candidate."""
+"""Placeholder for a version, in tables and in the evidence of a candidate."""
 SHOWN = 4
-"""Pairs that a message lists."""
+"""Most pairs listed in a message."""
 SLACK = 1e-9
-"""Rounding of shares of up to 2^31 images: exactly the bound minus the tolerance passes."""
+"""Tolerance for rounding of shares of up to 2^31 images: exactly the bound minus the tolerance passes."""
 
 
 def conditions_of(policy: Policy) -> Conditions:
@@ -54,22 +54,22 @@ def conditions_of(policy: Policy) -> Conditions:
 
 
 Pair = tuple[str, Component, Component, Component | None]
-"""Partner, extractor, head, and the extractor that gives the bound."""
+"""Partner, extractor, head, and the extractor that gives the upper bound."""
 
 
 @attrs.define(eq=False)
 class Decider:
-    """Answers what policies ask of one candidate; what was measured once is not measured again.
+    """Decides policies for one candidate; measurements are cached.
 
     Attributes:
-        store: Where the partners are.
+        store: Registry of the partners.
         candidate: The part.
-        given: Images at hand.
-        kin: Parts that are not released yet, by manifest digest, such as a new head's own extractor.
-        version: Number that was asked for.
+        given: Available images.
+        kin: Unreleased parts by manifest digest, such as a new head's own extractor.
+        version: Requested version number.
         progress: Called with done, total and what is being done.
-        recalls: Whether to answer from what is kept, as for what comes from elsewhere.
-        measures: Whether to measure what is not kept.
+        recalls: Whether to use evidence, as for copied versions.
+        measures: Whether to measure what is missing.
     """
 
     store: Store
@@ -87,12 +87,12 @@ class Decider:
     )
 
     def __call__(self, question: Question) -> Outcome:
-        """Answer, and refuse what fails.
+        """Decide, and raise if the candidate fails.
 
         Raises:
-            PolicyBroken: A partner is not served; carries the outcome.
-            PolicyDataMissing: The images that decide are not at hand.
-            UsageError: The policy asks for a metric that this compatkit does not measure.
+            PolicyBroken: A partner fails; carries the outcome.
+            PolicyDataMissing: The policy's images are not available.
+            UsageError: The policy's metric is not supported by this compatkit.
         """
         outcome = self.answer(question)
         if not outcome.passed:
@@ -100,7 +100,7 @@ class Decider:
         return outcome
 
     def answer(self, question: Question) -> Outcome:
-        """Measure what is asked for and say what follows."""
+        """Measure what the policy requires and return the outcome."""
         policy = question.policy
         outcome = Outcome(question)
         if policy is not None and policy.data is not None and question.is_open:
@@ -108,7 +108,7 @@ class Decider:
         return self._numbered(outcome)
 
     def _numbered(self, outcome: Outcome) -> Outcome:
-        """Add the version numbers that are open to the candidate."""
+        """Add the version numbers open to the candidate."""
         question, policy = outcome.question, outcome.question.policy
         place = question.name, self.candidate.manifest
         wide = policy is not None and policy.across_major
@@ -121,14 +121,14 @@ class Decider:
     def _measured(self, question: Question, policy: Policy, wanted: Images) -> Outcome:
         if (policy.metric, policy.metric_version) != (METRIC, METRIC_VERSION):
             raise UsageError(
-                f"{question.name}: the policy asks for the metric {policy.metric} {policy.metric_version}, this "
-                f"compatkit measures {METRIC} {METRIC_VERSION}. Its figures would be others: set the policy again, or "
-                "publish with the compatkit that measures what it asks for.",
+                f"{question.name}: the policy uses the metric {policy.metric} {policy.metric_version}, but this "
+                f"compatkit measures {METRIC} {METRIC_VERSION}, which gives other figures. Set the policy again, or "
+                "publish with a compatkit that measures the policy's metric.",
                 subject=policy,
             )
         pairs = [self._pair(one) for one in question.partners]
         why = [barred(_report(extractor, head)) for _, extractor, head, _ in pairs]
-        if any(why):  # nothing is measured where the contracts say no
+        if any(why):  # no measurement if the contracts do not fit
             others = "not measured: the others do not fit"
             answers = [
                 Answer(partner, left.reference, head.reference, reason=one or others)
@@ -140,10 +140,10 @@ class Decider:
         return Outcome(question, tuple(answers), self._matrix(pairs, policy))
 
     def _provide(self, pairs: Sequence[Pair], policy: Policy, wanted: Images) -> None:
-        """Find figures of all pairs and their bounds.
+        """Provide figures of all pairs and their bounds.
 
         Raises:
-            PolicyUndecided: Figures are missing, and nothing is to be measured.
+            PolicyUndecided: Figures are missing, and measuring is not allowed.
         """
         if self.recalls:
             digest = wanted.digest if policy.cap is None else self._images(policy, wanted).digest
@@ -164,7 +164,7 @@ class Decider:
             self._measure(lacking, self._images(policy, wanted), policy)
 
     def _images(self, policy: Policy, wanted: Images) -> Split:
-        """Return the images that decide, or the sample of them."""
+        """Return the policy's images, or the sample of them."""
         split = policy_images(wanted, self.given)
         if policy.cap is not None and policy.cap < len(split):
             split = split.subset(policy.cap, policy.seed)
@@ -178,7 +178,7 @@ class Decider:
         return str(partner.reference), self.candidate, other, own
 
     def _by_digest(self, digest: str) -> Component | None:
-        """Return a component whose digest alone is known, under a name that it has here; None if it has none."""
+        """Return a component from its digest, under one of its names here; None if it has none."""
         known = self.kin.get(digest) or self._parts.of_digest(digest)
         if known is not None:
             return known
@@ -190,7 +190,7 @@ class Decider:
             return None
 
     def _measure(self, pairs: Iterable[tuple[Component, Component]], split: Split, policy: Policy) -> None:
-        """Measure pairs, each extractor once over the images, and keep the figures."""
+        """Measure pairs, each extractor once over the images, and record the figures."""
         wanted: dict[str, tuple[Component, dict[str, Component]]] = {}
         for left, head in pairs:
             wanted.setdefault(left.function, (left, {}))[1].setdefault(head.function, head)
@@ -205,7 +205,7 @@ class Decider:
     def _recall(
         self, extractor: Component, head: Component, policy: Policy, digest: str, *, highest: bool
     ) -> None:
-        """Take the figure of a pair that counts, if one is kept under exactly the conditions of the policy."""
+        """Use the recorded figure that counts for a pair, if there is one under exactly the policy's conditions."""
         if (extractor.function, head.function) in self._cells:
             return
         found: list[Cell] = []
@@ -214,7 +214,7 @@ class Decider:
                 if self._answers(result, extractor, head, policy, digest):
                     found.append(self._kept.of(result, extractor.reference, head.reference))
             except FormatError:
-                continue  # a damaged figure is none
+                continue  # a damaged figure does not count
         found = [one for one in found if one.restricted is not None]
         if found:
             ordered = sorted(found, key=lambda one: one.restricted.accuracy if one.restricted else 0.0)
@@ -235,10 +235,10 @@ class Decider:
         pairs = list(dict.fromkeys(f"{left.reference} with {head.reference}" for left, head in lacking))
         more = f" and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
         return (
-            f"{self.candidate.name}: no result is kept of {'; '.join(pairs[:SHOWN])}{more} under the conditions of the "
-            f"policy {policy}. Let it be measured as it comes in (measure=True, on the command line --measure), bring "
-            "its results along from where it was measured, or let it in as it is (unmeasured=True, --unmeasured), "
-            "which the log of the policy tells."
+            f"{self.candidate.name}: there is no result of {'; '.join(pairs[:SHOWN])}{more} under the conditions of "
+            f"the policy {policy}. Measure it on arrival (measure=True, on the command line --measure), copy its "
+            "evidence from where it was measured, or accept it as it is (unmeasured=True, --unmeasured), which the log "
+            "of the policy records."
         )
 
     def _judged(
@@ -257,7 +257,7 @@ class Decider:
         return attrs.evolve(answer, accuracy=found, bound=bound, least=max(least, 0.0), passed=passed)
 
     def _matrix(self, pairs: Sequence[Pair], policy: Policy) -> Matrix:
-        """Return the pairs as a matrix: the extractors that give the bounds first, the candidate last."""
+        """Return the pairs as a matrix: extractors that give bounds first, the candidate last."""
         rows: dict[str, Component] = {}
         for _, extractor, _, own in pairs:
             for one in (own, extractor):
@@ -283,22 +283,22 @@ class Decider:
 
 
 def deciding(*, measure: bool = False, data: Given = (), progress: Progress | None = None) -> Deciding:
-    """Return what decides on versions that are imported, pulled or pushed into a registry.
+    """Return the decider for versions that are imported, pulled or pushed into a registry.
 
     Args:
-        measure: Measure what no evidence decides; else it is refused.
-        data: Images at hand.
-        progress: Called with done, total and what is being done, while something is measured.
+        measure: Measure what evidence does not decide; otherwise refuse it.
+        data: Available images.
+        progress: Called with done, total and what is being done during measurements.
     """
 
     def make(store: Store) -> Decide:
         def decide(question: Question) -> None:
-            """Answer what a policy asks of a version whose bytes have come in.
+            """Decide the policy for a version whose bytes have arrived.
 
             Raises:
-                PolicyBroken: A partner is not served; carries the outcome.
-                PolicyUndecided: Figures are missing, and nothing is to be measured.
-                PolicyDataMissing: The images that decide are not at hand, and are needed.
+                PolicyBroken: A partner fails; carries the outcome.
+                PolicyUndecided: Figures are missing, and measuring is not allowed.
+                PolicyDataMissing: The policy's images are needed but not available.
             """
             place = Reference(question.name, digest=question.candidate)
             candidate = Parts(store, admitted=True).component(place, f"{question.name}@{CANDIDATE}")
@@ -307,8 +307,8 @@ def deciding(*, measure: bool = False, data: Given = (), progress: Progress | No
             ).answer(question)
             if not outcome.passed:
                 remedy = (
-                    "A copy keeps its number: have it published as the next MAJOR version where it comes from; or, to "
-                    f"let it break with them here, set `compatkit policy set {question.name} --mode none` first"
+                    "A copy keeps its number: have it published as the next MAJOR version at its origin, or allow the "
+                    f"break here with `compatkit policy set {question.name} --mode none` first"
                 )
                 raise PolicyBroken(refusal(outcome, remedy), subject=outcome)
 
@@ -327,15 +327,15 @@ def test(
     data: Given = (),
     progress: Progress | None = None,
 ) -> Outcome:
-    """Measure a part as if it were published under a name now; nothing is published, the figures are kept.
+    """Measure a part as if it were published under a name now; publishes nothing but records the figures.
 
     Args:
-        store: Where the partners are.
+        store: Registry of the partners.
         candidate: A released part, or one without a version.
-        name: That it would get.
-        version: Number that it would get; None for the next.
-        against: Partners in place of those that the policy finds.
-        data: Images at hand.
+        name: Name it would get.
+        version: Version it would get; None for the next.
+        against: Partners, instead of those that the policy finds.
+        data: Available images.
         progress: Called with done, total and what is being done.
     """
     question = store.asks(name, candidate.manifest, version=version)
@@ -347,16 +347,16 @@ def test(
 def _narrowed(
     store: Store, question: Question, candidate: Component, against: Iterable[Reference]
 ) -> Question:
-    """Return the question for the partners that were named.
+    """Return the question restricted to the named partners.
 
     Raises:
-        UsageError: No policy says how to measure, or a partner is of the candidate's own kind.
+        UsageError: No policy defines the measurement, or a partner has the candidate's own kind.
     """
     policy = question.policy
     wanted = {"extractor": "head", "head": "extractor"}.get(candidate.kind)
     if policy is None or policy.data is None or wanted is None:
         raise UsageError(
-            f"{question.name}: nothing says how this {candidate.kind} would be measured: {question.reason}. Set a "
+            f"{question.name}: no policy defines how to measure this {candidate.kind}: {question.reason}. Set a "
             f"policy with `compatkit policy set {question.name}`."
         )
     partners: list[Partner] = []
@@ -364,7 +364,7 @@ def _narrowed(
         manifest = store.manifest(reference)
         if manifest.kind != wanted:
             raise UsageError(
-                f"{reference} is of kind {manifest.kind}; {candidate.kind}s are measured with {wanted}s."
+                f"{reference} is of kind {manifest.kind}; a candidate of kind {candidate.kind} needs {wanted}s."
             )
         head = manifest if wanted == "head" else candidate.manifest
         own = next(trained_with(head), None)

@@ -1,8 +1,8 @@
-"""Unsupervised domain adaptation: the loss of a frozen shared head adapts an extractor to images without labels.
+"""Unsupervised domain adaptation: adapt an extractor to unlabelled images with the loss of a frozen auxiliary head.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
-Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then the source's own head is
-put on it, with batch statistics.
+Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then combined with the
+source's own head, using batch statistics.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
     from compatkit.contracts.report import Report
 
 TASK = "target"
-"""Name of the run's only task; random numbers depend on it, and so on no name that is published."""
+"""Name of the run's only task; random numbers depend on it, so they are independent of published names."""
 OUTSIDE_SETTINGS = ("weight", "start", "stop", "before", "after")
-"""What a run's manifest says of a regularizer beside its own settings; an adaptation has one, at weight 1."""
+"""Settings of a regularizer in a run's manifest besides its own; an adaptation has one regularizer at weight 1."""
 ARMS = (("source", "running"), ("source", "batch"), ("adapted", "batch"))
-"""What is measured: which extractor, under which normalisation policy."""
+"""What is measured: the extractor, and the batch-norm policy."""
 
 
 def paper(**settings: Any) -> Trainer:
-    """Return a trainer with the paper's settings for adapting: 1,000 steps of SGD at 1e-5, no decay, batches of 64."""
+    """Return a trainer with the paper's settings: 1,000 steps of SGD at 1e-5, no decay, batches of 64."""
     defaults: dict[str, Any] = {
         "steps": 1000,
         "optimiser": "sgd",
@@ -59,13 +59,13 @@ def paper(**settings: Any) -> Trainer:
 
 @attrs.frozen(eq=False, repr=False)
 class Adapted(Shown):
-    """An extractor that was adapted to other images, with its accuracy.
+    """An adapted extractor with its accuracy.
 
     Attributes:
-        fit: Of the run, which trained the extractor and nothing else: ``Registry.publish``.
-        head: The head that it is meant for, as it was.
-        cells: On labelled test images: the source as it is, the source under batch statistics, and the adapted
-            extractor under batch statistics, each with the head; empty where none were given.
+        fit: The run, which trained only the extractor; see ``Registry.publish``.
+        head: The unchanged source head.
+        cells: On labelled test images: source extractor with stored statistics, source with batch statistics, adapted
+            with batch statistics, each with the head; empty without test images.
     """
 
     fit: Fit
@@ -80,7 +80,7 @@ class Adapted(Shown):
 
     @property
     def accuracy(self) -> dict[str, float | None]:
-        """Accuracy by arm, such as ``"adapted, batch"``; None where it could not be measured."""
+        """Accuracy by arm, such as ``"adapted, batch"``; None if it could not be measured."""
         return {
             f"{who}, {policy}": None if cell.restricted is None else cell.restricted.accuracy
             for (who, policy), cell in self.cells.items()
@@ -110,17 +110,17 @@ def adapt(
     """Train the extractor of a task without labels against a frozen head, and measure it.
 
     Args:
-        task: Starts from a source's extractor and head, and has ``supervised=False``.
-        auxiliary: The shared head.
-        method: The regularizer whose head it is.
-        trainer: How long and how fast.
-        statistics: Batch normalisation inside the shared head: see ``Trainer.fit``.
-        test: Labelled images; read when nothing is left to train.
-        batch_size: Of the measurement.
+        task: Starts from a source's extractor and head, with ``supervised=False``.
+        auxiliary: The auxiliary head.
+        method: The regularizer that the head belongs to.
+        trainer: Training settings.
+        statistics: Batch-norm statistics inside the auxiliary head; see ``Trainer.fit``.
+        test: Labelled images; read only after training.
+        batch_size: Batch size of the measurement.
         factories: Regularizers that are not installed, by name.
 
     Raises:
-        UsageError: The shared head is not the method's; and what ``Trainer.fit`` raises.
+        UsageError: The auxiliary head does not belong to ``method``; see also ``Trainer.fit``.
         DataError: There are fewer images than in a batch.
     """
     source, head = _sources(task)
@@ -175,7 +175,7 @@ def _sources(task: Task) -> tuple[Component, Component]:
     """Return the components that a task starts from.
 
     Raises:
-        UsageError: There are none, or the task learns classes.
+        UsageError: There are none, or the task is supervised.
     """
     if task.extractor is None or task.head is None or task.supervised:
         raise UsageError(
@@ -185,27 +185,32 @@ def _sources(task: Task) -> tuple[Component, Component]:
 
 
 def check_source(report: Report) -> None:
-    """Refuse a head that cannot be put on the extractor; warn where nothing says that it knows the features.
+    """Raise for a head that cannot be wired to the extractor; warn if no contract relates them.
 
     Raises:
-        IncompatibleError: They cannot be wired as they are; carries the report.
+        IncompatibleError: They cannot be wired directly; carries the report.
     """
     if report.wiring != "direct":
         raise IncompatibleError(str(report), subject=report)
     if report.promise not in ("shared-head", "one-network"):
         warnings.warn(
-            f"{report.head} was not trained against a shared head that {report.extractor} was trained against "
-            f"(promise: {report.promise}). Adapting keeps features that the shared head knows, and nothing says that "
-            "this head knows them.",
+            f"{report.head} and {report.extractor} were not trained against a shared auxiliary head (promise: "
+            f"{report.promise}). Adaptation preserves features that the auxiliary head knows, which this head may not "
+            "know.",
             stacklevel=3,
         )
 
 
 def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, whose: str) -> None:
-    """Refuse a shared head that was not trained on this extractor's features: its loss would mean nothing.
+    """Raise for an auxiliary head that was not trained on this extractor's features: its loss is meaningless.
+
+    Args:
+        extractor: The extractor to adapt.
+        auxiliary: The frozen auxiliary head.
+        whose: Its reference, for the message.
 
     Raises:
-        UsageError: The extractor's contract does not name it.
+        UsageError: The extractor's contract does not name the head.
     """
     anchors = extractor.manifest.contract.protocol.anchors
     known = [one for one in anchors if one.kind == "auxiliary_head"]
@@ -214,23 +219,23 @@ def check_anchor(extractor: Component, auxiliary: AuxiliaryHead, whose: str) -> 
     named = ", ".join(f"{one.task or 'one without a name'} {one.digest[:24]}..." for one in known) or "none"
     raise UsageError(
         f"{extractor.reference} was not trained against the shared head {whose} ({auxiliary.digest[:24]}...): its "
-        f"contract names {named}. Adapting needs the very head that the extractor was trained with; take it from "
-        "the same run.",
+        f"contract names {named}. Adaptation needs the head that the extractor was trained with; take it from the "
+        "same run.",
         subject=whose,
     )
 
 
 def method_of(manifest: Manifest, whose: str, asked: str | Use | None) -> Use:
-    """Return the regularizer that a shared head was trained by, with the settings that it was trained with.
+    """Return the regularizer that trained an auxiliary head, with its settings.
 
     Args:
-        manifest: Of the head.
+        manifest: Manifest of the head.
         whose: Its reference.
-        asked: The regularizer, where the caller names it.
+        asked: The regularizer, if the caller names it.
 
     Raises:
-        UsageError: The manifest does not tell.
-        PluginError: What is asked for is not usable.
+        UsageError: The manifest does not name it.
+        PluginError: The regularizer is not usable.
     """
     if asked is not None:
         return as_use(asked)

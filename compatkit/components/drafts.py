@@ -1,4 +1,4 @@
-"""Parts that are ready to be stored: everything that a component promises, derived from its module and its run."""
+"""Drafts of components: contracts derived from modules and runs, ready to be stored."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ from compatkit.training.state import AuxiliaryHead, TaskState
 
 @attrs.frozen(eq=False)
 class Draft:
-    """A component that is ready to be stored: all but the payload and the parents.
+    """A component ready to be stored, without payload and parents.
 
     Attributes:
-        kind: Of the component.
-        blobs: Bytes that the contract names, to be put before it.
-        title: For people, where nobody gives another.
-        tags: What it is found by; tags that the caller gives take precedence.
+        kind: Kind of the component.
+        blobs: Bytes that the contract refers to, to be stored first.
+        title: Default title.
+        tags: Default tags; those of the caller take precedence.
         key: Name below the prefix of a fit: ``mnist.extractor``, ``shared.dcc``, ``mnist.head``.
-        parent: Key of the extractor that a head was trained with; None where that stayed as it was, a component.
+        parent: Key of the extractor that a head was trained with; None if that extractor is an unchanged component.
     """
 
     kind: Kind
@@ -68,16 +68,16 @@ class Draft:
         moments: Sequence[Moments] = (),
         **facts: Any,
     ) -> Draft:
-        """Derive protocol and probe from the module; ports and figures are as given.
+        """Derive protocol and probe from the module.
 
         Args:
-            kind: Of the component.
-            blueprint: Says at which image size it was traced.
+            kind: Kind of the component.
+            blueprint: Includes the image size that was traced.
             module: With its weights, on the CPU.
             shape: Its ports.
             data: Preprocessing and labels.
             anchors: What it was trained against.
-            moments: Of its features, one for each feature port; empty where they were not measured.
+            moments: Moments of its features, one per feature port; empty if not measured.
             facts: ``title``, ``tags``, ``key``, ``parent``.
         """
         protocol = Protocol(normalisation_of(module), tuple(anchors))
@@ -89,11 +89,11 @@ class Draft:
 
     @property
     def parameters(self) -> int:
-        """Count of parameters, buffers not included."""
+        """Number of parameters, without buffers."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
     def describe(self) -> dict[str, str]:
-        """Return label and text for people."""
+        """Return a description, text by label."""
         return {
             "takes": "; ".join(port(one) for one in self.contract.structural.inputs),
             "gives": "; ".join(port(one) for one in self.contract.structural.outputs),
@@ -102,7 +102,7 @@ class Draft:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values for programs, written as in a manifest."""
+        """Return JSON values, as in a manifest."""
         return {
             "parameters": self.parameters,
             "blueprint": unstructure(self.blueprint),
@@ -110,7 +110,7 @@ class Draft:
         }
 
     def put(self, store: Store) -> Payload:
-        """Put the weights, and what else the contract names, into a registry."""
+        """Store the weights, and blobs that the contract refers to."""
         for blob in self.blobs:
             store.put_blob(blob)
         return store.put_state(self.module.state_dict(), parameters=self.parameters)
@@ -118,7 +118,7 @@ class Draft:
     def manifest(
         self, payload: Payload, training: Mapping[str, Any], parents: tuple[Parent, ...], about: About
     ) -> Manifest:
-        """Return the manifest once the payload is stored and the parents are known."""
+        """Return the manifest, given the stored payload and the parents."""
         return Manifest(
             kind=self.kind,
             about=attrs.evolve(about, title=about.title or self.title, tags={**self.tags, **about.tags}),
@@ -131,13 +131,13 @@ class Draft:
 
 
 def drafts(fit: Fit) -> Iterator[Draft]:
-    """Yield extractors, then shared auxiliary heads, then heads; each proved and rebuilt before it is yielded.
+    """Yield extractors, then auxiliary heads, then heads; each is rebuilt and verified first.
 
-    What is as it was is left out: the head of a task without labels, a frozen extractor; and a head that never ran.
+    Unchanged parts are left out (the head of a task without labels, a frozen extractor), and heads that never ran.
 
     Raises:
-        CutError: The parts, rebuilt from their blueprints, do not reproduce the trained network bitwise, or give
-            other outputs than they do, or random ones.
+        CutError: Parts rebuilt from their blueprints do not reproduce the trained network bitwise, or give random
+            outputs.
         IntegrityError: Weights or features are not finite.
     """
     for draft in _drafts(fit):
@@ -198,7 +198,7 @@ def _tags(state: TaskState, blueprint: Blueprint) -> dict[str, str]:
 def training_facts(
     fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
 ) -> dict[str, Any]:
-    """Return the ``training`` part of a manifest; ``state`` is None for what several tasks share, such as ``head``."""
+    """Return the ``training`` part of a manifest; ``state`` is None for a part of several tasks, such as ``head``."""
     trainer = fit.run["trainer"]
     names = [state.name] if state is not None else list(fit.tasks)
     data = [dict(task["data"]) for task in fit.run["tasks"] if task["name"] in names]
@@ -222,7 +222,7 @@ def _auxiliary(
     shapes: Mapping[str, Structural],
     moments: Mapping[str, tuple[Moments, ...]],
 ) -> Draft:
-    """Draft a shared head; it was trained on the features of all tasks, and its figures are of all of them."""
+    """Draft an auxiliary head, with statistics over the features of all tasks."""
     module = _on_cpu(head.module)
     check_finite(module.state_dict(), f"shared.{head.name}")
     data = attrs.evolve(task.data, labels=head.labels)
@@ -246,7 +246,7 @@ def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
     for side, module in (("extractor", extractor), ("head", head)):
         check_finite(module.state_dict(), f"{state.name}.{side}")
     if attrs.evolve(state.extractor_blueprint, side="head") != state.head_blueprint:
-        return  # parts that were started from, of two networks
+        return  # initial parts may come from two networks
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     trained: dict[str, Tensor] = {**extractor.state_dict(), **head.state_dict()}
     whole.load_state_dict(trained, strict=True)
@@ -254,5 +254,5 @@ def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
 
 
 def _on_cpu(module: nn.Module) -> nn.Module:
-    """Return a copy on the CPU: publishing leaves the fit as it is."""
+    """Return a copy on the CPU, leaving the fit unchanged."""
     return copy.deepcopy(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

@@ -1,4 +1,4 @@
-"""A head for more classes: rows and names of the old ones are kept, new rows are drawn as the head's own were.
+"""Extend a head to more classes: old rows and names are kept, new rows are initialised like the head's own.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
 Sec. 5.2: "we first extend the classification layer of the DCC head to handle 10 classes".
@@ -23,17 +23,17 @@ RELATION = "extended_from"
 SELF_SUPERVISED = frozenset(
     f"regularizers.{name}" for name in ("colourisation", "contrastive", "jigsaw", "rotation_prediction")
 )
-"""Regularizers whose shared heads tell apart what was done to an image, not what it is of."""
+"""Regularizers whose auxiliary heads classify transformations of an image, not its content."""
 SHOWN = 4
-"""Outputs that a message names."""
+"""Most outputs named in a message."""
 
 
 @attrs.frozen(eq=False)
 class Extended:
-    """A head with more outputs, ready to be registered.
+    """An extended head, ready to be registered.
 
     Attributes:
-        manifest: Without a probe; its payload is still that of the head that it came from.
+        manifest: Manifest without a probe; its payload is still that of the original head.
         state: Its tensors.
     """
 
@@ -42,26 +42,27 @@ class Extended:
 
 
 def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: About | None = None) -> Extended:
-    """Return a head with further classes behind its own.
+    """Return a head with additional classes after its own.
 
-    All tensors but the class layer are the old ones, and so are that layer's rows and biases of the old classes, bit
-    for bit. The new rows are those that the same network for so many classes would begin with, from ``seed``.
+    All old tensors are kept bitwise, including the rows and biases of the old classes in the class layer. New rows are
+    those with which the same network for that many classes would start, from ``seed``.
 
     Args:
         part: The head.
         classes: Names of the new classes, in the order of the new outputs.
-        seed: Draws the new rows.
+        seed: Seed of the new rows.
         about: Title, description, tags, licence and source.
 
     Raises:
-        UsageError: It is no head with named classes, or one of a self-supervised regularizer; no class is named, one is
-            there already under this or another name; or its class layer is not one linear layer or 1x1 convolution.
-        UnknownName: The blueprint's builder or model is not known here.
+        UsageError: The component is not a head with named classes, or belongs to a self-supervised regularizer; no
+            class is given, one exists already under this or another name; or the class layer is not a single linear
+            layer or 1x1 convolution.
+        UnknownName: The blueprint's builder or model is unknown here.
     """
     old = part.manifest
     if old.kind not in HEADS:
         raise UsageError(
-            f"Only heads tell classes apart; {part.reference} is of kind {old.kind}. Name a head or a shared head.",
+            f"Expected a head or a shared head; {part.reference} is of kind {old.kind}, which has no classes.",
             subject=part.reference,
         )
     _check_classes(part)
@@ -86,10 +87,10 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
 
 
 def _check_classes(part: Component) -> None:
-    """Refuse a shared head whose outputs are no classes of images.
+    """Raise for an auxiliary head whose outputs are not classes of images.
 
     Raises:
-        UsageError: A self-supervised regularizer made it.
+        UsageError: The head belongs to a self-supervised regularizer.
     """
     training = part.manifest.training
     made = {str(one.get("as")): str(one.get("name")) for one in training.get("plugins") or ()}
@@ -97,15 +98,15 @@ def _check_classes(part: Component) -> None:
     if regularizer in SELF_SUPERVISED:
         told = ", ".join(one.name for one in (part.manifest.contract.data.labels or ())[:SHOWN])
         raise UsageError(
-            f"{part.reference} was made by {regularizer.removeprefix('regularizers.')}: what it tells apart "
-            f"({told or 'outputs without names'}) are no classes of images, so that no class can be added. Name a head "
-            "that tells classes apart, such as the shared head of dcc.",
+            f"{part.reference} was made by {regularizer.removeprefix('regularizers.')}; its outputs "
+            f"({told or 'without names'}) are not classes of images, so none can be added. Name a head with classes, "
+            "such as the shared head of dcc.",
             subject=part.reference,
         )
 
 
 def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -> tuple[Label, ...]:
-    """Return the old labels and the new ones; no two may mean the same."""
+    """Return the old labels followed by the new ones; no two may match."""
     if not known:
         raise UsageError(
             f"The outputs of {whose} have no names, so it is unknown which classes are new. Publish the head "
@@ -122,7 +123,7 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
         if twice:
             place = twice[0][1]
             raise UsageError(
-                f"{name!r} cannot be added to {whose}: output {place} tells it apart already, as "
+                f"{name!r} cannot be added to {whose}: output {place} has this class already, as "
                 f"{labels[place].name!r}. Leave it out, or name another class.",
                 subject=name,
             )
@@ -131,10 +132,10 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
 
 
 def _class_layer(part: Component) -> str:
-    """Return the path of the one layer whose rows are the classes.
+    """Return the path of the layer whose rows are the classes.
 
     Raises:
-        UsageError: There is none, there are several, or it is something else than a linear layer or 1x1 convolution.
+        UsageError: There is none, there are several, or it is not a linear layer or 1x1 convolution.
     """
     held = {path: one for path, one in part.module.named_modules() if path}
     named = [one for one in class_layers(part.manifest.blueprint) if one in held]
@@ -145,7 +146,7 @@ def _class_layer(part: Component) -> str:
     blueprint = part.manifest.blueprint
     raise UsageError(
         f"{part.reference} ({blueprint.model} after {blueprint.split!r}) cannot be extended: its class layer must be "
-        f"one linear layer or 1x1 convolution with {outputs} outputs, one a class; came {came}. Train a head for all "
+        f"one linear layer or 1x1 convolution with {outputs} outputs, one per class; got {came}. Train a head for all "
         "classes instead.",
         subject=part.reference,
     )
@@ -171,12 +172,12 @@ def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: 
 
     Args:
         part: The old head.
-        drawn: A new head for all classes.
+        drawn: Tensors of a new head for all classes.
         name: Path of the class layer.
-        count: Old classes.
+        count: Number of old classes.
 
     Raises:
-        UsageError: The count of classes changes more than one layer.
+        UsageError: The number of classes changes more than one layer.
     """
     old = part.module.state_dict()
     state = {}
@@ -186,9 +187,9 @@ def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: 
         if fresh is None or fresh.shape[rows:] != value.shape[rows:] or fresh.dtype != value.dtype:
             came = "none" if fresh is None else tuple(fresh.shape)
             raise UsageError(
-                f"{part.reference} cannot be extended: for more classes its network has another tensor {key!r}, "
-                f"{came} in place of {tuple(value.shape)}, outside its class layer. Train a head for all "
-                "classes instead.",
+                f"{part.reference} cannot be extended: with more classes its network has another tensor {key!r} "
+                f"outside the class layer, {came} in place of {tuple(value.shape)}. Train a head for all classes "
+                "instead.",
                 subject=part.reference,
             )
         state[key] = torch.cat([value, fresh[count:]]) if rows else value.clone()
@@ -196,7 +197,7 @@ def _rows_added(part: Component, drawn: Mapping[str, Tensor], name: str, count: 
 
 
 def _contract(old: Contract, labels: tuple[Label, ...]) -> Contract:
-    """Return the contract for more outputs; its probe has to be taken anew."""
+    """Return the contract for more outputs, without a probe."""
     (logits,) = old.structural.outputs
     shape = attrs.evolve(logits, shape=(*logits.shape[:-1], len(labels)))
     return attrs.evolve(

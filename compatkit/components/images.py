@@ -1,4 +1,4 @@
-"""Find images: those of an extractor, to measure and to fit on, and those that a policy is decided on."""
+"""Find images: those of an extractor, for measuring and fitting, and those of a policy."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
-"""Images at hand: splits, data sets, or what finds one of them by the name of a split."""
+"""Available images: splits, data sets, or functions from a split's name to one of them."""
 FITTED_ON = 1000
-"""Images that an adapter is fitted on at most: from 30 to 1,000 accuracy rises by one to three points only."""
+"""Most images for fitting an adapter: from 30 to 1,000 accuracy rises by only one to three points."""
 OR_SET = "or set COMPATKIT_DATA to the folder of data sets."
 
 
@@ -29,11 +29,11 @@ def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Sp
 
     Args:
         part: The extractor.
-        data: Test sets, taken by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping
-            from extractor pattern, or pinned reference, to test set.
+        data: Test sets, matched by the name before the slash (``mnist/train`` and ``mnist/test``), or a mapping from
+            extractor pattern, or pinned reference, to test set.
 
     Raises:
-        DataError: None fits, or more than one.
+        DataError: None matches, or more than one.
     """
     if isinstance(data, Mapping):
         own = [split for pattern, split in data.items() if pattern == part.reference]
@@ -43,7 +43,7 @@ def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Sp
     if len(hits) != 1:
         known = list(data) if isinstance(data, Mapping) else [split.name for split in data]
         raise DataError(
-            f"{part.reference} needs exactly one test set, {len(hits)} fit. It was trained on "
+            f"{part.reference} needs exactly one test set, but {len(hits)} match. It was trained on "
             f"{part.manifest.training.get('data')}; given are {known}. Pass the test set of that data set, or "
             "a mapping from extractor pattern to test set."
         )
@@ -51,7 +51,7 @@ def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Sp
 
 
 def trained_on(manifest: Manifest) -> str:
-    """Return the name of the data set that a component was trained on, empty where its manifest does not tell."""
+    """Return the name of the data set that a component was trained on; empty if unknown."""
     trained: Any = manifest.training.get("data", {})
     return family_of(str(trained.get("name", ""))) if isinstance(trained, Mapping) else ""
 
@@ -62,7 +62,7 @@ def family_of(split: str) -> str:
 
 
 def fitting_images(data: DataSet) -> Split:
-    """Return images to fit an adapter on: evenly spread training images, so that no test image is used."""
+    """Return images for fitting an adapter: evenly spaced training images, so that no test image is used."""
     step = -(-len(data.train) // FITTED_ON)
     return data.train if step == 1 else data.train.take(range(0, len(data.train), step))
 
@@ -75,17 +75,17 @@ def images_again(
     root: str | None = None,
     download: bool = False,
 ) -> dict[str, DataSet]:
-    """Return the data set that each extractor was trained on, by the extractor's pinned reference.
+    """Return the data set that each extractor was trained on, by pinned reference.
 
-    Its very images are taken from where they lay when it was published on this machine. Where they are gone, changed
-    or were never here, the data set of that name is taken, with a warning if it holds other images.
+    Preferably the very images are loaded from where they were when the extractor was published on this machine. If
+    they have gone or changed, or never were here, the data set of that name is loaded, with a warning if it differs.
 
     Args:
-        store: Where the extractors are.
+        store: Registry of the extractors.
         extractors: Resolved references.
-        remedy: How the caller can name images, for the error.
-        root: Folder of data sets; what was remembered does not count then.
-        download: Whether torchvision may fetch what is missing.
+        remedy: How the caller can supply images, for the error.
+        root: Folder of data sets, which overrides remembered places.
+        download: Whether torchvision may download missing data.
 
     Raises:
         DataError: An extractor was not trained here, or its images cannot be loaded.
@@ -99,7 +99,7 @@ def images_again(
         manifest, name = store.manifest(reference), pinned(reference)
         family, trained = trained_on(manifest), manifest.training.get("data")
         if not family or not isinstance(trained, Mapping):
-            raise DataError(f"{name} was not trained here, so it names no images. {remedy}", subject=name)
+            raise DataError(f"{name} was not trained here, so its images are unknown. {remedy}", subject=name)
         digest = str(trained.get("digest"))
         if root is None and digest not in loaded:
             again = _remembered(store, name, digest)
@@ -128,7 +128,7 @@ def images_again(
 
 
 def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
-    """Return the data set with exactly these training images, None if it is not known; warn where it is gone."""
+    """Return the data set with exactly these training images, or None; warn if it has gone."""
     from compatkit.data.specification import load_spec
     from compatkit.plugins.discovery import providers
 
@@ -150,14 +150,14 @@ def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
 
 
 def policy_images(wanted: Images, given: Given = ()) -> Split:
-    """Return the images that decide a policy: those that were given, else those found by name; the digest must agree.
+    """Return the images of a policy from ``given``, else by name; the digest must match.
 
     Args:
         wanted: Name and digest.
-        given: Images at hand; of a data set both splits are looked at.
+        given: Available images; both splits of a data set are tried.
 
     Raises:
-        PolicyDataMissing: None of them has the digest; the message lists what is at hand.
+        PolicyDataMissing: None has this digest; the message lists what is available.
     """
     seen: dict[str, str] = {}
     why = ""
@@ -173,9 +173,9 @@ def policy_images(wanted: Images, given: Given = ()) -> Split:
             if split.name == wanted.name:
                 seen[split.digest] = split.name
     there = "; ".join(f"{name}, {digest}" for digest, name in seen.items())
-    why = f"What is at hand holds other images, labels or classes: {there}. " if seen else why
+    why = f"The available images, labels or classes differ: {there}. " if seen else why
     raise PolicyDataMissing(
-        f"the policy is decided on {wanted.name}, {wanted.digest}, which is not at hand. {why}Pass those images "
+        f"the policy is decided on {wanted.name}, {wanted.digest}, which is not available. {why}Pass those images "
         "(data=; on the command line --data NAME, --recipe FILE or --data-root DIR). Nothing is published without "
         "them.",
         subject=wanted,
@@ -189,11 +189,11 @@ def _splits(given: Split | DataSet) -> tuple[Split, ...]:
 
 
 def _named(name: str) -> DataSet:
-    """Load the data set of ``mnist/test``.
+    """Load the data set of a split such as ``mnist/test``.
 
     Raises:
-        UnknownName: No data set has this name.
-        DataError: It is in none of the folders, or damaged.
+        UnknownName: There is no such data set.
+        DataError: It is not in any of the folders, or damaged.
     """
     from compatkit.data.loading import load
 

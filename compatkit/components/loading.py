@@ -1,4 +1,4 @@
-"""From references to components: manifests at once; modules on demand, checked against their contracts."""
+"""Load components: manifests immediately, modules on demand, checked against their contracts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen(eq=False)
 class Parts:
-    """The components of a registry, each read once: its manifest at once, its module when it is first asked for.
+    """The components of a registry, each read once: manifest on request, module on first use.
 
     Attributes:
-        store: Where they are.
-        admitted: Whether parts without a version here need no signature of their own: that of an arriving part was
-            asked for before its bytes came, and others are covered by the part whose manifest names them.
+        store: The registry's files.
+        admitted: Whether parts without a version need no signature of their own: that of an arriving part was checked
+            before its bytes were copied, and others are covered by the manifest that names them.
     """
 
     store: Store
@@ -41,11 +41,11 @@ class Parts:
         """Return one component.
 
         Args:
-            place: With name, version and digest; without a version it is found by its digest.
-            reference: What reports call it; empty takes name and version.
+            place: Name, version and digest; without a version it is found by digest.
+            reference: Name for reports; empty for name and version.
 
         Raises:
-            IntegrityError: Its manifest is missing or damaged.
+            IntegrityError: The manifest is missing or damaged.
         """
         called = reference or pinned(place)
         if called not in self._known:
@@ -63,16 +63,16 @@ class Parts:
         return self._known[called]
 
     def load(self, reference: str) -> nn.Module:
-        """Return the module of a component that was asked for before."""
+        """Return the module of a component requested before."""
         place = self._known[reference].resolved
         return load(self.store, place, admitted=self.admitted and place.version is None).module
 
     def of_digest(self, digest: str) -> Component | None:
-        """Return the component of a manifest digest that was asked for before, None without any."""
+        """Return the component with this manifest digest if requested before, else None."""
         return next((one for one in self._known.values() if one.digest == digest), None)
 
     def function_of(self, digest: str) -> str | None:
-        """Return the function digest of a manifest; None where it is not in this registry, or damaged."""
+        """Return the function digest of a manifest; None if it is not in this registry, or damaged."""
         if digest not in self._functions:
             self._functions[digest] = self.store.function_of(digest)
         return self._functions[digest]
@@ -80,16 +80,16 @@ class Parts:
     def choose(
         self, wanted: str | Sequence[str], kinds: Sequence[str], named: Sequence[str] = ()
     ) -> list[Component]:
-        """Return what references and patterns mean.
+        """Return the components that references and patterns match.
 
         Args:
-            wanted: A pattern over names passes over components of other kinds.
-            kinds: One of which each must be.
-            named: The same for components that are named without a pattern; empty takes ``kinds``.
+            wanted: References or patterns; a pattern skips components of other kinds.
+            kinds: Allowed kinds.
+            named: Allowed kinds for references without a pattern; empty for ``kinds``.
 
         Raises:
             NotFound: A pattern matches nothing, or nothing of these kinds.
-            UsageError: A reference that is no pattern is of another kind.
+            UsageError: A reference that is not a pattern has another kind.
         """
         found: dict[str, Component] = {}
         for pattern in [wanted] if isinstance(wanted, str) else wanted:
@@ -104,7 +104,7 @@ class Parts:
                 )
             if not fitting:
                 raise UsageError(
-                    f"{every[0].reference} is of kind {every[0].kind}, where {' or '.join(kinds)} is expected.",
+                    f"{every[0].reference} is of kind {every[0].kind}; expected {' or '.join(kinds)}.",
                     subject=pattern,
                 )
             found |= {str(one.resolved): one for one in fitting}
@@ -119,23 +119,23 @@ def load(
     require_signature: Trust = False,
     admitted: bool = False,
 ) -> Component:
-    """Rebuild a component from its blueprint, load its weights strictly and check that its contract holds.
+    """Rebuild a component from its blueprint, load its weights strictly and check its contract.
 
-    A ``LibraryWarning`` says where another version of a library builds the network than the one that was recorded.
+    Warns with ``LibraryWarning`` if a library's version differs from the recorded one.
 
     Args:
-        store: Where it is.
-        reference: With name, version and digest.
-        verify: ``"auto"`` hashes the weights and runs the probe once, and again when the file or a library changed;
-            ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
-        require_signature: Whose signature it must have; False asks for one only if the store was opened so.
-        admitted: No signature of its own is asked for: its digest stands in a manifest that has one.
+        store: The registry's files.
+        reference: Name, version and digest.
+        verify: ``"auto"`` hashes the weights and runs the probe once, and again after a change of the file or a
+            library; ``"always"`` every time; ``"never"`` trusts the disk and the libraries.
+        require_signature: Required signature; False requires one only if the store was opened so.
+        admitted: Require no signature: the digest is covered by a signed manifest.
 
     Raises:
-        SignatureError: It has no signature that counts.
-        VersionUntrue: Its number lies about what changed since the version below it.
-        IntegrityError: The bytes, or the module that they make, are not what the manifest states.
-        UnknownName: The blueprint's builder or model is not known here.
+        SignatureError: There is no valid signature.
+        VersionUntrue: The version number promises a smaller change than it contains.
+        IntegrityError: The bytes, or the resulting module, do not match the manifest.
+        UnknownName: The blueprint's builder or model is unknown here.
     """
     from compatkit.components.verification import prove_once
 
@@ -154,14 +154,14 @@ def load(
 def with_module(
     store: Store, place: Reference, manifest: Manifest, module: nn.Module, *, reference: str = ""
 ) -> Component:
-    """Return a component whose module is at hand.
+    """Return a component with a module that is in memory.
 
     Args:
-        store: Where the extractor is that a head was trained with.
-        place: Name and digest, and the version if it has one yet.
-        manifest: Of the component.
+        store: Registry of the extractor that a head was trained with.
+        place: Name, digest, and version if there is one.
+        manifest: Manifest of the component.
         module: With its weights.
-        reference: What reports call it; empty takes name and version.
+        reference: Name for reports; empty for name and version.
     """
     trained = next(trained_with(manifest), None)
     return Component(
@@ -175,11 +175,11 @@ def with_module(
 
 
 def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:
-    """Refuse a component without a signature that counts, where the store or the caller asks for one.
+    """Raise if the store or the caller requires a signature and the component has no valid one.
 
     Raises:
-        SignatureError: It has no signature that counts.
-        UsageError: Its bytes would not be compared with the digest that is signed.
+        SignatureError: There is no valid signature.
+        UsageError: ``verify`` would skip comparing the bytes with the signed digest.
     """
     for trust in (store.trusted, require_signature):
         if trust is not None and trust is not False:
@@ -189,10 +189,10 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
 
 
 def check_version(store: Store, reference: Reference, verify: Verify) -> None:
-    """Refuse a version whose number lies about the change; what is asked for by its digest promises no number.
+    """Raise for a version number that promises a smaller change; references by digest are not checked.
 
     Raises:
-        VersionUntrue: It does.
+        VersionUntrue: The number is too small.
     """
     if reference.version is not None and verify != "never":
         store.check_number(reference.name, reference.version, str(reference.digest))
@@ -201,26 +201,26 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
 def rebuilt(
     blueprint: Blueprint, state: Mapping[str, Tensor], whose: str, *, share: bool = False
 ) -> nn.Module:
-    """Return the module that a blueprint and weights make, in eval mode.
+    """Return the module of a blueprint with weights, in eval mode.
 
     Args:
-        blueprint: Of the module.
+        blueprint: Blueprint of the module.
         state: The weights.
-        whose: Named in messages.
-        share: Whether the module may keep the tensors of ``state`` themselves.
+        whose: Name for messages.
+        share: Whether the module may share the tensors of ``state``.
 
     Raises:
-        IntegrityError: The weights are not those of the blueprint.
-        UnknownName: The blueprint's builder or model is not known here.
-        UsageError: It is a recombination.
+        IntegrityError: The weights do not fit the blueprint.
+        UnknownName: The blueprint's builder or model is unknown here.
+        UsageError: The blueprint is that of a recombination.
     """
     from compatkit.adapters.blueprints import build
     from compatkit.adapters.builders import LibraryWarning, library_note
 
     if blueprint.side == "recombination":
         raise UsageError(
-            f"{whose} is a recombination, put together from components; use Registry.load for one, or "
-            "recombine and publish to make one.",
+            f"{whose} is a recombination, composed of components; load it with Registry.load, or make one with "
+            "recombine and publish.",
             subject=whose,
         )
     note = library_note(blueprint) if blueprint.is_cut else None

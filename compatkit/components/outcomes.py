@@ -1,4 +1,4 @@
-"""The outcome of a policy for a candidate: each partner with its figures, the matrix, and the numbers it may get."""
+"""Outcomes of policies: each partner with its figures, the matrix, and the open version numbers."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
 
 SHOWN = 4
-"""Partners that a message lists."""
+"""Most partners listed in a message."""
 HEADINGS = ("extractor", "head", "bound", "least", "measured", "images", "")
 
 
 @attrs.frozen
 class Answer:
-    """How a candidate performs with one released part.
+    """Result of a candidate with one released part.
 
     Attributes:
         partner: Reference of the released part.
-        extractor: Reference of the pair's extractor; that or the head is the candidate.
+        extractor: Reference of the pair's extractor; the candidate is this or the head.
         head: Reference of the pair's head.
-        accuracy: Of the pair, on the policy's images of the common classes; None where it was not measured.
-        bound: Of the head on the extractor that it was trained with, on the same images; None as above.
+        accuracy: Accuracy of the pair on the policy's images of the common classes; None if not measured.
+        bound: Accuracy of the head on its own extractor, on the same images; None if not measured.
         least: Bound minus tolerance; None without a bound.
-        passed: Whether the accuracy reaches it.
-        reason: Why the pair failed without a figure; empty where there is one.
+        passed: Whether the accuracy is at least ``least``.
+        reason: Why the pair failed without a figure; empty if there is one.
     """
 
     partner: str
@@ -43,7 +43,7 @@ class Answer:
     reason: str = ""
 
     def row(self) -> tuple[str, ...]:
-        """Return the texts of a table's row, for the columns ``HEADINGS``."""
+        """Return the cells of a table row, for the columns ``HEADINGS``."""
         bound = "" if self.bound is None else f"{self.bound.accuracy:.3f}"
         least = "" if self.least is None else f"{self.least:.3f}"
         found = "" if self.accuracy is None else f"{self.accuracy.accuracy:.3f}"
@@ -62,14 +62,14 @@ class Answer:
 
 @attrs.frozen(repr=False)
 class Outcome(Shown):
-    """The outcome of a policy for one candidate.
+    """Outcome of a policy for one candidate.
 
     Attributes:
-        question: What was asked, and of what state of the registry.
-        answers: One a partner; empty where nothing was asked.
-        matrix: The pairs that were measured, bounds among them; None where nothing was asked.
-        allowed: Number that it gets without asking for one, or that was asked for; None where it fails.
-        offered: The next MAJOR number, which breaks with the partners; None where the policy binds that too.
+        question: The question, with the state of the registry that it refers to.
+        answers: One per partner; empty if nothing was required.
+        matrix: The measured pairs, including bounds; None if nothing was required.
+        allowed: Version number that it gets, or the requested one; None if it fails.
+        offered: Next MAJOR number, which breaks with the partners; None if the policy binds that, too.
     """
 
     question: Question
@@ -80,7 +80,7 @@ class Outcome(Shown):
 
     @property
     def passed(self) -> bool:
-        """Whether every partner passed; also True where there was none."""
+        """Whether all partners passed, or there were none."""
         return all(one.passed for one in self.answers)
 
     def to_json(self) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class Outcome(Shown):
 
     @property
     def verdict(self) -> str:
-        """One line: which version numbers are open to it."""
+        """The open version numbers, in one line."""
         if not self.answers:
             return f"nothing to measure: {self.question.reason}; it may be published as {self.allowed}"
         if self.passed:
@@ -115,7 +115,7 @@ class Outcome(Shown):
         return f"fails; it is offered only as {self.offered}, which breaks with them for all to see"
 
     def rows(self) -> list[tuple[str, ...]]:
-        """Return a table: the headings, and a row for each partner."""
+        """Return a table: headings, then a row for each partner."""
         return [HEADINGS, *(one.row() for one in self.answers)]
 
     def __str__(self) -> str:
@@ -129,11 +129,11 @@ class Outcome(Shown):
 
 
 def refusal(outcome: Outcome, remedy: str = "") -> str:
-    """Return why a candidate is refused and what can be done, in one paragraph.
+    """Return why a candidate is refused and what to do, in one paragraph.
 
     Args:
-        outcome: What the policy said.
-        remedy: What can be done, where it is no candidate for the next number.
+        outcome: Outcome of the policy.
+        remedy: What to do, for a version with a fixed number.
     """
     question = outcome.question
     failed = [str(one) for one in outcome.answers if not one.passed]

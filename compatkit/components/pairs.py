@@ -1,4 +1,4 @@
-"""Check one pair or many of a registry, with what was measured of them."""
+"""Check one or many pairs of a registry, including their evidence."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ if TYPE_CHECKING:
 
 ANY_KIND = get_args(Kind)
 Pair = tuple[str, str]
-"""Extractor and head, as a check names them."""
+"""Extractor and head, as named in a check."""
 
 
 def check_pair(store: Store, extractor: Component, head: Component, *, data: Data | None = None) -> Report:
-    """Compare an extractor with a head, with what was measured of them.
+    """Compare an extractor with a head, including evidence.
 
     Args:
-        store: Where they are.
-        extractor: One component.
-        head: Another.
+        store: The registry's files.
+        extractor: The extractor.
+        head: The head.
         data: As for ``check``.
 
     Raises:
-        UsageError: The first is no extractor, or the second no head.
+        UsageError: The first is not an extractor, or the second not a head.
         DataError: As for ``check``.
-        IntegrityError: Statistics of channels are damaged.
+        IntegrityError: Channel statistics are damaged.
     """
     pair, sides = _pair(extractor, head), ([extractor], [head])
     return report_of(
@@ -60,7 +60,7 @@ def check_pairs(
 ) -> Verdicts:
     """Compare every extractor with every head; see ``Registry.check_all``. Reads each manifest once."""
     parts = Parts(store)
-    # one that is named and of another kind is refused by the check
+    # a named component of another kind is rejected by the check
     lefts, rights = parts.choose(extractors, EXTRACTORS, ANY_KIND), parts.choose(heads, HEADS, ANY_KIND)
     return check_all(
         {str(one.resolved): one.manifest for one in lefts},
@@ -75,18 +75,18 @@ def check_pairs(
 def measured(
     store: Store, extractors: Sequence[Component], heads: Sequence[Component]
 ) -> dict[Pair, list[Cell]]:
-    """Return what was measured of every pair, oldest first; stale where the metric has changed since.
+    """Return the measured cells of every pair, oldest first; stale if the metric has changed since.
 
-    What was measured with adapters between is no evidence of the pair, and left out. So is a damaged result, with a
-    warning that names the pair.
+    Measurements with adapters are no evidence of the bare pair and are left out. Damaged results are left out with a
+    warning.
 
     Args:
-        store: Where they are.
+        store: The registry's files.
         extractors: Rows.
         heads: Columns.
 
     Returns:
-        Cells by pair; nothing for pairs that were never measured.
+        Cells by pair, without pairs that were never measured.
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
     found: dict[Pair, list[Cell]] = {}
@@ -113,7 +113,7 @@ def _pair(extractor: Component, head: Component) -> Pair:
 
 
 def _own(extractors: Sequence[Component], heads: Sequence[Component]) -> set[Pair]:
-    """Return the pairs whose head was cut or trained with an extractor that computes the same as this one."""
+    """Return the pairs whose head was cut from or trained with an extractor that computes the same function."""
     lefts = _by_function(extractors)
     return {
         (extractor, str(head.resolved))
@@ -123,7 +123,7 @@ def _own(extractors: Sequence[Component], heads: Sequence[Component]) -> set[Pai
 
 
 def _by_function(side: Sequence[Component]) -> dict[str, list[str]]:
-    """Return what a check calls components, by function digest."""
+    """Return the names of components in a check, by function digest."""
     found: dict[str, list[str]] = {}
     for one in side:
         found.setdefault(one.function, []).append(str(one.resolved))
@@ -131,7 +131,7 @@ def _by_function(side: Sequence[Component]) -> dict[str, list[str]]:
 
 
 def _channels(store: Store, lefts: Sequence[Component], rights: Sequence[Component]) -> Blobs:
-    """Read the statistics of the channels, unless a whole side has none to compare them with."""
+    """Read the channel statistics, unless one side has none."""
     sides = [_blobs(side) for side in (lefts, rights)]
     if not all(sides):
         return {}
@@ -146,7 +146,7 @@ def _read(store: Store, blob: str, name: str) -> ChannelFigures:
 
 
 def _blobs(side: Sequence[Component]) -> dict[str, str]:
-    """Return the digests of the statistics of the channels, each with a component that names it."""
+    """Return the digests of the channel statistics, each with a component that names it."""
     return {
         one.per_channel["blob"]: str(part.resolved)
         for part in side

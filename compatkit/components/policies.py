@@ -1,4 +1,4 @@
-"""The policies of a registry: what new versions must keep working with."""
+"""Policies of a registry: what new versions must keep working with."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Policies(Mapping[str, Policy]):
     """All policies by scope, the most specific first.
 
     Attributes:
-        store: The files.
+        store: The registry's files.
     """
 
     store: Store
 
     def __getitem__(self, scope: str) -> Policy:
-        """Return the policy that was set for a scope; ``of`` finds the one that binds a name."""
+        """Return the policy set for exactly this scope; ``of`` returns the one that binds a name."""
         return self._set()[scope]
 
     def __iter__(self) -> Iterator[str]:
@@ -46,11 +46,11 @@ class Policies(Mapping[str, Policy]):
         return iter(self._set())
 
     def __len__(self) -> int:
-        """Return how many scopes have a policy."""
+        """Return the number of scopes with a policy."""
         return len(self._set())
 
     def __call__(self) -> dict[str, Policy]:
-        """Return all policies by scope; ``registry.policies`` was a method."""
+        """Return all policies by scope. Deprecated: ``registry.policies`` used to be a method."""
         warnings.warn(
             "Registry.policies() is now the mapping Registry.policies", DeprecationWarning, stacklevel=2
         )
@@ -75,29 +75,29 @@ class Policies(Mapping[str, Policy]):
         """Set what new versions must keep working with; see ``docs/policies.md``.
 
         Args:
-            scope: A name, a prefix such as ``"digits/"``, or a glob over whole names; the most specific one that
-                matches a name counts alone.
+            scope: A name, a prefix such as ``"digits/"``, or a glob over whole names; only the most specific match of
+                a name counts.
             mode: ``"backward"``, ``"forward"``, ``"full"``, each also with ``"_transitive"``; or ``"none"``.
-            data: Images that decide, or their name and digest.
-            tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
-            metric: What is measured.
-            bn_policy: As in ``matrix``; ``"running"`` where pairs are deployed with their stored statistics.
-            cap: Largest count of images, drawn class-balanced by ``seed``.
-            seed: Of that draw and of the order of the images.
-            batch_size: Images in a batch.
-            across_major: Whether a new MAJOR version is bound too.
-            expected: What must hold now (compare-and-swap): a revision's number, a policy, or None for no policy.
-            normalisation: The old name of ``bn_policy``.
+            data: Images to decide on, or their name and digest.
+            tolerance: Largest accepted loss of accuracy against the upper bound, in [0, 1).
+            metric: Metric to decide by.
+            bn_policy: As in ``matrix``; ``"running"`` if pairs are deployed with stored statistics.
+            cap: Most images, drawn class-balanced with ``seed``.
+            seed: Seed of that draw and of the order of the images.
+            batch_size: Images per batch.
+            across_major: Whether new MAJOR versions are bound, too.
+            expected: Present policy for compare-and-swap: a revision number, a policy, or None for no policy.
+            normalisation: Old name of ``bn_policy``.
 
         Raises:
-            UsageError: A value is none that a policy can have.
-            InvalidName: The scope is not valid.
-            PolicyMoved: Something else holds than expected.
-            EnvironmentFailure: Disk full, no right to write.
+            UsageError: A value is invalid.
+            InvalidName: The scope is invalid.
+            PolicyMoved: The present policy is not ``expected``.
+            EnvironmentFailure: Disk full, or no write permission.
         """
         if metric != METRIC:
             raise UsageError(
-                f"policies are decided by {METRIC} {METRIC_VERSION}; {metric!r} is not measured here."
+                f"policies are decided by {METRIC} {METRIC_VERSION}; {metric!r} is not supported."
             )
         images = (
             data
@@ -123,20 +123,24 @@ class Policies(Mapping[str, Policy]):
         return made
 
     def clear(self, scope: str, *, expected: int | Policy | Anything | None = ANY) -> None:
-        """Clear the policy of a scope, so that a wider one counts again.
+        """Clear the policy of a scope, so that a wider one applies.
+
+        Args:
+            scope: Exactly the scope that was set.
+            expected: As for ``set``.
 
         Raises:
-            PolicyMoved: Something else holds than expected.
+            PolicyMoved: The present policy is not ``expected``.
         """
         self.store.set_policy(scope, None, expected=expected)
 
     def of(self, name: str) -> Policy | None:
-        """Return the policy that binds a name, None without any."""
+        """Return the policy that binds a name, or None."""
         found = self.store.policies.of(check_name(name))
         return None if found is None else found.policy
 
     def history(self, scope: str) -> list[Revision]:
-        """Return every change of a scope's policy, oldest first: what and when. Who made it is not known."""
+        """Return all changes of a scope's policy with their dates, oldest first."""
         return self.store.policies.history(scope)
 
     def test(
@@ -148,19 +152,19 @@ class Policies(Mapping[str, Policy]):
         data: Given = (),
         progress: Progress | None = None,
     ) -> Outcome:
-        """Measure a released part as a policy asks; publishes nothing, keeps the figures.
+        """Measure a released part as its policy requires; publishes nothing but records the figures.
 
         Args:
             reference: The part.
-            name: Test it as the next version of this name, whatever its own; None tests it as the version that it is.
-            against: References or patterns of partners, in place of those that the policy finds.
-            data: Images of the policy, where they are not found by name.
+            name: Test it as the next version of this name; None tests it as the version that it is.
+            against: References or patterns of partners, instead of those that the policy finds.
+            data: Images of the policy, if they are not found by name.
             progress: Called with done, total and what is being done.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            PolicyDataMissing: The images that decide the policy are not at hand.
-            UsageError: ``against`` names what no partner can be, or there is no policy that says how to measure.
+            NotFound: A reference does not resolve.
+            PolicyDataMissing: The policy's images are not available.
+            UsageError: ``against`` names something that cannot be a partner, or no policy applies.
         """
         from compatkit.components.deciding import test
 

@@ -1,4 +1,4 @@
-"""Fit an adapter: from an extractor's features to those of the extractor that the head was trained with."""
+"""Fit an adapter from an extractor's features to those of the head's own extractor."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
 BATCH = 64
-"""Images at once while fitting; nothing depends on it but memory."""
+"""Images per batch while fitting; affects only memory."""
 SAMPLES, FOR_EACH = 20_000, 10
-"""A fit takes at most SAMPLES samples, or FOR_EACH for every column where that is more; positions are drawn then."""
+"""Most samples of a fit: SAMPLES, or FOR_EACH per column if that is more; positions are then sampled."""
 
 
 @attrs.frozen(eq=False)
 class Place:
-    """A place between extractor and head, with the adapter that belongs there.
+    """A place between extractor and head, with its adapter.
 
     Attributes:
-        given: The adapter where it is at hand; None where it is built, or fitted.
+        given: The adapter if it exists; None if it must be built or fitted.
     """
 
     blueprint: Blueprint
@@ -57,20 +57,23 @@ def fit_projection(
 ) -> Adapter:
     """Fit ``project``: ridge regression from an extractor's features to those of the head's own extractor.
 
-    Both run in eval mode on the same images, each with its own preprocessing. Every position of every image is one
+    Both run in eval mode on the same images, each with its own preprocessing. Every position of every image is a
     sample.
 
     Args:
-        place: Where it stands.
-        extractor: Gives the features.
+        place: Place of the adapter.
+        extractor: Extractor of the input features.
         own: The extractor that the head was trained with.
-        data: Images; their classes are not used.
-        before: Adapters that the features pass before this one.
-        strength: Of the regularisation, above 0; None takes .1 up to 100 images and .01 beyond.
+        data: Images; labels are ignored.
+        before: Adapters applied before this one.
+        strength: Strength of the regularisation, above 0; None for .1 up to 100 images and .01 beyond.
+
+    Returns:
+        The fitted adapter.
 
     Raises:
-        IncompatibleError: The features of the two cannot be paired position by position.
-        DataError: The features are not finite, or do not change.
+        IncompatibleError: The features cannot be paired position by position.
+        DataError: The features are not finite, or constant.
     """
     used = usual_strength(len(data)) if strength is None else strength
     layout = place.blueprint.kwargs["layout"]
@@ -88,12 +91,12 @@ def feature_pairs(
     before: Sequence[Adapter] = (),
     order: int | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield features of an extractor, behind adapters, with those of a head's own extractor on the same images.
+    """Yield features of an extractor, after adapters, with those of the head's own extractor on the same images.
 
-    Arguments and errors are those of ``fit_projection``; ``order`` is the seed of an order of the images.
+    Arguments and errors as for ``fit_projection``; ``order`` is the seed of a random order of the images.
 
     Yields:
-        Two tensors of the place's layout with the same positions, for up to ``BATCH`` images.
+        Two tensors in the place's layout with equal positions, for up to ``BATCH`` images.
     """
     _check_pairing(place, own)
     index, layout = int(place.blueprint.kwargs.get("port", 0)), place.blueprint.kwargs["layout"]
@@ -121,12 +124,12 @@ def moments_of(
     """Return the moments of paired features; every position of every image is a sample, up to ``SAMPLES``.
 
     Args:
-        pairs: From ``feature_pairs``.
-        layout: Of the features.
-        images: How many there are in all.
-        window: What x holds of the positions around each; None is the position alone.
-        aim: Makes of the target's features what x is to give; None takes themselves.
-        seed: Of the positions that are drawn where there are more.
+        pairs: Result of ``feature_pairs``.
+        layout: Layout of the features.
+        images: Number of all images.
+        window: Receptive field that makes up x; None for the position alone.
+        aim: Maps target features to the regression target; None for the features themselves.
+        seed: Seed of the sampled positions.
 
     Raises:
         DataError: A value is not finite, or there are no images.
@@ -155,15 +158,15 @@ def projection(
     data: Split,
     facts: Mapping[str, Any],
 ) -> Adapter:
-    """Return the adapter ``project`` with fitted weights, and what it was fitted on.
+    """Return the adapter ``project`` with fitted weights and its record.
 
     Args:
-        place: Where it stands; its blueprint says which kernel it has.
-        fitted: Its weight is ``(c * kernel * kernel, d)``.
-        extractor: Gives the features.
-        own: The extractor whose features it gives.
+        place: Place of the adapter; its blueprint includes the kernel size.
+        fitted: Affine map with weight ``(c * kernel * kernel, d)``.
+        extractor: Extractor of the input features.
+        own: Extractor of the target features.
         data: Images of the fit.
-        facts: What else to record: ``method``, ...
+        facts: Further facts to record: ``method``, ...
     """
     module = build_adapter(place.blueprint, fitted_state(place, fitted))
     seen = {
@@ -195,38 +198,38 @@ def own_extractor(store: Store, head: Component) -> Component:
     if any(one.relation == ADAPTS for one in head.manifest.parents):
         before = [one.component for one in head.manifest.parents if one.relation == "initialised_from"]
         raise IncompatibleError(
-            f"{head.reference} was refitted by a bridge, and trained with no extractor. Take the head that it "
-            f"was ({', '.join(before)})."
+            f"{head.reference} was refitted by a bridge and not trained with an extractor. Use its origin "
+            f"({', '.join(before)})."
         )
     if head.manifest.kind == "auxiliary_head":
         raise IncompatibleError(
-            f"{head.reference} is a shared head, which was trained with several extractors and has none of its own to "
-            "fit to. Take a head."
+            f"{head.reference} is a shared head, trained with several extractors; there is none of its own to fit to. "
+            "Use a head."
         )
     if head.trained_with is not None:
         beside = f"{head.reference.split('@')[0].removesuffix('.head')}.extractor"
         for name in sorted(store.names(), key=lambda one: (one != beside, one)):
             try:
                 found = store.resolve(Reference(name, digest=head.trained_with))
-                return load(store, found, admitted=True)  # a signature of the head is over this digest too
+                return load(store, found, admitted=True)  # covered by a signature of the head
             except NotFound:
                 continue
         why = f"{head.trained_with} is not in this registry"
     raise IncompatibleError(
-        f"An adapter for {head.reference} is fitted to the features of the extractor that the head was trained with; "
-        f"{why}. Publish that extractor here, or take a published adapter."
+        f"An adapter for {head.reference} is fitted to the features of the head's own extractor; {why}. Publish that "
+        "extractor here, or use a published adapter."
     )
 
 
 def standing(place: Place, module: nn.Module, extractor: Component) -> Adapter:
-    """Return the adapter of a module at a place, as made for this extractor."""
+    """Return a module as the adapter of a place, made for this extractor."""
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     parents = (Parent(ADAPTS, extractor.digest),)
     return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
 
 
 def _check_pairing(place: Place, own: Component) -> None:
-    """Refuse a head whose own extractor gives features of another layout than those to be paired with them.
+    """Raise if the head's own extractor has features in another layout than those to be paired.
 
     Raises:
         IncompatibleError: The layouts differ.
@@ -235,43 +238,43 @@ def _check_pairing(place: Place, own: Component) -> None:
     mine, theirs = place.takes[index].layout, outputs[index].layout if index < len(outputs) else "no such"
     if mine != theirs:
         raise IncompatibleError(
-            f"{own.reference} gives {theirs} features, where {mine} are expected to fit an adapter to; the head was "
-            "made for other features than those of the extractor that its manifest names."
+            f"Fitting an adapter needs {mine} features, but {own.reference} gives {theirs} features: the head takes "
+            "other features than those of the extractor that its manifest names."
         )
 
 
 def _check_positions(
     given: Tensor, target: Tensor, layout: str, extractor: Component, own: Component
 ) -> None:
-    """Refuse features that do not pair up, position by position.
+    """Raise for features that cannot be paired position by position.
 
     Raises:
-        IncompatibleError: They have other positions.
+        IncompatibleError: The positions differ.
     """
     axes = slice(2, None) if layout == "NCHW" else slice(1, -1)
     came, wanted = tuple(given.shape[axes]), tuple(target.shape[axes])
     if came != wanted:
         raise IncompatibleError(
             f"Features of {extractor.reference} ({by(came)} positions) cannot be paired with those of {own.reference} "
-            f"({by(wanted)} positions): the grid that tokens form is not known. Take images whose tokens form a grid "
-            "of their proportions."
+            f"({by(wanted)} positions): the token grid is unknown. Use images whose tokens form a grid of their "
+            "proportions."
         )
 
 
 def images_for(part: Component, split: Split, order: int | None = None) -> Iterator[Tensor]:
-    """Yield normalised images as an extractor's contract asks for them, ``BATCH`` at most at once.
+    """Yield normalised images as an extractor's contract requires, at most ``BATCH`` at a time.
 
-    They are brought to its size and channels batch by batch, so that memory does not grow with their count.
+    They are prepared batch by batch to bound memory.
 
     Args:
         part: An extractor.
         split: Images.
-        order: Seed of their order; None is the order that they have.
+        order: Seed of a random order; None keeps their order.
     """
     data = part.manifest.contract.data
     for positions in batches(len(split), BATCH, order):
         some = prepare(split.take(positions.numpy()), data).images
-        ranks = positions.argsort().argsort()  # what is taken comes in ascending order
+        ranks = positions.argsort().argsort()  # the split is indexed in ascending order
         yield normalise(some[ranks], data)
 
 

@@ -1,4 +1,4 @@
-"""Publish what was trained, put together or made elsewhere: every policy is answered before a version is linked."""
+"""Publish what was trained, recombined or made elsewhere; all policies are decided before a version is linked."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
-    """Publish by type; see ``Registry.publish``."""
+    """Publish an object according to its type; see ``Registry.publish``."""
     ways = Publish(store)
     known: Mapping[type, Callable[..., Any]] = {
         Fit: ways.fit,
@@ -52,7 +52,7 @@ def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
         if isinstance(what, kind):
             return way(what, *name, **settings)
     raise UsageError(
-        "Only what Trainer.fit, adapt, recombine or bridge returned, an adapter or a manifest is published, "
+        "Expected a result of Trainer.fit, adapt, recombine or bridge, an adapter or a manifest to publish, "
         f"got {what!r:.80}.",
         subject=what,
     )
@@ -61,10 +61,10 @@ def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
 @named
 @attrs.frozen
 class Publish:
-    """How each type is published, and which settings it takes.
+    """One method per type to publish, with its settings.
 
     Attributes:
-        store: Where components go.
+        store: Registry to publish to.
     """
 
     store: Store
@@ -81,7 +81,7 @@ class Publish:
         progress: Progress | None = None,
         dry_run: bool = False,
     ) -> dict[str, str] | dict[str, Outcome]:
-        """Publish the parts of a fit below ``prefix``."""
+        """Publish the parts of a fit under ``prefix``."""
         parts = FitParts.of(self.store, fit, lambda key: f"{prefix}/{key}", about or About())
         answered = parts.answered(version, major, (*data, *parts.images), progress)
         if dry_run:
@@ -99,7 +99,7 @@ class Publish:
         data: Given = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish an adapted extractor; its head is the source's, as it was."""
+        """Publish an adapted extractor; its head is unchanged and already published."""
         parts = FitParts.of(self.store, adapted.fit, lambda key: name, about or About())
         answered = parts.answered(version, major, (*data, *parts.images), progress)
         (reference,) = parts.publish(answered, version, major).values()
@@ -126,7 +126,7 @@ class Publish:
     def bridge(
         self, bridge: Bridge, name: str, *, rung: str | None = None, about: About | None = None
     ) -> dict[str, str]:
-        """Publish the adapter or the refitted head of a bridge, and the recombination that pins all parts."""
+        """Publish the adapter or refitted head of a bridge, and the recombination that pins all parts."""
         check_name(name)
         kept = publish_bridge(self.store, name, bridge, rung, about)
         return {what: pinned(one) for what, one in kept.items()}
@@ -142,7 +142,7 @@ class Publish:
         data: Given = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish a component that was not trained here, once its contract is proved by its module."""
+        """Publish a component that was not trained here, once its module confirms its contract."""
         check_name(name)
         reference = register(
             self.store, name, manifest, state, version=version, major=major, data=data, progress=progress
@@ -155,13 +155,13 @@ Answered = Mapping[str, tuple[Decider, Outcome]]
 
 @attrs.frozen(eq=False)
 class FitParts:
-    """The parts of one fit on their way into a registry; their blobs are put, and nothing names them yet.
+    """The parts of a fit during publication; their blobs are stored, but nothing refers to them yet.
 
     Attributes:
-        store: Where they go.
-        parts: Extractors, then shared auxiliary heads, then heads, by key, such as ``"mnist.extractor"``.
-        released: Of a head that was frozen in the fit: where it is released already.
-        images: Of the fit, for policies that are decided on them.
+        store: Registry to publish to.
+        parts: Extractors, then auxiliary heads, then heads, by key such as ``"mnist.extractor"``.
+        released: Existing release of a head that was frozen in the fit.
+        images: Images of the fit, for policies decided on them.
     """
 
     store: Store
@@ -171,13 +171,13 @@ class FitParts:
 
     @classmethod
     def of(cls, store: Store, fit: Fit, called: Callable[[str], str], about: About) -> FitParts:
-        """Derive and prove all parts of a fit, and put their blobs.
+        """Derive and verify all parts of a fit, and store their blobs.
 
         Args:
-            store: Where they go.
-            fit: From ``Trainer.fit``.
-            called: Gives the name of a part by its key.
-            about: Of each part.
+            store: Registry to publish to.
+            fit: Result of ``Trainer.fit``.
+            called: Maps the key of a part to its name.
+            about: Description of each part.
         """
         check_name(called("x"))
         made = list(drafts(fit))
@@ -204,10 +204,10 @@ class FitParts:
         return cls(store, parts, released, [split for one in sets for split in (one.test, one.train)])
 
     def answered(self, version: str | None, major: bool, given: Given, progress: Progress | None) -> Answered:
-        """Answer what policies ask of each part, as if all were published now; links nothing, keeps the figures.
+        """Decide the policies of all parts as if published now; publishes nothing but records the figures.
 
         Raises:
-            PolicyDataMissing: The images that decide are not at hand.
+            PolicyDataMissing: A policy's images are not available.
         """
         kin = {one.digest: one for one in self.parts.values()}
         answered: dict[str, tuple[Decider, Outcome]] = {}
@@ -219,7 +219,7 @@ class FitParts:
         return answered
 
     def publish(self, answered: Answered, version: str | None, major: bool) -> dict[str, str]:
-        """Publish all parts, unless a policy forbids one of them; return their pinned references.
+        """Publish all parts unless a policy forbids one of them; return pinned references.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.
@@ -242,20 +242,20 @@ class FitParts:
         return published
 
     def _is_there(self, part: Component, version: str | None) -> bool:
-        """Tell whether an earlier call published this part: a group is completed by the same call."""
+        """Return whether an earlier call has published this part; repeating a call completes a group."""
         references = self.store.references
         latest = references.latest(part.name) if version is None else Version.parse(version)
         return latest is not None and references.digest(part.name, latest) == part.digest
 
 
 def _trained(fit: Fit, key: str) -> tuple[TaskState | None, AuxiliaryHead | None]:
-    """Return the task that a part was trained for, or the shared head that it is."""
+    """Return the task that a part was trained for, or the auxiliary head that it is."""
     task, _, name = key.rpartition(".")
     return fit.tasks.get(task), fit.auxiliary.get(name) if task == "shared" else None
 
 
 def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
-    """Return the component that a part started from and, where that is all it learnt from, the frozen heads."""
+    """Return the component that a part started from and, if they alone trained it, the frozen heads."""
     if task is None:
         return ()
     start = task.task.extractor if kind == "extractor" else task.task.head
@@ -267,7 +267,7 @@ def _origins(fit: Fit, kind: str, task: TaskState | None) -> tuple[Parent, ...]:
 
 
 def _released(store: Store, fit: Fit, name: str, payload: Payload) -> Reference | None:
-    """Return the release of a head that was frozen in this fit: it is the same part, not a new one."""
+    """Return the existing release of a head frozen in this fit, which is not published again."""
     head = fit.auxiliary.get(name.rsplit("shared.", 1)[-1])
     if head is None or not head.frozen or name not in store.names(name):
         return None

@@ -1,7 +1,7 @@
-"""Recombinations as components: pinned by the digests of their parts, proved when published, verified when loaded.
+"""Recombinations as components: pinned by digest, verified when published and when loaded.
 
-The network is put together from its parts each time; stored is what they lack: estimated statistics, and weights of
-adapters that are no components.
+The network is composed from its parts on every load. Its payload holds only what they lack: estimated statistics, and
+weights of adapters that are not components.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KINDS = {EXTRACTOR: EXTRACTORS, ADAPTER: ("adapter",), HEAD: HEADS}
-"""Kinds that a part of each relation may have."""
+"""Allowed kinds of a part by relation."""
 UNSTORED = Edge(f"sha256:{'0' * 64}", 0)
 """Placeholder for a payload that is not stored yet."""
 SHOWN = 3
-"""Names of tensors that a message lists."""
+"""Most tensor names listed in a message."""
 
 
 class WithdrawnWarning(UserWarning):
-    """A part of a recombination was withdrawn since; it is loaded all the same, by its digest."""
+    """A part of a recombination has been withdrawn; it is still loaded by digest."""
 
 
 def publish_recombination(
@@ -60,7 +60,7 @@ def publish_recombination(
     about: About | None = None,
     training: Mapping[str, Any] | None = None,
 ) -> Reference:
-    """Keep a recombination; see ``Registry.publish``; ``training`` is what else to record, as JSON."""
+    """Publish a recombination, see ``Registry.publish``; ``training`` is recorded, too, as JSON values."""
     check_name(name)
     manifest, again = drafted(store, name, recombination, about)
     payload = store.put_state(own_state(again), parameters=manifest.payload.parameters)
@@ -74,16 +74,16 @@ def publish_recombination(
 def drafted(
     store: Store, whose: str, recombination: Recombination, about: About | None = None
 ) -> tuple[Manifest, Recombination]:
-    """Put a recombination together anew and return it with its manifest, whose payload is not stored yet.
+    """Compose a recombination again and return it with its manifest, whose payload is not stored yet.
 
     Args:
-        store: Holds its parts.
-        whose: Named in messages.
-        recombination: From ``recombine``.
-        about: For people.
+        store: Registry of its parts.
+        whose: Name for messages.
+        recombination: Result of ``recombine``.
+        about: Title, description, tags, licence and source.
 
     Raises:
-        IntegrityError: A part is not in this registry, the module was changed since it was put together, or its
+        IntegrityError: A part is not in this registry, the module was changed since it was composed, or its
             statistics are not finite.
     """
     made, own = Composition.of(recombination), own_state(recombination)
@@ -115,7 +115,7 @@ def load_recombination(
 
 
 def own_state(recombination: Recombination) -> dict[str, Tensor]:
-    """Return what the parts do not hold: estimated statistics, and weights of adapters that are no components."""
+    """Return the tensors that the parts lack: estimated statistics, and weights of adapters not published."""
     state = recombination.statistics if estimates(recombination.normalisation) else {}
     for place, one in enumerate(recombination.inserted):
         if one.digest is None:
@@ -151,10 +151,10 @@ def _builders(made: Recombination) -> tuple[str, ...]:
 
 
 def _check_unchanged(name: str, given: Recombination, again: Recombination) -> None:
-    """Refuse a recombination that is not what its parts make, because it was trained or changed since.
+    """Raise for a recombination that was trained or changed since it was composed.
 
     Raises:
-        IntegrityError: Names tensors that differ.
+        IntegrityError: Tensors differ; the message names some.
     """
     mine, theirs = given.state_dict(), again.state_dict()
     other = sorted(mine.keys() ^ theirs.keys()) or [
@@ -164,23 +164,23 @@ def _check_unchanged(name: str, given: Recombination, again: Recombination) -> N
         raise IntegrityError(
             f"{name}: this recombination is not what its parts in this registry make: {', '.join(other[:SHOWN])} "
             f"{'differ' if len(other) > 1 else 'differs'}{' and others' if len(other) > SHOWN else ''}. It was changed "
-            "since it was put together; publish the changed part as a component of its own, and recombine with that.",
+            "after it was composed; publish the changed part as a component, and recombine with that.",
             subject=other,
         )
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Tell whether two tensors are equal bit by bit."""
+    """Return whether two tensors are bitwise equal."""
     if (one.shape, one.dtype) != (other.shape, other.dtype):
         return False
     return torch.equal(*(each.contiguous().reshape(-1).view(torch.uint8) for each in (one, other)))
 
 
 def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Composition) -> None:
-    """Compare what a recombination states of itself with what follows from its parts.
+    """Compare the manifest of a recombination with what follows from its parts.
 
     Raises:
-        IntegrityError: Says where they differ.
+        IntegrityError: They differ.
     """
     left, right = (one.manifest.blueprint for one in found.sources)
     follows: dict[str, Any] = {
@@ -195,7 +195,7 @@ def _check_stated(whose: str, manifest: Manifest, found: Recombination, made: Co
     if wrong:
         more = f" and {len(wrong) - SHOWN} more" if len(wrong) > SHOWN else ""
         raise IntegrityError(
-            f"{whose} does not state what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
+            f"{whose} does not match what follows from its parts: {', '.join(wrong[:SHOWN])}{more}. Put it together "
             "and publish it anew.",
             subject=wrong,
         )
@@ -210,20 +210,20 @@ def put_together(
     estimated: Mapping[str, Any],
     verify: Verify = "auto",
 ) -> Recombination:
-    """Put a recombination together from its parts, each found by its digest and compared with its pin.
+    """Compose a recombination from its parts, each found by digest and compared with its pin.
 
     Args:
-        store: Holds the parts.
-        whose: Named in messages and warnings.
-        made: What it is made of.
-        blueprints: Of all adapters, in order.
-        state: Tensors that cannot be had from the parts, and no others.
-        estimated: What the estimated statistics came from.
+        store: Registry of the parts.
+        whose: Name for messages and warnings.
+        made: The composition.
+        blueprints: Blueprints of all adapters, in order.
+        state: Exactly the tensors that the parts lack.
+        estimated: Origin of the estimated statistics.
         verify: As for loading any component.
 
     Raises:
-        IntegrityError: A part is missing or damaged, of another kind or function than stated, or the tensors are
-            not those that the parts lack.
+        IntegrityError: A part is missing, damaged, or of another kind or function than pinned, or the tensors are
+            not exactly those that the parts lack.
         IncompatibleError: The parts cannot be wired; carries the report.
     """
     left, *between, right = (_part(store, whose, pin, verify) for pin in made.pins)
@@ -234,7 +234,7 @@ def put_together(
         statistics = {name: one for name, one in state.items() if name not in taken}
         estimate = Estimate(statistics, estimated) if estimates(policy) else None
         if statistics and estimate is None:
-            raise UsageError(f"nothing takes the tensors {', '.join(sorted(statistics)[:SHOWN])}.")
+            raise UsageError(f"unexpected tensors {', '.join(sorted(statistics)[:SHOWN])}.")
         return Recombination.of(
             left, right, report, normalisation=policy, statistics=estimate, adapters=adapters
         )
@@ -243,21 +243,21 @@ def put_together(
 
 
 def _part(store: Store, whose: str, pin: Pin, verify: Verify) -> Component:
-    """Load a part by its digest.
+    """Load a part by digest.
 
     Raises:
-        IntegrityError: It is missing, damaged, or of another kind or function than its pin.
+        IntegrityError: It is missing, damaged, or of another kind or function than pinned.
     """
     place = _reference(store, whose, pin)
     try:
         found = Parts(store).component(place)
         wrong = ""
         if found.kind not in KINDS[pin.relation]:
-            wrong = f"of kind {found.kind}, where {' or '.join(KINDS[pin.relation])} is expected"
+            wrong = f"of kind {found.kind}; expected {' or '.join(KINDS[pin.relation])}"
         elif found.function != pin.function:
-            wrong = f"the function {found.function}, where {pin.function} is stated"
+            wrong = f"the function {found.function}; expected {pin.function}"
         if not wrong:
-            # admitted: the whole is signed, or not
+            # admitted: a signature of the whole covers its parts
             return load(store, place, verify=verify, admitted=True)
     except IntegrityError as error:
         raise type(error)(
@@ -269,7 +269,7 @@ def _part(store: Store, whose: str, pin: Pin, verify: Verify) -> Component:
 
 
 def _reference(store: Store, whose: str, pin: Pin) -> Reference:
-    """Return a part's name and version where it has one here, the latest if several; warn of a withdrawn one."""
+    """Return a part's latest name and version here if it has one; warn if it is withdrawn."""
     found = store.index.search(digest=pin.digest, withdrawn=True)
     alive = [one for one in found if not one.withdrawn]
     if not found:
@@ -279,8 +279,8 @@ def _reference(store: Store, whose: str, pin: Pin) -> Reference:
         tombstone = store.tombstone(chosen.name, chosen.version)
         why = f": {tombstone.reason}" if tombstone is not None else ""
         warnings.warn(
-            f"{whose}: its {pin.relation} {chosen} was withdrawn{why}. It is used all the same, by its digest; put the "
-            "recombination together anew without it where you can.",
+            f"{whose}: its {pin.relation} {chosen} was withdrawn{why}. It is still used, by digest; make the "
+            "recombination again without it if you can.",
             WithdrawnWarning,
             stacklevel=6,
         )
@@ -288,7 +288,7 @@ def _reference(store: Store, whose: str, pin: Pin) -> Reference:
 
 
 def _report(store: Store, left: Component, right: Component) -> Report:
-    """Return what a check says of the two today; without what was measured, where one has no name here."""
+    """Return the present check of the two; without evidence if one has no name here."""
     if left.resolved.version is not None and right.resolved.version is not None:
         return check_pair(store, left, right)
     report = check(left.manifest, right.manifest, own=right.is_own(left))
@@ -302,10 +302,10 @@ def _adapters(
     origins: Sequence[AdapterOrigin | None],
     state: Mapping[str, Tensor],
 ) -> tuple[list[Adapter], set[str]]:
-    """Return the adapters, and the names of the tensors that those took which are no components.
+    """Return the adapters, and the names of the tensors used by those that are not components.
 
     Raises:
-        UsageError: A pinned adapter is another one than the contract states.
+        UsageError: A pinned adapter differs from the one in the contract.
     """
     ports = extractor.manifest.contract.structural.outputs
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)

@@ -1,4 +1,4 @@
-"""Publish one component once its policy is answered, and register one that was made elsewhere once it is proved."""
+"""Publish one component after deciding its policy; register one made elsewhere after verifying it."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ def publish_proved(
     data: Given = (),
     progress: Progress | None = None,
 ) -> Reference:
-    """Publish one component whose module passed its probe, once the policy of its name is answered.
+    """Publish a component whose module has passed its probe, after deciding the policy of its name.
 
     Args:
-        store: Where; the component's blobs must have been put.
+        store: Registry to publish to; it must hold the component's blobs.
         name: One to three segments.
-        manifest: Of the component.
+        manifest: Manifest of the component.
         module: With its weights, in eval mode.
-        version: None takes the least step.
-        major: Take the next MAJOR number, which policies do not bind.
-        data: Images at hand.
-        progress: Called with done, total and what is being done, while a policy is measured.
+        version: Version number; None for the smallest step.
+        major: Use the next MAJOR number, which policies do not bind.
+        data: Available images.
+        progress: Called with done, total and what is being done while a policy is measured.
 
     Raises:
         PolicyBroken: The component does not work with a released partner; carries the outcome.
-        PolicyDataMissing: The images that decide are not at hand.
-        VersionExists: The number belongs to another manifest.
-        VersionTooSmall: The change demands a larger step.
+        PolicyDataMissing: The policy's images are not available.
+        VersionExists: The version belongs to another manifest.
+        VersionTooSmall: The change requires a larger step.
     """
     place = Reference(name, digest=digest(to_bytes(manifest)))
     candidate = with_module(store, place, manifest, module, reference=f"{name}@{CANDIDATE}")
@@ -62,16 +62,16 @@ def publish_proved(
 def register(
     store: Store, name: str, manifest: Manifest, state: Mapping[str, Tensor], **settings: Any
 ) -> Reference:
-    """Publish a component whose contract its module keeps; see ``Registry.publish``.
+    """Publish a component after checking its contract against its module; see ``Registry.publish``.
 
     Args:
-        store: Where.
+        store: Registry to publish to.
         name: One to three segments.
-        manifest: As it was stated.
+        manifest: The stated manifest.
         state: The weights.
         settings: As for ``publish_proved``.
     """
-    to_bytes(manifest)  # values that no contract can hold are refused before anything is built
+    to_bytes(manifest)  # reject invalid values before anything is built
     module = rebuilt(manifest.blueprint, state, name)
     parameters = sum(one.numel() for one in module.parameters())
     payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)

@@ -1,4 +1,4 @@
-"""The public registry: every method states its promise here; what it does is in the file that it calls."""
+"""The public registry: signatures and documentation; implementations are in the modules that it calls."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Former:
-    """What a method that was renamed is called now.
+    """New name of a renamed method.
 
     Attributes:
         path: Attribute of a registry.
-        takes: The parameters that had other names or another order, in their former order, with their names now.
-        settings: Given besides.
+        takes: Parameters with other names or another order: old order, new names.
+        settings: Additional arguments.
     """
 
     path: str
@@ -73,7 +73,7 @@ class Former:
     settings: Mapping[str, Any] = {}
 
     def of(self, registry: Registry) -> Any:
-        """Return what answers under the former name."""
+        """Return a wrapper for the old name."""
         method = attrgetter(self.path)(registry)
         if not self.takes:
             return method
@@ -113,14 +113,14 @@ FORMER = {
     "test_policy": Former("policies.test"),
     "verify_signatures": Former("care.verify_signatures"),
 }
-"""Methods that were renamed; they answer with a DeprecationWarning."""
+"""Renamed methods; the old names work with a DeprecationWarning."""
 
 
 def _open(instance: object, field: object, value: object) -> None:
     if not isinstance(value, Store):
         raise UsageError(
-            f"Registry(...) takes an open store, got {value!r:.80}. Use Registry.open(FOLDER), or "
-            "Registry.init(FOLDER) to make one.",
+            f"Registry(...) expects an open store, got {value!r:.80}. Use Registry.open(FOLDER), or "
+            "Registry.init(FOLDER) to create one.",
             subject=value,
         )
 
@@ -130,21 +130,25 @@ def _open(instance: object, field: object, value: object) -> None:
 class Registry(Shown):
     """Components under versioned names in one folder.
 
-    It is a container: ``for name in registry`` gives names, ``len`` counts them, ``registry["digits/mnist.head@^1"]``
-    is a ``Component``, and ``"digits/mnist.head" in registry`` tells whether there is one.
+    It is a container: ``for name in registry`` yields names, ``len`` counts them, ``registry["digits/mnist.head@^1"]``
+    is a ``Component``, and ``"digits/mnist.head" in registry`` tests for one.
 
     Attributes:
-        store: The files; it stores and finds, and knows no network.
+        store: The files; it stores and finds components and knows nothing about networks.
     """
 
     store: Store = attrs.field(validator=_open)
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:
-        """Make a registry in the folder ``root``.
+        """Create a registry in the folder ``root``.
+
+        Args:
+            root: The folder; created if missing.
+            exist_ok: Open an existing registry instead of raising.
 
         Raises:
-            LayoutError: The folder holds a registry already and ``exist_ok`` is False, or one that is too new.
+            LayoutError: The folder already holds a registry and ``exist_ok`` is False, or one with a newer layout.
             EnvironmentFailure: The folder cannot be written.
         """
         return cls(Store.init(root, exist_ok=exist_ok))
@@ -153,18 +157,18 @@ class Registry(Shown):
     def open(
         cls, root: str | os.PathLike[str] | None = None, *, require_signature: Trust = False
     ) -> Registry:
-        """Open the registry in ``root``; None takes COMPATKIT_REGISTRY, then the nearest folder above.
+        """Open the registry in ``root``; None for COMPATKIT_REGISTRY, else the nearest folder above.
 
         Args:
             root: The folder.
-            require_signature: Signature that every component needs which is loaded, recombined or measured here: True
-                for one by the keys that you trust (``compatkit keys``), or a folder of public keys, a file or a key;
-                see ``compatkit.registry.signing.public``. False or None asks for none.
+            require_signature: Signature required of every component that is loaded, recombined or measured: True for
+                one by your trusted keys (``compatkit keys``), or a folder of public keys, a file or a key; see
+                ``compatkit.registry.signing.public``. False or None requires none.
 
         Raises:
-            LayoutError: There is no registry, or one that this version cannot read.
+            LayoutError: There is no registry, or its layout is not supported.
             KeyFileError: The trusted keys cannot be determined.
-            MissingDependency: Signatures are required, and ``cryptography`` is not installed.
+            MissingDependency: Signatures are required, but ``cryptography`` is not installed.
         """
         trusted = None
         if require_signature is not False and require_signature is not None:
@@ -184,12 +188,12 @@ class Registry(Shown):
         require_signature: Trust = False,
         **choice: Any,
     ) -> Registry:
-        """Make a new registry in the folder ``root`` with all that a remote holds: see ``pull``.
+        """Create a registry in the folder ``root`` with everything from a remote; see ``pull``.
 
         Raises:
             Incomplete: Something was refused; the registry holds the rest.
-            LayoutError: The folder is a registry or holds other files; the remote is no registry.
-            EnvironmentFailure: No right, no network, disk full; ``pull`` goes on where it stopped.
+            LayoutError: The folder is a registry or contains other files; or the remote is not a registry.
+            EnvironmentFailure: No permission, no network, disk full; continue with ``pull``.
         """
         from compatkit.registry.copy.choice import Choice
         from compatkit.registry.remotes.pushpull import clone
@@ -200,33 +204,33 @@ class Registry(Shown):
         return cls(store)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names that have a version which is not withdrawn, sorted; damaged components are passed over."""
+        """Yield the names with a version that is not withdrawn, sorted; damaged components are skipped."""
         return (one.name for one in self.store.index.search(latest=True))
 
     def __len__(self) -> int:
-        """Return how many names ``iter`` yields."""
+        """Return the number of names that ``iter`` yields."""
         return self.store.index.count(latest=True)
 
     def __contains__(self, reference: object) -> bool:
-        """Tell whether a reference leads to a component: a name, with a version, range or alias if need be."""
+        """Return whether a reference resolves: a name, optionally with version, range or alias."""
         try:
             return isinstance(reference, str) and bool(self.store.resolve(reference))
         except (NotFound, InvalidName):
             return False
 
     def __getitem__(self, reference: str) -> Component:
-        """Return the component that a reference leads to; reads no weights.
+        """Return the component for a reference; reads no weights.
 
         Raises:
             NotFound: No such name, version or alias, or the version was withdrawn.
-            InvalidName: Not written as a reference.
-            IntegrityError: Its manifest is missing or damaged.
+            InvalidName: The reference is malformed.
+            IntegrityError: The manifest is missing or damaged.
         """
         found = self.store.resolve(reference)
         return Component(self, found, self.store.manifest(found))
 
     def get(self, reference: str) -> Component | None:
-        """Return what ``registry[reference]`` does, or None where that finds nothing."""
+        """Return ``registry[reference]``, or None if it is not found."""
         return self[reference] if reference in self else None
 
     def names(self, pattern: str | None = None) -> list[str]:
@@ -234,7 +238,7 @@ class Registry(Shown):
         return self.store.names(pattern)
 
     def versions(self, name: str) -> list[str]:
-        """Return the versions of a name, rising, without withdrawn ones.
+        """Return the versions of a name, ascending, without withdrawn ones.
 
         Raises:
             NotFound: No such name.
@@ -242,27 +246,33 @@ class Registry(Shown):
         return [str(one) for one in self.store.versions(name)]
 
     def search(self, words: str | None = None, **filters: Any) -> Listing:
-        """Return the components that fit all filters, by name and rising version; reads no manifests.
+        """Return the components that match all filters, by name and ascending version; reads no manifests.
 
         Args:
-            words: Each of them stands in name, title, description, network or tags, such as ``"digits resnet"``; case
-                makes no difference.
+            words: Words to find in name, title, description, network or tags, such as ``"digits resnet"``,
+                regardless of case; all must match.
             filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
                 ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
                 see ``compatkit.registry.index.search.Query``.
 
         Returns:
-            A list of ``Found`` that shows itself as a table.
+            A list of ``Found``, displayed as a table.
 
         Raises:
-            UsageError: A filter is unknown, or not usable as given.
+            UsageError: A filter is unknown or invalid.
         """
         from compatkit.reports.listing import Listing
 
         return Listing(self.store.index.search(anywhere=words, **filters))
 
     def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
-        """Compare the contracts of an extractor and a head, and what was measured of them; reads no weights."""
+        """Compare the contracts of an extractor and a head, including evidence; reads no weights.
+
+        Args:
+            extractor: Reference of an extractor.
+            head: Reference of a head.
+            data: Classes that the pair is meant for; None skips the comparison of classes.
+        """
         parts = Parts(self.store)
         left, right = (parts.component(self.store.resolve(one)) for one in (extractor, head))
         return check_pair(self.store, left, right, data=data)
@@ -270,31 +280,31 @@ class Registry(Shown):
     def check_all(
         self, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None
     ) -> Verdicts:
-        """Compare every extractor's contract with every head's, and what was measured; reads no weights.
+        """Compare every extractor's contract with every head's, including evidence; reads no weights.
 
         Args:
-            extractors: Pattern, or patterns, such as ``"digits/*"``; what is no extractor is passed over.
+            extractors: Pattern, or patterns, such as ``"digits/*"``; other kinds are skipped.
             heads: The same for heads.
-            data: Classes that the pairs are meant for; None leaves classes out of the check.
+            data: Classes that the pairs are meant for; None skips the comparison of classes.
 
         Raises:
             NotFound: A pattern matches no extractor, or no head.
-            UsageError: A reference that is no pattern is no extractor, or no head.
-            DataError: Two classes of the data, or of a head, have one name, or one means the same as two of the
-                other side.
+            UsageError: A reference that is not a pattern has another kind.
+            DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other
+                side.
         """
         return check_pairs(self.store, extractors, heads, data=data)
 
     def diff(self, old: str, new: str, *, tensors: bool = False) -> Difference:
-        """Return what changed between two components, level by level, and the least step that it demands.
+        """Return the changes between two components, level by level, and the smallest version step they require.
 
         Args:
-            old: Reference of the version before; of any name and kind.
-            new: Reference of what follows it.
-            tensors: Compare the weights too, tensor by tensor; else no weights are read.
+            old: Reference of the old component, of any name and kind.
+            new: Reference of the new component.
+            tensors: Also compare the weights, tensor by tensor.
 
         Raises:
-            NotFound: Nothing has that name or version.
+            NotFound: A reference does not resolve.
             IntegrityError: A manifest, or a payload that is compared, is missing or damaged.
         """
         before, after = self.store.manifest(old), self.store.manifest(new)
@@ -327,41 +337,39 @@ class Registry(Shown):
     ) -> Matrix:
         """Return the accuracy of every extractor with every head, on the extractor's own test set.
 
-        Evidence comes first: a cell is taken where a result is kept under exactly the conditions asked for, and no
-        weight is read for it. What is missing is measured, each extractor running once over its images with the heads
-        that are wanted, and kept as soon as the extractor is done. ``settings["cells"]`` of the matrix says how many
-        cells were taken and how many measured.
+        A cell is taken from evidence if there is a result under exactly these conditions; this reads no weights.
+        Missing cells are measured: each extractor runs once over its images with the requested heads, and the results
+        are recorded when it is done. ``settings["cells"]`` of the matrix counts cells taken and measured.
 
         Args:
-            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; what is of another kind is passed over.
+            extractors: Pattern, or patterns, such as ``"digits/*.extractor"``; other kinds are skipped.
             heads: Pattern, or patterns.
-            data: Test sets; an extractor takes the one of the data set it was trained on (by the name before
-                the slash: ``mnist/train`` and ``mnist/test``), or a mapping from extractor pattern to test set. None
-                finds them again: where they lay when the extractor was published on this machine, else by name; with
-                ``fill="none"``, the images that it was last measured on.
+            data: Test sets; an extractor uses that of the data set it was trained on (by the name before the slash:
+                ``mnist/train`` and ``mnist/test``). Or a mapping from extractor pattern to test set. None finds them:
+                where they were when the extractor was published on this machine, else by name; with ``fill="none"``,
+                the images of its last measurement.
             bn_policy: ``"batch"`` (as in the paper), ``"reestimate"``, ``"mix:16"`` or ``"running"``.
-            batch_size: Images in a batch; part of the result unless under ``"running"``.
-            seed: Of the order of the images, part of the result unless under ``"running"``.
-            precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) by autocast.
-            device: Where to run, if anything runs; ``"auto"`` takes an accelerator where there is one.
-            fill: ``"missing"`` measures what nothing is known of, ``"stale"`` also what changed since (another version
-                of the metric, other images of the same name, another head that gives the bound), ``"all"`` everything
-                anew, with a warning where figures differ from those kept under the same key, ``"none"`` nothing.
-            where: Filters ``FIELD=VALUE`` of components and cells, all of which must fit: see
+            batch_size: Images per batch; part of the conditions except under ``"running"``.
+            seed: Seed of the order of the images; part of the conditions except under ``"running"``.
+            precision: ``"float32"``, or ``"bfloat16"`` (``"bf16"``) with autocast.
+            device: Device to run on; ``"auto"`` for an accelerator if there is one.
+            fill: ``"missing"`` measures cells without a result, ``"stale"`` also those that changed since (version of
+                the metric, images of the same name, head of the upper bound), ``"all"`` everything, with a warning if
+                figures differ from those under the same key, ``"none"`` nothing.
+            where: Filters ``FIELD=VALUE`` of components and cells, all of which must match; see
                 ``compatkit.components.matrices.where``.
-            adapters: ``Recombination.inserted`` by the pinned references of extractor and head, for pairs that are
-                to be measured with adapters between; kept under a key of their own, never as evidence of the pair.
-            bridges: From ``bridges.between``: their adapters, and what each rung gave among the findings of the cell.
-                Under ``"batch"`` or ``"reestimate"``, where the head has batch normalisation.
+            adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
+                with adapters; recorded under a separate key, never as evidence of the bare pair.
+            bridges: Result of ``bridges.between``: their adapters are used, and the results of the rungs are listed in
+                the cell. For heads with batch normalisation only under ``"batch"`` or ``"reestimate"``.
             progress: Called with done, total and what is being done.
-            record: Keep the figures in the registry as evidence, for ``check`` to read.
-            normalisation: The old name of ``bn_policy``.
+            record: Record the figures as evidence, for ``check`` to read.
+            normalisation: Old name of ``bn_policy``.
 
         Raises:
-            NotFound: A pattern matches nothing, or nothing fits the filters.
-            UsageError: A setting, a filter or a bridge is not usable as given; a reference that is no pattern is of
-                another kind.
-            DataError: An extractor has no test set among ``data``, or more than one; its own cannot be found again.
+            NotFound: A pattern matches nothing, or nothing passes the filters.
+            UsageError: A setting, a filter or a bridge is invalid; a reference that is not a pattern has another kind.
+            DataError: ``data`` contains no test set for an extractor, or several; or its own cannot be found.
         """
         from compatkit.components.matrices.filling import matrix
         from compatkit.evaluation.conditions import Conditions
@@ -388,24 +396,23 @@ class Registry(Shown):
     def load(self, reference: str, *, verify: Verify = "auto", require_signature: Trust = False) -> nn.Module:
         """Return a component's module with its weights, in eval mode; its contract is checked in one pass.
 
-        A recombination is put together from its parts, bitwise as it was published, and returned as a
-        ``Recombination``. A part of it that was withdrawn is used all the same, with a ``WithdrawnWarning``.
+        A recombination is composed from its parts, bitwise as published, and returned as a ``Recombination``.
+        Withdrawn parts are still used, with a ``WithdrawnWarning``.
 
-        Large weights on a local disk are mapped and not copied; training them changes this process only.
+        Large weights on a local disk are memory-mapped, copy-on-write: training them does not change the file.
 
         Args:
             reference: Such as ``"digits/mnist.head@^1"``.
-            verify: ``"auto"`` hashes the weights and runs the probe the first time, and again when the file or a
-                library changed; ``"always"`` each time; ``"never"`` trusts the disk and the libraries.
-            require_signature: Signature that it needs, as in ``open``; that of a recombination covers its parts, by
-                their digests.
+            verify: ``"auto"`` hashes the weights and runs the probe the first time, and again after a change of the
+                file or a library; ``"always"`` every time; ``"never"`` trusts the disk and the libraries.
+            require_signature: Required signature, as in ``open``; that of a recombination covers its parts.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            SignatureError: It has no signature that counts; the class says why.
-            IntegrityError: The bytes, or the module that they make, are not what the manifest states; a part of a
+            NotFound: The reference does not resolve.
+            SignatureError: There is no valid signature; the subclass says why.
+            IntegrityError: The bytes, or the resulting module, do not match the manifest; or a part of a
                 recombination is missing or damaged.
-            IncompatibleError: By the rules of this version the parts of a recombination cannot be wired; carries the
+            IncompatibleError: The parts of a recombination cannot be wired by the rules of this version; carries the
                 report.
         """
         found = self.store.resolve(reference)
@@ -427,30 +434,32 @@ class Registry(Shown):
         adapters: str | Sequence[str] = (),
         normalisation: str | None = None,
     ) -> Recombination:
-        """Put the head of one network on the extractor of another, if their contracts allow it.
+        """Combine the extractor of one network with the head of another, if their contracts allow it.
 
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head.
-            bn_policy: Statistics of batch normalisation. ``"batch"`` takes those of each batch, ``"running"`` keeps
-                the stored ones, ``"reestimate"`` estimates them anew on ``images``, ``"mix:16"`` mixes these with the
-                stored ones, which count as 16 images. None takes ``"reestimate"`` where there are ``images``, which
-                is what to deploy; without, ``"batch"``, as ``matrix`` measures, but the stored ones where the head was
-                trained with this very extractor.
-            images: Unlabelled images, 100 or more, of the kind that the extractor was trained on. Where the policy
-                needs them, None takes training images of the extractor, found again as by ``matrix``.
-            adapt: Put in the adapters that the check names.
-            data: Unlabelled images to fit an adapter with weights on (``project``), where one is needed: the
-                features are brought to those of the extractor that the head was trained with. None without
-                ``adapters`` takes training images of the extractor.
-            adapters: References of published adapters, in the order in which the features pass them.
-            normalisation: The old name of ``bn_policy``.
+            bn_policy: Batch-norm policy. ``"batch"`` uses the statistics of each batch, ``"running"`` the stored ones,
+                ``"reestimate"`` estimates them on ``images``, ``"mix:16"`` mixes the estimate with stored ones, which
+                count as 16 images. None for ``"reestimate"`` if ``images`` are given, which is right for deployment;
+                else ``"batch"``, as ``matrix`` measures, or stored ones if the head was trained with this extractor.
+            images: 100 or more unlabelled images of the kind that the extractor was trained on. If the policy needs
+                them, None for the extractor's training images, found as by ``matrix``.
+            adapt: Insert the adapters that the check names.
+            data: Unlabelled images to fit an adapter with weights on (``project``), if one is needed; its target is
+                the features of the head's own extractor. Without ``adapters``, None for the extractor's training
+                images.
+            adapters: References of published adapters, in forward order.
+            normalisation: Old name of ``bn_policy``.
+
+        Returns:
+            The recombined network, in eval mode.
 
         Raises:
-            IncompatibleError: The parts cannot be wired, or only with an adapter that was not asked for; carries the
+            IncompatibleError: The parts cannot be wired, or only with an adapter that was not requested; carries the
                 report.
-            UsageError: ``data`` without ``adapt``; ``images`` that the policy does not use.
-            DataError: Images are needed, none were given, and the extractor's own cannot be found again.
+            UsageError: ``data`` without ``adapt``, or ``images`` that the policy does not use.
+            DataError: Images are needed but not given, and the extractor's own cannot be found.
         """
         from compatkit.components.stitching import recombine
 
@@ -474,57 +483,57 @@ class Registry(Shown):
         self, what: Adapted | Adapter | Manifest | Recombination, name: str, **settings: Any
     ) -> str: ...
     def publish(self, what: object, *name: str, **settings: Any) -> Any:
-        """Publish what was trained, put together or made elsewhere.
+        """Publish what was trained, recombined or made elsewhere.
 
-        - A ``Fit`` of ``Trainer.fit``: extractors, then shared auxiliary heads, then heads, as
-          ``<prefix>/<task>.extractor``, ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``. Everything is derived and
-          proved, and every policy answered, before the first version is linked. A group publish is retryable, not
-          atomic: after a failure the same call completes it, and what is there already is left as it is.
-        - What ``adapt`` returned: the adapted extractor; its head is the source's, as it was.
-        - A ``Recombination``: pins its parts by digest. It is put together anew from the parts in this registry and
-          compared tensor by tensor before anything is written. Statistics that were estimated, and weights of
-          adapters that are no components, go into its payload.
-        - An adapter, one of ``Recombination.inserted``: to be named in ``recombine(..., adapters=[...])``.
+        - A ``Fit`` of ``Trainer.fit``: extractors, then auxiliary heads, then heads, as ``<prefix>/<task>.extractor``,
+          ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``. Everything is derived and verified, and all policies
+          are decided, before the first version is linked. Publishing a group is retryable, not atomic: after a
+          failure the same call completes it and leaves existing versions unchanged.
+        - An ``Adapted``: the adapted extractor; its head is unchanged and already published.
+        - A ``Recombination``: pins its parts by digest. It is composed again from the parts in this registry and
+          compared tensor by tensor before anything is written. Its payload holds estimated statistics, and weights of
+          adapters that are not components.
+        - An adapter from ``Recombination.inserted``, for later use as ``recombine(..., adapters=[...])``.
         - A ``Bridge``: the fitted adapter as ``<name>.adapter`` or the refitted head as ``<name>.head``, and the
-          recombination that pins all parts, which records under ``training["bridge"]`` how well it does.
-        - A manifest with ``state``: a component that was not trained here. The module is built from the blueprint and
-          the weights; ports are derived anew and compared with the stated ones. Nothing is written before. Its
-          payload is replaced by that of ``state``, and a probe is added where it has none. Blobs and parents that it
-          names must be in the registry.
+          recombination that pins all parts and records its judgement under ``training["bridge"]``.
+        - A manifest with ``state``: a component that was not trained here. The module is built from blueprint and
+          weights, and derived ports are compared with the stated ones before anything is written. The payload is
+          replaced by that of ``state``, and a missing probe is added. Blobs and parents that it names must be in the
+          registry.
 
         Args:
-            what: See above.
-            name: One to three segments, such as ``"digits/mnist-usps"``; of a fit there is the prefix.
+            what: Object to publish.
+            name: One to three segments, such as ``"digits/mnist-usps"``; not for a fit, which has a prefix.
             settings: ``prefix``: of the names of a fit.
                 ``state``: tensors by name, with a manifest.
-                ``rung``: of a bridge; None takes the chosen one.
-                ``version``: None takes the least step that the change demands, 1.0.0 for a new name. All parts of a
-                fit take the same. Not with a bridge.
+                ``rung``: of a bridge; None for the chosen one.
+                ``version``: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a
+                fit get the same. Not with a bridge.
                 ``about``: title, description, tags, licence and source. Not with a manifest, which has them.
-                ``major``: take the next MAJOR number, which policies do not bind: a deliberate break. This and what
-                follows goes with a fit, what was adapted, and a manifest.
-                ``data``: images of policies, where they are neither the fit's own nor found by name.
-                ``progress``: called with done, total and what is being done, while policies are measured.
-                ``dry_run``: with a fit: return what policies say of its parts, and publish nothing. The figures are
-                kept; the parts' bytes are put, and ``gc`` collects them.
+                ``major``: use the next MAJOR number, which policies do not bind. This and all below apply to a fit,
+                an adapted extractor and a manifest.
+                ``data``: images of policies, if they are neither the fit's own nor found by name.
+                ``progress``: called with done, total and what is being done while policies are measured.
+                ``dry_run``: with a fit: return the outcomes of policies and publish nothing. The figures are recorded;
+                the parts' blobs are stored, and ``gc`` collects them.
 
         Returns:
-            The pinned reference ``name@version``. Of a fit, pinned references by ``"<task>.extractor"``,
-            ``"shared.<name>"``, ``"<task>.head"``, with ``dry_run`` outcomes; of a bridge, by ``"adapter"``, ``"head"``
-            and ``"recombination"``.
+            The pinned reference ``name@version``. For a fit, pinned references by ``"<task>.extractor"``,
+            ``"shared.<name>"``, ``"<task>.head"``, or outcomes with ``dry_run``; for a bridge, by ``"adapter"``,
+            ``"head"`` and ``"recombination"``.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome with its matrix.
-            PolicyDataMissing: The images of a policy are not at hand.
+            PolicyDataMissing: The images of a policy are not available.
             CutError: Rebuilt parts do not reproduce the trained network.
-            IntegrityError: A part is not in this registry, a module was changed since it was put together, or a
-                contract contradicts its weights; lists every contradiction.
-            FormatError: A value is not valid in a contract.
-            UnknownName: A blueprint's builder or model is not known here.
-            UsageError: It cannot be published, or a setting does not apply to it.
-            VersionExists: The version is taken by other bytes.
-            VersionTooSmall: The version asked for is a smaller step than the change demands.
-            EnvironmentFailure: Disk full, no right to write.
+            IntegrityError: A part is not in this registry, a module was changed since it was composed, or a contract
+                contradicts its weights; lists all contradictions.
+            FormatError: A value is invalid in a contract.
+            UnknownName: A blueprint's builder or model is unknown here.
+            UsageError: The object cannot be published, or a setting does not apply to it.
+            VersionExists: The version exists with other content.
+            VersionTooSmall: The change requires a larger step than the requested version.
+            EnvironmentFailure: Disk full, or no write permission.
         """
         from compatkit.components.publishing import publish
 
@@ -546,38 +555,38 @@ class Registry(Shown):
         images: Mapping[str, Any] | None = None,
         about: About | None = None,
     ) -> dict[str, str]:
-        """Adopt a checkpoint of timm, torchvision or a plugin's network as an extractor and a head.
+        """Adopt a checkpoint of a timm, torchvision or plugin network as an extractor and a head.
 
-        Safetensors are read here; what ``torch.save`` wrote is unpickled as tensors only, by a process of its own with
-        limits of time and memory. The parts reproduce the network bitwise before anything is published.
+        Safetensors are read directly; files of ``torch.save`` are unpickled as tensors only, in a subprocess with
+        limits of time and memory. The parts must reproduce the network bitwise before anything is published.
 
         Args:
-            path: Of the file; its name, sha256, format, and what was unwrapped are recorded in both manifests.
-            name: Names become ``<name>.extractor`` and ``<name>.head``.
+            path: The file; its name, SHA-256, format and unwrapping are recorded in both manifests.
+            name: The parts become ``<name>.extractor`` and ``<name>.head``.
             model: Network that the weights were saved from.
-            point: Where to cut it: a module path, or ``"forward_features"``.
+            point: Split point: a module path, or ``"forward_features"``.
             builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin.
-            kwargs: Further arguments of the network; the counts of classes and of image channels are read from the
-                weights unless they are given.
-            size: Height and width of the images; None takes the network's own.
-            key: Entry of the file that holds the state dict, such as ``"model_ema"``; None takes the usual one.
+            kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
+                weights unless given.
+            size: Height and width of the images; None for the network's own.
+            key: Entry of the file that contains the state dict, such as ``"model_ema"``; None for the common one.
             labels: Class names in the order of the outputs.
-            data: Images that the features are measured on.
-            images: Facts about images that override the network's own configuration; see ``splitting.split``.
+            data: Images for feature statistics.
+            images: Facts about images that override the network's configuration; see ``splitting.split``.
             about: Title, description, tags, licence and source of both parts.
 
         Returns:
             Pinned references ``name@version`` by ``"extractor"`` and ``"head"``.
 
         Raises:
-            UnsafeCheckpoint: The file asks for code, or for more time, memory or disk than its size explains.
-            CheckpointMismatch: The weights are of another network; lists what is missing, unknown, of another shape.
+            UnsafeCheckpoint: The file requires code execution, or more time, memory or disk than its size explains.
+            CheckpointMismatch: The weights belong to another network; lists missing, unknown and misshapen tensors.
             FormatError: Another format, truncated or damaged.
             IntegrityError: Weights are not finite.
             UnknownName: No such model, builder or split point.
-            UsageError: No state dict is in the file; class names or facts about images that do not fit.
+            UsageError: The file contains no state dict; or class names or facts about images do not fit.
             CutError: The network cannot be cut there.
-            EnvironmentFailure: The file cannot be read, disk full, no right to write.
+            EnvironmentFailure: The file cannot be read, disk full, or no write permission.
         """
         from compatkit.components.adopting import adopt, check_target
 
@@ -609,31 +618,31 @@ class Registry(Shown):
         data: Given = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish a head with additional classes; the weights of the old ones stay, bit for bit.
+        """Publish a head with additional classes; the weights of the old ones are kept bitwise.
 
-        It is of kind ``head``, also where it came from a shared head, and names that as ``extended_from``. What it was
-        trained against stays in its contract. Train it on all classes next: ``registry.task(..., head=name)``.
+        Its kind is ``head``, even if it came from an auxiliary head, and its parent relation is ``extended_from``. Its
+        contract keeps the anchors. Train it on all classes next: ``registry.task(..., head=name)``.
 
         Args:
-            head: Reference of a head, or of a shared head that tells classes apart.
+            head: Reference of a head, or of an auxiliary head that classifies.
             classes: Names of the new classes, in the order of the new outputs.
-            name: What it is published as, such as ``"fleet/ten.head"``.
-            seed: Draws the rows of the new classes.
-            version: None takes the least step that the change demands, 1.0.0 for a new name.
-            major: Take the next MAJOR number, which policies do not bind: a deliberate break.
+            name: Name to publish under, such as ``"fleet/ten.head"``.
+            seed: Seed of the new rows.
+            version: None for the smallest step that the change requires, 1.0.0 for a new name.
+            major: Use the next MAJOR number, which policies do not bind.
             about: Title, description, tags, licence and source.
-            data: Images of a policy, where they are not found by name.
-            progress: Called with done, total and what is being done, while a policy is measured.
+            data: Images of a policy, if they are not found by name.
+            progress: Called with done, total and what is being done while a policy is measured.
 
         Returns:
             Pinned reference ``name@version``.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            UsageError: It is no head with named classes, a class is there already under this or another name, or its
-                class layer is not one linear layer or 1x1 convolution.
-            VersionTooSmall: The version asked for is a smaller step than the change demands.
-            EnvironmentFailure: Disk full, no right to write.
+            NotFound: The reference does not resolve.
+            UsageError: The component is not a head with named classes, a class exists already under this or another
+                name, or the class layer is not a single linear layer or 1x1 convolution.
+            VersionTooSmall: The change requires a larger step than the requested version.
+            EnvironmentFailure: Disk full, or no write permission.
         """
         from compatkit.components.extension import extend
 
@@ -652,24 +661,24 @@ class Registry(Shown):
         names: str = "auto",
         verify: Verify = "auto",
     ) -> Written:
-        """Write a component as one safetensors file that ``load_exported`` runs without any registry.
+        """Write a component as one safetensors file that ``load_exported`` runs without a registry.
 
         Args:
-            component: Reference of a recombination, an extractor or a head; or what ``recombine`` returned.
-            path: Of the file, which is replaced if it is there.
-            names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make,
-                so that ``timm.create_model(...).load_state_dict`` takes them strictly; ``"parts"`` puts ``extractor.``,
-                ``adapters.0.``, ``head.`` before their own; ``"auto"`` takes the former where it is possible.
+            component: Reference of a recombination, an extractor or a head; or a result of ``recombine``.
+            path: Path of the file, which is replaced if it exists.
+            names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make
+                up, so that ``timm.create_model(...).load_state_dict`` accepts them; ``"parts"`` prefixes them with
+                ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible.
             verify: As for ``load``.
 
         Returns:
             Path, size and description.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            IntegrityError: A part is missing or damaged, or the recombination was changed since it was put together.
-            UsageError: The parts are not the halves of one network, whose names were asked for; a folder is named.
-            EnvironmentFailure: Disk full, no right to write; what was there before is untouched.
+            NotFound: The reference does not resolve.
+            IntegrityError: A part is missing or damaged, or the recombination was changed since it was composed.
+            UsageError: ``names="whole"`` but the parts are not the halves of one network; or the path is a folder.
+            EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
         """
         from compatkit.components.exports.writing import write
 
@@ -697,29 +706,29 @@ class Registry(Shown):
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
-        Weights and running statistics are theirs, bit for bit; images are prepared as the extractor's contract says.
-        What is published of such a fit names them as ``initialised_from``.
+        Weights and running statistics are kept bitwise; images are prepared as the extractor's contract says.
+        Components published from such a fit name their origin as ``initialised_from``.
 
         Args:
             name: Used in component names.
-            data: Training and test images; a ``Split`` where ``supervised`` is False.
+            data: Training and test images; a ``Split`` if ``supervised`` is False.
             extractor: Reference of an extractor.
-            head: Reference of a head, or of a shared head that tells classes apart; its classes, matched by name, must
-                be all that ``data`` has, whose labels are brought into its order. None draws a head of the extractor's
-                own network for the classes of ``data``.
-            supervised: Whether the head learns the classes; else no label is read, the head stays as it is, and the
+            head: Reference of a head, or of an auxiliary head that classifies; it must have all classes of ``data``,
+                matched by name, and the labels are reordered to fit. None for a new head of the extractor's network
+                for the classes of ``data``.
+            supervised: Whether the head learns the classes. If not, labels are ignored, the head is unchanged, and the
                 extractor learns from regularizers alone.
             augment: Any of ``"crop"`` and ``"flip"``.
-            rest: Where a head is drawn: it is the rest of this network; see ``Task``.
-            own_head: Whether it has a head of its own; see ``Task``.
-            freeze_extractor: The extractor stays as it is, and is not published again: its component is what the head
-                was trained with.
+            rest: Network whose rest becomes the new head; see ``Task``.
+            own_head: Whether the task has a head of its own; see ``Task``.
+            freeze_extractor: Keep the extractor unchanged; it is not published again, and the head names its component
+                as the one it was trained with.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            IncompatibleError: The two cannot be wired as they are; carries the report.
-            UsageError: A reference is of another kind, or ``data`` has classes that the head does not know.
-            DataError: Classes of the data mean the same.
+            NotFound: A reference does not resolve.
+            IncompatibleError: The two cannot be wired directly; carries the report.
+            UsageError: A reference has another kind, or ``data`` has classes that the head does not know.
+            DataError: Classes of the data match each other.
         """
         from compatkit.components.tasks import task_of
 
@@ -750,27 +759,27 @@ class Registry(Shown):
         augment: Sequence[str] = (),
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
-        """Adapt an extractor to images without labels; only the loss of a frozen shared head trains it.
+        """Adapt an extractor to unlabelled images, with the loss of a frozen auxiliary head alone.
 
         Args:
             extractor: Reference of the source's extractor.
-            head: Reference of the source's head; it is not changed, and need not be published again.
-            auxiliary: Reference of a self-supervised shared head that the extractor was trained with.
-            data: Images of the target; labels that it has are not read.
-            trainer: None takes the paper's settings: ``compatkit.components.domains.paper()``.
-            method: The regularizer whose head it is, where the head's manifest does not say so.
-            frozen_statistics: Batch normalisation inside the shared head: ``"stored"`` or ``"batch"``.
-            test: Labelled images of the target, to measure on.
+            head: Reference of the source's head, which stays unchanged.
+            auxiliary: Reference of a self-supervised auxiliary head that the extractor was trained with.
+            data: Images of the target domain; labels are ignored.
+            trainer: None for the paper's settings: ``compatkit.components.domains.paper()``.
+            method: Regularizer that the head belongs to, if its manifest does not name it.
+            frozen_statistics: Batch-norm statistics inside the auxiliary head: ``"stored"`` or ``"batch"``.
+            test: Labelled images of the target domain for measurement.
             augment: Any of ``"crop"`` and ``"flip"``.
             factories: Regularizers that are not installed, by name: for notebooks.
 
         Raises:
-            NotFound: Nothing has that name or version.
-            IncompatibleError: The head does not go on the extractor as it is; carries the report.
-            UsageError: The extractor was not trained against that shared head; a reference is of another kind; the
-                method cannot do without labels.
+            NotFound: A reference does not resolve.
+            IncompatibleError: The head cannot be wired directly; carries the report.
+            UsageError: The extractor was not trained against that auxiliary head; a reference has another kind; or the
+                method needs labels.
             DataError: There are fewer images than in a batch.
-            TrainingError: A loss is not finite, or the checkpoint belongs to another plan.
+            TrainingError: A loss is not finite, or the checkpoint belongs to another run.
         """
         from compatkit.components.domains import adapt_released
 
@@ -804,34 +813,34 @@ class Registry(Shown):
         seed: int = 0,
         progress: Progress | None = None,
     ) -> Bridge:
-        """Bring a head to an extractor that it was not trained with, trying the cheapest way first.
+        """Bridge a head to an extractor that it was not trained with, trying the cheapest rung first.
 
-        Every rung is judged by its agreement: on how many held-out images it says what the head's own network says,
-        whose statistics of batch normalisation are estimated on images of this domain too. What chance gives is taken
-        off (Cohen's kappa). No label is needed. Behind each rung the head's statistics are estimated anew.
+        Each rung is judged by agreement: the share of held-out images on which it predicts the same as the head's own
+        network (with batch-norm statistics also estimated on this domain), corrected for chance (Cohen's kappa). No
+        labels are needed. The head's statistics are re-estimated for each rung.
 
         Args:
             extractor: Reference of an extractor.
-            head: Reference of a head; the extractor that it was trained with must be in this registry.
-            data: Images of the extractor's domain, whose labels are not read; up to 500, or half of them, are held out.
-            labels: Labelled images of that domain, for the rungs that are trained with labels. One of five is not
-                trained on, nor are those held out of ``data``: by these such a rung is chosen, and judged.
-            test: Labelled images to measure accuracy on; nothing is chosen by them.
-            head_data: Images of the head's domain, to pair features on; labels are not read.
-            rungs: Of ``compatkit.components.bridges.ladder.RUNGS``; None takes all but ``"infomax"``, and those that
-                need labels only where there are some.
-            until: Agreement from which no further rung is climbed, if the bridge also fits; None climbs all.
-            images: How many to fit on at most.
+            head: Reference of a head; the extractor it was trained with must be in this registry.
+            data: Images of the extractor's domain; labels are ignored. Up to 500, or half of them, are held out.
+            labels: Labelled images of that domain, for rungs trained with labels. One in five, and those held out of
+                ``data``, are not trained on; such rungs are chosen and judged by them.
+            test: Labelled images for measuring accuracy; they do not affect the choice.
+            head_data: Images of the head's domain for pairing features; labels are ignored.
+            rungs: Names from ``compatkit.components.bridges.ladder.RUNGS``; None for all except ``"infomax"``, and
+                without ``labels`` those that need them.
+            until: Agreement at which to stop if the bridge also fits; None tries all rungs.
+            images: Most images to fit on.
             on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
-                None takes ``"dst"`` where ``head_data`` is given.
-            seed: Of orders and draws.
+                None for ``"dst"`` if ``head_data`` is given.
+            seed: Seed of orders and draws.
             progress: Called with rungs done, rungs in all, and the rung's name.
 
         Raises:
             IncompatibleError: The parts cannot be wired, the head's own extractor is not here, or no rung could be
-                climbed; says why.
-            DataError: Too few images, features that are not finite or do not change, no class in common.
-            UsageError: A setting is not usable as given.
+                built; the message says why.
+            DataError: Too few images, features that are not finite or constant, or no class in common.
+            UsageError: A setting is invalid.
         """
         from compatkit.components.bridges.climbing import bridge
         from compatkit.components.bridges.ground import BridgeRequest
@@ -857,16 +866,16 @@ class Registry(Shown):
         head: str | None = None,
         extractor: str | None = None,
     ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
-        """Return what a run is trained against, for ``Trainer.fit(..., frozen=...)``.
+        """Return released parts to train against, for ``Trainer.fit(..., frozen=...)``.
 
         Args:
-            heads: Shared auxiliary heads to train new parts against: pattern, or patterns.
-            head: Reference of a released target head to stay compatible with, for ``backward_compatibility``.
+            heads: Auxiliary heads to train new parts against: pattern, or patterns.
+            head: Reference of a released head to stay compatible with, for ``backward_compatibility``.
             extractor: Reference of a released extractor, for its forward term and for ``feature_distillation``.
 
         Raises:
-            NotFound: Nothing has that name or version; a pattern matches nothing.
-            UsageError: A reference or match is of another kind, or the classes of ``head`` have no names.
+            NotFound: A reference does not resolve, or a pattern matches nothing.
+            UsageError: A reference or match has another kind, or the classes of ``head`` have no names.
             IntegrityError: A part is damaged.
         """
         from compatkit.components.tasks import frozen_parts
@@ -876,34 +885,34 @@ class Registry(Shown):
     def alias(
         self, name: str, alias: str, version: str | None, *, expected: str | Anything | None = ANY
     ) -> None:
-        """Point an alias at a version, or remove it with None; the move is kept in the component's log.
+        """Point an alias to a version, or remove it with None; moves are recorded in the component's log.
 
         After ``registry.alias("digits/mnist.head", "prod", "1.2.0")`` that version is ``"digits/mnist.head:prod"``.
 
         Args:
-            name: Of the component.
-            alias: One segment, ``"prod"``.
+            name: Name of the component.
+            alias: One segment, such as ``"prod"``.
             version: A version that is not withdrawn.
-            expected: Version that it must point at now, None if it must not exist; by default it is moved in any case,
-                which may undo a move by someone else.
+            expected: Version that it must point to now, None if it must not exist (compare-and-swap); by default it is
+                moved unconditionally, which may undo a concurrent move.
 
         Raises:
-            AliasMoved: It points elsewhere than expected.
+            AliasMoved: It does not point to ``expected``.
             NotFound: No such name or version.
         """
         self.store.versions(name)
         self.store.set_alias(name, alias, version, expected=expected)
 
     def withdraw(self, reference: str, *, reason: str) -> None:
-        """Withdraw a version: only its digest finds it any more, and its number is never used again.
+        """Withdraw a version: only its digest finds it afterwards, and its number is never reused.
 
         Args:
-            reference: With its version: ``"digits/mnist.head@1.1.0"``.
-            reason: Shown to everybody who asks for this version.
+            reference: Reference with a version: ``"digits/mnist.head@1.1.0"``.
+            reason: Shown to everybody who requests this version.
 
         Raises:
             NotFound: No such version.
-            UsageError: No version is named, or no reason given.
+            UsageError: No version is named, or no reason is given.
         """
         wanted = Reference.parse(reference)
         if wanted.version is None:
@@ -923,12 +932,12 @@ class Registry(Shown):
 
     @property
     def policies(self) -> Policies:
-        """What new versions must keep working with, by scope: set, cleared, tested."""
+        """Policies by scope: what new versions must keep working with."""
         return Policies(self.store)
 
     @property
     def bridges(self) -> Bridges:
-        """Published bridges, and bridges of many pairs for ``matrix``."""
+        """Published bridges, and new bridges for many pairs of a ``matrix``."""
         return Bridges(self.store)
 
     def push(
@@ -942,23 +951,24 @@ class Registry(Shown):
         data: Given = (),
         **choice: Any,
     ) -> Moved:
-        """Copy components to a remote; only what is missing moves.
+        """Copy components to a remote; only what is missing is transferred.
 
         Args:
-            remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or what else fsspec reaches.
-            patterns: Such as ``"digits/*"``; None takes all components.
-            options: Of the fsspec file system, such as ``{"endpoint_url": ...}``.
-            create: Make the remote a registry if it is none; else an address without one is an error.
-            measure: Where the remote is a folder with policies: measure what they ask and no evidence tells.
-            data: Images at hand for that.
+            remote: A folder, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, or any fsspec address.
+            patterns: Such as ``"digits/*"``; None for all components.
+            options: Options of the fsspec file system, such as ``{"endpoint_url": ...}``.
+            create: Create a registry at the remote if there is none; else that is an error.
+            measure: If the remote is a folder with policies: measure what evidence does not decide.
+            data: Available images for that.
             choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
                 ``dry_run``, ``progress``: see ``compatkit.registry.copy.choice.Choice``.
 
         Raises:
-            Incomplete: Something was refused, such as a number that belongs to other bytes there; the rest moved.
+            Incomplete: Something was refused, such as a version that exists there with other content; the rest was
+                copied.
             NotFound: A pattern matches nothing.
             LayoutError: There is no registry at the remote, and ``create`` is False.
-            EnvironmentFailure: No right, no network; the same call goes on where it stopped.
+            EnvironmentFailure: No permission, no network; repeat the call to continue.
         """
         from compatkit.components.deciding import deciding
         from compatkit.registry.copy.choice import Choice
@@ -978,26 +988,27 @@ class Registry(Shown):
         data: Given = (),
         **choice: Any,
     ) -> Moved:
-        """Copy components of a remote to this registry, verified while they arrive; nothing here is overwritten.
+        """Copy components from a remote, verified on arrival; nothing here is overwritten.
 
         Args:
-            remote: As for ``push``; only read.
-            patterns: Such as ``"digits/*"``; None takes all components.
-            options: Of the fsspec file system.
-            require_signature: Signature that every component needs, besides what ``open`` asks for; a component
-                without one is refused before anything of it is copied.
-            measure: Measure what policies here ask and no evidence tells.
-            data: Images at hand for that.
+            remote: As for ``push``; it is only read.
+            patterns: Such as ``"digits/*"``; None for all components.
+            options: Options of the fsspec file system.
+            require_signature: Required signature, in addition to that of ``open``; components without one are refused
+                before anything of them is copied.
+            measure: Measure what policies here require and evidence does not decide.
+            data: Available images for that.
             choice: As for ``push``.
 
         Raises:
-            Incomplete: Something was refused: other bytes than promised, a number that belongs to other bytes here or
-                lies, a policy here that is broken or undecided, no signature that counts; the rest came.
+            Incomplete: Something was refused: bytes that differ from their digest, a version that exists here with
+                other content or understates its change, a broken or undecided policy, a missing or invalid signature;
+                the rest was copied.
             KeyFileError: The trusted keys cannot be determined.
-            MissingDependency: Signatures are required, and ``cryptography`` is not installed.
+            MissingDependency: Signatures are required, but ``cryptography`` is not installed.
             NotFound: A pattern matches nothing.
-            LayoutError: The remote is no registry.
-            EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
+            LayoutError: The remote is not a registry.
+            EnvironmentFailure: No permission, no network, disk full; repeat the call to continue.
         """
         from compatkit.components.deciding import deciding
         from compatkit.registry.copy.choice import Choice
@@ -1009,12 +1020,12 @@ class Registry(Shown):
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def _told(self) -> str:
-        """Return where it is and what is in it: the first names with their latest versions."""
+        """Return its folder and the first names with their latest versions."""
         where = f"Registry({str(self.store.root)!r})"
         try:
             count = len(self)
             shown = self.search(latest=True, limit=LINES - 10)
-        except CompatkitError as error:  # a value that cannot be read is still shown
+        except CompatkitError as error:  # repr must not fail
             return f"{where}: {error}"
         more = [f"... and {count - len(shown):,} more names"] if count > len(shown) else []
         return "\n".join(
@@ -1024,7 +1035,7 @@ class Registry(Shown):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return what was renamed, with a warning that says its name now."""
+            """Return the method for an old name, with a warning that gives the new one."""
             former = FORMER.get(name)
             if former is None:
                 raise AttributeError(f"'Registry' object has no attribute {name!r}", name=name, obj=self)
@@ -1033,7 +1044,7 @@ class Registry(Shown):
 
 
 def _inserted(bridges: Mapping[tuple[str, str], Bridge], policy: str) -> Adapters:
-    """Return the adapters of bridges; a matrix without any is asked for without torch."""
+    """Return the adapters of bridges; without bridges nothing that needs torch is imported."""
     from compatkit.components.bridges.ladder import inserted
 
     return inserted(bridges, policy)

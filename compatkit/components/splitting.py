@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_CROP = 4
-"""Share of an image that is kept: beyond 1 the border would be made up; no contract states more than this."""
+"""Largest ``crop_pct``; beyond 1 the border would be invented, and no contract states more than this."""
 
 
 def split(
@@ -47,38 +47,38 @@ def split(
     weights: Mapping[str, Tensor] | None = None,
     images: Mapping[str, Any] | None = None,
 ) -> dict[str, Draft]:
-    """Cut ``model`` at ``point``, prove that the parts reproduce it bitwise, and derive their contracts.
+    """Cut ``model`` at ``point``, verify that the parts reproduce it bitwise, and derive their contracts.
 
     Args:
-        model: Name that the builder knows.
-        point: A module path, or ``"forward_features"``.
-        kwargs: JSON values for the builder.
-        size: Height and width of the images; None takes the model's own.
+        model: Model name for the builder.
+        point: Split point: a module path, or ``"forward_features"``.
+        kwargs: Arguments of the builder, as JSON values.
+        size: Height and width of the images; None for the model's own.
         builder: Builder of the model.
-        pretrained: Take the library's own weights, not random ones.
-        seed: Of the random weights.
-        labels: Class names in the order of the outputs; a model does not tell them.
-        data: Images that the features are measured on (the statistical level); those that the model was trained
-            on, or like them. None leaves it out.
-        samples: Largest count of images that are measured.
-        weights: All tensors of the network, in place of random ones.
-        images: Facts that override the model's own configuration: ``mean`` and ``std`` on the scale 0 to 1, a
-            number a channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
+        pretrained: Use the library's pretrained weights instead of random ones.
+        seed: Seed of the random weights.
+        labels: Class names in the order of the outputs.
+        data: Images for feature statistics (the statistical level): the model's training images, or similar ones.
+            None omits them.
+        samples: Most images for that.
+        weights: All tensors of the network, instead of random ones.
+        images: Facts that override the model's configuration: ``mean`` and ``std`` on the scale 0 to 1, one number per
+            channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
         ``{"extractor": ..., "head": ...}``.
 
     Raises:
         UnknownName: No such model or split point.
-        UsageError: Another count of labels than of outputs, images that no contract can describe, or weights beside
-            pretrained ones.
-        CutError: The model cannot be cut there, the parts differ from the whole, are not rebuilt as they are, or
-            give random outputs in eval mode.
+        UsageError: The numbers of labels and outputs differ, images cannot be described by a contract, or both
+            weights and pretrained ones are requested.
+        CutError: The model cannot be cut there, the parts differ from the whole or cannot be rebuilt, or they give
+            random outputs in eval mode.
     """
     named = None if labels is None else tuple(map(label, labels))
     _check_labels(named)
     if pretrained and weights is not None:
-        raise UsageError("Give weights, or ask for pretrained ones; not both.")
+        raise UsageError("weights= and pretrained=True exclude each other; give one of them.")
     planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
     taken = _data(model, _corrected(planned.input, images or {}))
     chosen = "pretrained" if pretrained else weights
@@ -91,7 +91,7 @@ def split(
     classes = right.outputs[0].channels
     if labels is not None and len(labels) != classes:
         raise UsageError(
-            f"{model} has {classes} outputs; {len(labels)} labels were given, one for each is needed."
+            f"Expected one label for each of the {classes} outputs of {model}, got {len(labels)}."
         )
     seen = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
     sides: tuple[tuple[Kind, str, Blueprint, nn.Module, Structural, Data], ...] = (
@@ -116,10 +116,10 @@ def split(
 
 
 def _check_labels(named: tuple[Label, ...] | None) -> None:
-    """Refuse class names that no manifest may hold, before anything is built.
+    """Raise for invalid class names, before anything is built.
 
     Raises:
-        UsageError: A name is empty, holds control characters, or comes twice.
+        UsageError: A name is empty, contains control characters, or occurs twice.
     """
     try:
         check_labels(named or (), "labels")
@@ -138,15 +138,14 @@ def publish_split(
     """Publish both sides as ``<prefix>.extractor`` and ``<prefix>.head``; return their references.
 
     Args:
-        store: Where to.
-        parts: From ``split``.
-        prefix: Of both names.
-        training: What is known of where the weights came from, as JSON values.
+        store: Registry to publish to.
+        parts: Result of ``split``.
+        prefix: Prefix of both names.
+        training: Provenance of the weights, as JSON values.
         about: Title, description, tags, licence and source of both.
 
     Raises:
-        CutError: A part, rebuilt from its blueprint and its weights, is not what its contract promises; nothing is
-            written then.
+        CutError: A part rebuilt from blueprint and weights violates its contract; nothing is written.
     """
     _check_rebuilt(parts)
     published, parents = {}, ()
@@ -166,14 +165,14 @@ def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
 
 
 def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
-    """Return the images that a model was made for, corrected by what the caller knows.
+    """Return the model's input specification with the caller's corrections.
 
     Raises:
-        UsageError: A value is none that images can have, or has no meaning.
+        UsageError: A fact is unknown or invalid.
     """
     known = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if unknown := images.keys() - set(known):
-        raise UsageError(f"{min(unknown)!r} is no known fact about images; known are {', '.join(known)}.")
+        raise UsageError(f"{min(unknown)!r} is not a known fact about images; known are {', '.join(known)}.")
     values = dict(images)
     for name in ("mean", "std"):
         if name in values:
@@ -194,10 +193,10 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
 
 
 def _data(model: str, given: InputSpec) -> Data:
-    """Return the data level as the model's own configuration states it.
+    """Return the data level from the model's configuration.
 
     Raises:
-        UsageError: The images are neither grey nor RGB, or are cropped in a way that has no name here.
+        UsageError: The images are neither grey nor RGB, or their crop mode is not supported.
     """
     if given.channels not in (1, 3) or given.crop_mode not in ("center", "squash"):
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Put a head on an extractor, with the stitching layers between: planned, built, fitted, kept, loaded."""
+"""Combine an extractor and a head with stitching layers between: plan, build, fit, publish, load."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def recombine(
     data: Split | None = None,
     adapters: str | Sequence[str] = (),
 ) -> Recombination:
-    """Put the head of one network on the extractor of another; see ``Registry.recombine``."""
+    """Combine the extractor of one network with the head of another; see ``Registry.recombine``."""
     if data is not None and not isinstance(data, Split):
         raise UsageError(
             f"data= expects a Split of images, got {type_of(data)}. Pass data.train of a data set."
@@ -68,11 +68,11 @@ def route(
     """Plan the adapters between two parts; reads no weights and fits nothing.
 
     Args:
-        extractor: Gives features.
-        head: Takes features.
-        report: What the check says of the two.
-        given: Adapters at hand, in this order.
-        adapt: Whether to fill what is missing before, between and behind them.
+        extractor: Produces features.
+        head: Consumes features.
+        report: Check of the two.
+        given: Existing adapters, in this order.
+        adapt: Whether to add missing adapters before, between and after them.
         data: Images to fit on, for adapters with weights.
 
     Raises:
@@ -80,9 +80,7 @@ def route(
         UsageError: Images without ``adapt``.
     """
     if data is not None and not adapt:
-        raise UsageError(
-            "data= is what an adapter is fitted on; it goes with adapt=True. Add that, or leave data out."
-        )
+        raise UsageError("data= is for fitting an adapter and needs adapt=True. Add that, or leave data out.")
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
     if report.wiring == "direct" and not given:
@@ -104,7 +102,7 @@ def route(
 
 
 def needs_fit(report: Report) -> bool:
-    """Tell whether two parts can be wired with an adapter whose weights are fitted."""
+    """Return whether two parts need an adapter whose weights are fitted."""
     adaptable = [one for one in report.findings if one.severity == "adaptable"]
     return report.wiring == "needs-adapter" and any(one.remedy.split(":")[0] in FITTED for one in adaptable)
 
@@ -112,12 +110,12 @@ def needs_fit(report: Report) -> bool:
 def put_in(
     store: Store, places: Sequence[Place], extractor: Component, head: Component, data: Split | None
 ) -> list[Adapter]:
-    """Return the adapters of a route, in order: those at hand, those built, those fitted on ``data``.
+    """Return the adapters of a route, in order: given, built, or fitted on ``data``.
 
     Raises:
-        IncompatibleError: The extractor that the head was trained with, whose features are the aim of a fit, is not
-            in the registry, or gives features that cannot be paired.
-        DataError: The images, or their features, are nothing to fit on.
+        IncompatibleError: The head's own extractor, whose features are the target of a fit, is not in the registry,
+            or its features cannot be paired.
+        DataError: The images, or their features, are unsuitable for a fit.
     """
     made: list[Adapter] = []
     for place in places:
@@ -136,19 +134,19 @@ def load_adapter(store: Store, reference: str | Reference) -> Adapter:
     """Load a published adapter; its probe is checked.
 
     Raises:
-        NotFound: Nothing has that name or version.
-        UsageError: It is no adapter.
-        IntegrityError: The bytes, or the function they make, are not what the manifest promises.
+        NotFound: The reference does not resolve.
+        UsageError: The component is not an adapter.
+        IntegrityError: The bytes, or the resulting function, do not match the manifest.
     """
     resolved = store.resolve(reference)
     kind = store.manifest(resolved).kind
     if kind != "adapter":
-        raise UsageError(f"{pinned(resolved)} is of kind {kind}, where an adapter is expected.")
+        raise UsageError(f"{pinned(resolved)} is of kind {kind}; expected an adapter.")
     return adapter_of(load(store, resolved))
 
 
 def adapter_of(part: Component) -> Adapter:
-    """Return a loaded component of kind ``adapter`` as what stands between two others."""
+    """Convert a component of kind ``adapter``."""
     manifest, ports = part.manifest, part.manifest.contract.structural
     return Adapter(
         manifest.blueprint,
@@ -166,7 +164,7 @@ def adapter_of(part: Component) -> Adapter:
 def publish_adapter(
     store: Store, name: str, adapter: Adapter, *, version: str | None = None, about: About | None = None
 ) -> Reference:
-    """Keep an adapter as a component; see ``Registry.publish``."""
+    """Publish an adapter; see ``Registry.publish``."""
     shape = Structural(adapter.takes, adapter.gives)
     title = described(adapter.blueprint)
     draft = Draft.of("adapter", adapter.blueprint, adapter.module, shape, adapter.data, title=title)
@@ -177,7 +175,7 @@ def publish_adapter(
 def _allow(
     planned: Sequence[Blueprint], report: Report, *, before: Adapter | None, adapt: bool, data: Split | None
 ) -> None:
-    """Refuse adapters that were not asked for, or that cannot be had."""
+    """Raise for adapters that were not requested, or that cannot be made."""
     if not planned:
         return
     texts = "; ".join(map(needed, planned))

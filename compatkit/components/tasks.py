@@ -1,4 +1,4 @@
-"""What training starts from and is held to, of components in a registry: tasks, shared heads, released parts."""
+"""Make tasks, auxiliary heads and released parts for training from components of a registry."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from compatkit.training.task import Rest, Task
 
 
 def part(store: Store, reference: str, kind: str) -> Component:
-    """Return one component with its module, of the kind that is expected.
+    """Return one component of the expected kind, with its module.
 
     Raises:
-        UsageError: It is of another kind.
+        UsageError: It has another kind.
     """
     (found,) = parts(store, str(store.resolve(reference)), kind)
     return found
 
 
 def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Component]:
-    """Return what patterns mean with their modules, all of one kind.
+    """Return the components that patterns match, with their modules, all of one kind.
 
     Raises:
-        UsageError: A match is of another kind.
+        UsageError: A match has another kind.
     """
     return [load(store, one) for one in store.select(patterns, kind)]
 
@@ -85,22 +85,22 @@ def task_of(
 def frozen_parts(
     store: Store, heads: str | Sequence[str], head: str | None, extractor: str | None
 ) -> dict[str, AuxiliaryHead | ReleasedExtractor]:
-    """Return everything that a run is trained against; see ``Registry.frozen``."""
+    """Return the released parts that a run is trained against; see ``Registry.frozen``."""
     found: dict[str, AuxiliaryHead | ReleasedExtractor] = {}
     for shared in parts(store, heads, "auxiliary_head") if heads else ():
         name = shared.name.rsplit(".", 1)[-1]
         if name in found:
             raise UsageError(
-                f"{', '.join([heads] if isinstance(heads, str) else heads)} means several heads {name!r}, "
-                f"{shared.reference} among them; a run takes one. Narrow the pattern."
+                f"{', '.join([heads] if isinstance(heads, str) else heads)} matches several heads {name!r}, among them "
+                f"{shared.reference}; a run takes one. Narrow the pattern."
             )
         found[name] = frozen_head(shared, name)
     if head is not None:
         target = part(store, head, "head")
         if not target.labels:
             raise UsageError(
-                f"{target.reference} does not say what its outputs mean, so that no image is known to be of one of "
-                "its classes. Publish it with labels (compatkit split --labels).",
+                f"The outputs of {target.reference} have no class names, so no image is known to belong to one of its "
+                "classes. Publish it with labels (compatkit split --labels).",
                 subject=target.reference,
             )
         found[HEAD] = frozen_head(target, HEAD)
@@ -118,7 +118,7 @@ def frozen_parts(
 
 
 def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
-    """Return a data set; of images alone, where no test images are needed, one that has them twice."""
+    """Return a data set; one of images alone, if no test images are needed, uses them as both splits."""
     if isinstance(data, DataSet):
         return data
     if not isinstance(data, Split):
@@ -131,7 +131,7 @@ def _with_test(data: DataSet | Split, supervised: bool) -> DataSet:
 
 
 def _in_order(data: DataSet, head: Component) -> DataSet:
-    """Return a data set whose classes are those of a head, by name and place.
+    """Return a data set with the classes of a head, in its order.
 
     Raises:
         UsageError: The head does not know a class.
@@ -142,9 +142,9 @@ def _in_order(data: DataSet, head: Component) -> DataSet:
         found = {mine for mine, _ in pairs}
         missing = [one for place, one in enumerate(data.classes) if place not in found]
         raise UsageError(
-            f"{head.reference} tells apart {', '.join(one.name for one in known) or 'classes without names'}; the "
-            f"images of {data.name} are also of {', '.join(missing)}. Leave the head out, and one is drawn for these "
-            "classes, or leave out the images.",
+            f"{head.reference} knows {', '.join(one.name for one in known) or 'classes without names'}; the images of "
+            f"{data.name} are also of {', '.join(missing)}. Leave the head out to create one for these classes, or "
+            "leave out the images.",
             subject=head.reference,
         )
     names = tuple(one.name for one in known)
@@ -156,7 +156,7 @@ def _in_order(data: DataSet, head: Component) -> DataSet:
 
 
 def frozen_head(part: Component, name: str) -> AuxiliaryHead:
-    """Return a released head as a run is trained against it, under a name of the run."""
+    """Return a released head for training against, under a name of the run."""
     return AuxiliaryHead(
         name,
         part.manifest.blueprint,

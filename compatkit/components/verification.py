@@ -1,4 +1,4 @@
-"""Does a contract tell the truth about its module? Checked quickly at every load, thoroughly before a publish."""
+"""Verify contracts against modules: quickly at every load, thoroughly before publication."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SIDES = {
     "adapter": "adapter",
     "recombination": "recombination",
 }
-"""Kind of a component to the side that its blueprint builds."""
+"""Side of the blueprint by kind of component."""
 
 COMPARED = ("name", "shape", "dtype", "layout", "pooled", "prefix_tokens", "multiple_of")
 PROBE_BATCH = 2
-"""Images of a probe."""
+"""Number of images of a probe."""
 LEAST_PROBE = 64
-"""Pixels of a side below which the images of a probe are not made smaller than those that were traced."""
+"""Smallest side in pixels to which the images of a probe are reduced."""
 
 
 def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
@@ -45,10 +45,10 @@ def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Prob
 
 
 def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...]]:
-    """Return the shapes of the probe's inputs: two images, or features of two images of the size that was traced.
+    """Return the shapes of the probe's inputs: two images, or features of two images of the traced size.
 
-    What takes images of any size gets smaller ones than were traced: a first load is mostly its probe, whose cost falls
-    with the square, and which still depends on every weight.
+    Parts that accept any image size get smaller images: the first load is dominated by the probe, whose cost grows
+    with the area, and the outputs still depend on every weight.
     """
     size = blueprint.traced_size
     if blueprint.takes_images:
@@ -58,15 +58,15 @@ def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...
 
 
 def _smaller(shape: Structural, size: Sides) -> Sides | None:
-    """Return the smallest size of the same proportions that leaves the features two positions a side.
+    """Return the smallest size of the same proportions that leaves features of two positions per side.
 
-    One would hide most weights of a 3x3 kernel. None where the port takes no other size, or nothing smaller fits.
+    A single position would hide most weights of a 3x3 kernel. None if the port accepts no smaller size.
     """
     image, grids = shape.inputs[0], [grid_at(port, size) for port in shape.outputs]
     if any(isinstance(one, int) for one in image.spatial) or not grids:
         return None
     short = min(size)
-    pooled = short // 2  # features without positions tell nothing of those before them
+    pooled = short // 2  # pooled features do not show the positions before them
     least = max(
         LEAST_PROBE, *(-(-short * 2 // min(one)) if one and min(one) > 1 else pooled for one in grids)
     )
@@ -78,12 +78,12 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
 
 
 def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
-    """Return what it is that a component passes its probe here; None where code may change without a version.
+    """Return a cache key for having passed the probe here; None if code may change without a version.
 
     Args:
-        manifest: Of the component.
-        digest: Of the manifest.
-        builders: Of its parts, where it has some; None takes the component's own.
+        manifest: Manifest of the component.
+        digest: Its digest.
+        builders: Builders of its parts; None for the component's own.
     """
     import compatkit
 
@@ -98,7 +98,7 @@ def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = N
 def remember_proof(
     store: Store, manifest: Manifest, digest: str | None, builders: Sequence[str] | None = None
 ) -> None:
-    """Remember that a component passed its probe, rebuilt from blueprint and weights, before it was published."""
+    """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication."""
     proof = proof_of(manifest, str(digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
         store.memory.prove(proof)
@@ -115,20 +115,20 @@ def prove_once(
     state: Mapping[str, Tensor] | None = None,
     builders: Sequence[str] | None = None,
 ) -> None:
-    """Hold a loaded module against its contract; its probe runs once on a machine, or as ``verify`` says.
+    """Check a loaded module against its contract; its probe runs once per machine, or as ``verify`` says.
 
     Args:
-        store: Remembers probes that were passed.
-        manifest: Of the component.
-        digest: Of the manifest.
+        store: Remembers passed probes.
+        manifest: Manifest of the component.
+        digest: Its digest.
         module: In eval mode, on the CPU, with its weights.
-        verify: ``"always"`` runs the probe each time, ``"never"`` not at all.
-        whose: Named in messages.
+        verify: ``"always"`` runs the probe every time, ``"never"`` not at all.
+        whose: Name for messages.
         state: As for ``hold_against``.
         builders: As for ``proof_of``.
 
     Raises:
-        IntegrityError: Lists everything that is not as stated.
+        IntegrityError: The contract is violated; lists all differences.
     """
     fact = proof_of(manifest, str(digest), builders)
     run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
@@ -138,7 +138,7 @@ def prove_once(
 
 
 def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
-    """Return ``"batch"`` where the module holds batch normalisation, else ``"none"``."""
+    """Return ``"batch"`` if the module contains batch normalisation, else ``"none"``."""
     return "batch" if any(isinstance(one, _BatchNorm) for one in module.modules()) else "none"
 
 
@@ -152,20 +152,20 @@ def hold_against(
     whose: str = "The component",
     trained_with: Manifest | None = None,
 ) -> None:
-    """Compare what a contract states with the module that its blueprint and weights make.
+    """Compare a contract with the module rebuilt from blueprint and weights.
 
     Args:
-        manifest: States blueprint, payload and contract.
+        manifest: Blueprint, payload and contract.
         module: In eval mode, on the CPU, with its weights.
-        thorough: Derive the structural level anew and compare port by port, which costs some 16 forward passes; else
-            one pass, that of the probe, shows what comes out.
-        run: Whether that pass is made; not where the same module was seen to pass it before.
-        state: The tensors as they are stored, where their dtypes are to be compared with the module's.
-        whose: Named in the message.
-        trained_with: A head's own extractor, whose feature ports the head's inputs must repeat.
+        thorough: Derive the structural level and compare port by port, which costs about 16 forward passes; else only
+            compare the outputs of one pass, that of the probe.
+        run: Whether to run the probe; False if the module has passed it before.
+        state: The tensors as stored, to compare their dtypes with the module's.
+        whose: Name for messages.
+        trained_with: Manifest of a head's own extractor, whose feature ports the head's inputs must equal.
 
     Raises:
-        IntegrityError: Lists everything that is not as stated.
+        IntegrityError: The contract is violated; lists all differences.
     """
     found = [*_wholes(manifest, module, state or {}), *(_seen(manifest, module) if run or thorough else ())]
     if trained_with is not None:
@@ -176,17 +176,17 @@ def hold_against(
         several = len(found) > 1
         listed = "".join(f"\n- {one}" for one in found) + "\n" if several else f" {found[0]} "
         raise IntegrityError(
-            f"{whose} is not what its contract states:{listed}Derive the contract from the module anew, or take the "
+            f"{whose} does not match its contract:{listed}Derive the contract from the module again, or use the "
             "weights that it was derived from.",
             subject=found,
         )
 
 
 def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield faults that show without running the module."""
+    """Yield differences that show without running the module."""
     payload, own = manifest.payload, module.state_dict()
     parameters = sum(one.numel() for one in module.parameters())
-    apart = manifest.blueprint.side == "recombination"  # most of its tensors are those of its parts
+    apart = manifest.blueprint.side == "recombination"  # its payload has only the tensors that its parts lack
     if payload.count != len(own) and not apart:
         yield f"{payload.count} tensors are stated, the module holds {len(own)}."
     if payload.parameters != parameters:
@@ -203,7 +203,7 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
 
 
 def _sides(manifest: Manifest) -> Iterator[str]:
-    """Yield where levels of the contract contradict each other."""
+    """Yield contradictions between levels of the contract."""
     contract, blueprint = manifest.contract, manifest.blueprint
     side = SIDES.get(manifest.kind)
     if side is None:
@@ -252,7 +252,7 @@ def _images(manifest: Manifest) -> Iterator[str]:
 
 
 def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
-    """Yield faults that one forward pass shows, that of the probe."""
+    """Yield differences that the forward pass of the probe shows."""
     contract, promised = manifest.contract, manifest.contract.statistical.probe
     inputs, outputs = contract.structural.inputs, contract.structural.outputs
     try:
@@ -260,7 +260,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
             promised.shapes if promised is not None else probe_shapes(contract.structural, manifest.blueprint)
         )
         found = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
-    except Exception as error:  # foreign code may raise anything
+    except Exception as error:  # third-party code may raise anything
         yield f"Its module does not take input as stated at its ports and in its probe: {error}"
         return
     batch, size = _batch(inputs, shapes), _size(manifest, shapes[0])
@@ -284,7 +284,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
 def _output(
     manifest: Manifest, module: nn.Module, port: Port, out: Tensor, size: tuple[int, int], batch: int
 ) -> Iterator[str]:
-    """Yield where one tensor that came out differs from its port."""
+    """Yield differences between an output tensor and its port."""
     whose, side = f"The output {port.name!r}", manifest.blueprint.side
     if not _fits(out.shape, _stated(port, size, batch)):
         yield f"{whose} is stated as {_shown(port)}, the module gives {tuple(out.shape)}."
@@ -307,7 +307,7 @@ def _output(
 
 
 def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
-    """Yield where a head states other features than those of the extractor that it was trained with."""
+    """Yield differences between a head's inputs and the features of its own extractor."""
     taken, given = manifest.contract.structural.inputs, extractor.contract.structural.outputs
     if extractor.blueprint.side != "extractor" or _network(manifest.blueprint) != _network(
         extractor.blueprint
@@ -331,7 +331,7 @@ def _own_features(manifest: Manifest, extractor: Manifest) -> Iterator[str]:
 
 
 def _network(blueprint: Blueprint) -> Blueprint:
-    """Return a blueprint without what both sides of one cut may differ in."""
+    """Return a blueprint without the fields in which two sides of a cut may differ."""
     return attrs.evolve(with_classes(blueprint, 0), side="head", library="")
 
 
@@ -340,14 +340,14 @@ def _cut(blueprint: Blueprint) -> str:
 
 
 def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
-    """Yield where ports that are derived anew differ from the stated ones."""
+    """Yield differences between derived and stated ports."""
     stated, blueprint = manifest.contract.structural, manifest.blueprint
     if not blueprint.is_cut:
         return
     try:
         ports = stated.inputs if blueprint.side == "head" else None
         derived = structural(module, blueprint, feature_ports=ports)
-    except Exception as error:  # foreign code may raise anything
+    except Exception as error:  # third-party code may raise anything
         yield f"Its ports cannot be derived: {error}"
         return
     for what in ("inputs", "outputs"):
@@ -376,7 +376,7 @@ def _port(what: str, stated: Port, derived: Port) -> Iterator[str]:
 
 
 def _stated(port: Port, size: tuple[int, int], batch: int) -> tuple[int | None, ...]:
-    """Return the shape that a port states for so many images of this size; None where it leaves a size open."""
+    """Return the stated shape for ``batch`` images of this size; None for open dimensions."""
     seen = port.measured.get(f"{size[0]}x{size[1]}", ())
     known = dict(zip(port.spatial_axes, seen, strict=False))
     found: list[int | None] = []
@@ -391,7 +391,7 @@ def _fits(shape: Sequence[int], stated: Sequence[int | None]) -> bool:
 
 
 def _batch(ports: Sequence[Port], shapes: Sequence[Sequence[int]]) -> int:
-    """Return the count of images in inputs of these shapes, where needed from an axis that several are folded into."""
+    """Return the number of images in inputs of these shapes, if needed from an axis into which several are folded."""
     sizes = [
         pair
         for port, shape in zip(ports, shapes, strict=True)
@@ -407,7 +407,7 @@ def _is_folded(one: Dimension) -> TypeGuard[Scaled]:
 
 
 def _size(manifest: Manifest, shape: Sequence[int]) -> tuple[int, int]:
-    """Return the image size that the probe stands for: its own, or the one that was traced."""
+    """Return the image size of the probe, or the traced one."""
     image = manifest.blueprint.takes_images and len(shape) == 4
     return (shape[2], shape[3]) if image else manifest.blueprint.traced_size
 

@@ -1,4 +1,4 @@
-"""Calls with arguments that there are not: answered with the nearest that there are, in the place of a TypeError."""
+"""Calls with wrong arguments: raise ``UsageError`` with a suggestion instead of ``TypeError``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ELSEWHERE = {
     "learning_rate": "lr",
     "initial_lr": "lr",
 }
-"""What other libraries call an argument, and what it is called here."""
+"""Names of arguments in other libraries, and their names here."""
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def named(made: Made) -> Made:
-    """Let a function, or a class with all its public methods, answer arguments that it does not take.
+    """Make a function, or a class with its public methods, raise ``UsageError`` for arguments that do not match.
 
     Raises:
-        UsageError: By what was made: an argument is unknown, missing, or given by its place where it needs its name;
-            ``subject`` is its name.
+        UsageError: When the result is called: an argument is unknown, missing, or positional where a keyword is
+            required; ``subject`` is its name.
     """
     given: Any = made
     if not inspect.isclass(given):
@@ -52,7 +52,7 @@ def _answer_all(made: type) -> None:
 
 
 def _answering(function: Any, whose: str, what: str, bound: int = 0) -> Any:
-    """Wrap a function whose first ``bound`` parameters (self) are no arguments."""
+    """Wrap a function; the first ``bound`` parameters (self) do not count as arguments."""
     signature = inspect.signature(function)
     takes = dict(list(signature.parameters.items())[bound:])
 
@@ -77,7 +77,7 @@ def _refusal(
     places: int,
     settings: Mapping[str, Any],
 ) -> UsageError:
-    """Return what is said of a call that does not fit."""
+    """Return the error for a call that does not match the signature."""
     known = [name for name, one in takes.items() if one.kind in _BY_NAME]
     placed = [name for name, one in takes.items() if one.kind in _BY_PLACE]
     if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
@@ -89,12 +89,12 @@ def _refusal(
     for name, one in takes.items():
         by_place = name in placed[:places]
         if by_place and name in settings:
-            return UsageError(f"{whose} got {name!r} twice: by its place and by its name.", subject=name)
+            return UsageError(f"{whose} got {name!r} twice: by position and by name.", subject=name)
         if one.default is one.empty and one.kind not in _REST and not by_place and name not in settings:
-            way = f" (by its name, {name}=...)" if places > len(placed) else ""
+            way = f" (as {name}=...)" if places > len(placed) else ""
             return UsageError(f"{whose} lacks {name!r}{way}; it takes {', '.join(takes)}.", subject=name)
     alone = ", ".join(placed) or "nothing"
     rest = [name for name in known if name not in placed]
     name = rest[0] if rest else ""
     hint = f" Name the others, such as {name}=...; there are {', '.join(rest)}." if rest else ""
-    return UsageError(f"{whose} takes {alone} without a name; {places} came.{hint}", subject=name)
+    return UsageError(f"{whose} takes {alone} by position; got {places} arguments.{hint}", subject=name)

@@ -1,4 +1,4 @@
-"""Whose statistics batch normalisation uses once parts are recombined: the policies as words."""
+"""Batch-norm policies: which statistics batch normalisation uses in recombined parts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from compatkit.errors import UsageError, suggest
 
 POLICIES = ("batch", "mix:N", "reestimate", "running")
-"""Of each batch; estimated on images and mixed with the stored ones, which count as N images; estimated; as stored."""
+"""Per batch; running statistics counted as N images and mixed with an estimate; estimate alone; running alone."""
 DEFAULT = "batch"
-"""Of recombined parts: stored statistics lose much of the accuracy, statistics estimated anew lose none."""
+"""Recombined parts lose much accuracy with stored statistics, and none with those of each batch."""
 WORDS = tuple(one for one in POLICIES if one != "mix:N")
 LARGEST = 2**31 - 1
-"""Of the images that stored statistics may count as."""
+"""Largest N of ``mix:N``."""
 _MIX = re.compile(r"mix:(0|[1-9][0-9]{0,9})")
 
 
 def check_policy(name: str) -> str:
-    """Return a policy as it is kept; ``mix:0`` gives stored statistics no weight and becomes ``reestimate``.
+    """Return a policy in canonical form; ``mix:0`` gives stored statistics no weight and becomes ``reestimate``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The name is not a policy.
     """
     if name in WORDS:
         return name
@@ -31,8 +31,8 @@ def check_policy(name: str) -> str:
         return name if int(found[1]) else "reestimate"
     if isinstance(name, str) and name.partition(":")[0] == "mix":
         raise UsageError(
-            f"Unknown normalisation {name!r:.60}; mix: is followed by how many images the stored statistics count "
-            f"as, a whole number from 0 to {LARGEST} such as mix:16.",
+            f"Unknown normalisation {name!r:.60}; mix: takes the number of images that the stored statistics count "
+            f"as, a whole number from 0 to {LARGEST}, for example mix:16.",
             subject=name,
         )
     hint = suggest(name, WORDS)
@@ -42,7 +42,7 @@ def check_policy(name: str) -> str:
 
 
 def under_old_name(bn_policy: Any, normalisation: Any) -> Any:
-    """Return a policy, also where it was given by its old name ``normalisation``."""
+    """Return the policy, also if it was given under the old argument name ``normalisation``."""
     if normalisation is None:
         return bn_policy
     warnings.warn("normalisation= is called bn_policy= now.", DeprecationWarning, stacklevel=3)
@@ -50,7 +50,7 @@ def under_old_name(bn_policy: Any, normalisation: Any) -> Any:
 
 
 def is_policy(name: object) -> bool:
-    """Tell whether this is a policy as it is kept."""
+    """Return whether this is a policy in canonical form."""
     try:
         return isinstance(name, str) and check_policy(name) == name
     except UsageError:
@@ -58,21 +58,21 @@ def is_policy(name: object) -> bool:
 
 
 def prior_of(policy: str) -> int | None:
-    """Return how many images the stored statistics count as beside those of an estimate; None without an estimate."""
+    """Return the number of images that stored statistics count as in an estimate; None if nothing is estimated."""
     if policy == "reestimate":
         return 0
     return int(policy.removeprefix("mix:")) if policy.startswith("mix:") else None
 
 
 def estimates(policy: str) -> bool:
-    """Tell whether a policy estimates statistics on unlabelled images."""
+    """Return whether a policy estimates statistics on unlabelled images."""
     return prior_of(policy) is not None
 
 
 def stored_share(policy: str, images: int) -> float:
-    """Return the weight of the stored statistics, N / (N + n), after an estimate on n images.
+    """Return the weight of the stored statistics, N / (N + n), in an estimate on n images.
 
-    Schneider et al. (2020), "Improving robustness against common corruptions by covariate shift adaptation".
+    Source: Schneider et al. (2020), "Improving robustness against common corruptions by covariate shift adaptation".
     """
     prior = prior_of(policy) or 0
     return prior / (prior + images) if prior else 0.0

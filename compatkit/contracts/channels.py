@@ -1,6 +1,6 @@
-"""Mean and standard deviation of every channel: as values, and as the blob that a manifest names.
+"""Mean and standard deviation per channel: as values, and as the blob that a manifest refers to.
 
-The blob holds C means, then C standard deviations, little-endian float32: eight bytes a channel.
+The blob holds C means followed by C standard deviations, little-endian float32: 8 bytes per channel.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 BYTES = 8
-"""Of a channel."""
+"""Bytes per channel in the blob."""
 
 
 def _doubles(values: Any) -> NDArray[np.float64]:
-    import numpy as np  # only where a contract has such statistics, so that a check stays light
+    import numpy as np  # imported late: most checks do not need it
 
     return np.asarray(values, dtype=np.float64)
 
 
 @attrs.frozen(eq=False)
 class ChannelFigures:
-    """Mean and standard deviation of every channel of one feature port, in the order of the channels.
+    """Mean and standard deviation of each channel of one feature port.
 
     Attributes:
         means: ``(C,)``, finite.
-        stds: ``(C,)``, finite, from 0.
+        stds: ``(C,)``, finite, non-negative.
     """
 
     means: NDArray[np.float64] = attrs.field(converter=_doubles)
@@ -40,23 +40,23 @@ class ChannelFigures:
 
 
 Blobs = Mapping[str, ChannelFigures]
-"""Statistics of the channels by the digest of the blob that a manifest names; those that are not there are not used."""
+"""Channel statistics by blob digest; missing blobs are ignored."""
 
 
 def channel_bytes(
     means: Sequence[float] | NDArray[np.float64], stds: Sequence[float] | NDArray[np.float64]
 ) -> bytes:
-    """Return the blob of the means and standard deviations, one of each for every channel."""
+    """Return the blob for means ``(C,)`` and standard deviations ``(C,)``."""
     import numpy as np
 
     return np.concatenate([np.asarray(one, dtype="<f4") for one in (means, stds)]).tobytes()
 
 
 def channel_statistics(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the means and the standard deviations of a blob, float32 ``(C,)`` each.
+    """Return means and standard deviations from a blob, float32 ``(C,)`` each.
 
     Raises:
-        FormatError: Not eight bytes for at least one channel, values that are not finite, or a negative deviation.
+        FormatError: The size is not a positive multiple of 8 bytes, a value is not finite, or a deviation is negative.
     """
     import numpy as np
 
@@ -67,6 +67,6 @@ def channel_statistics(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.flo
     means, stds = np.frombuffer(data, dtype="<f4").astype(np.float32).reshape(2, -1)
     if not np.isfinite(means).all() or not np.isfinite(stds).all() or (stds < 0).any():
         raise FormatError(
-            "Channel statistics: expected finite means and deviations from 0; the blob holds other values."
+            "Channel statistics: expected finite means and finite, non-negative deviations; the blob has others."
         )
     return means, stds

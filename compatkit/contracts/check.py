@@ -1,11 +1,11 @@
-"""Contract against contract: whether a head fits an extractor, from their manifests alone.
+"""Compare contracts: whether a head fits an extractor, from their manifests alone.
 
-A pure function that reads no weights. It says whether the parts can be wired, what they were both trained against, and
-what was measured; these are three answers, because equal shapes are not compatibility.
+A pure function that reads no weights. It answers three questions separately, because equal shapes are not
+compatibility: can the parts be wired, what were both trained against, and what was measured.
 
-What a rule depends on is taken from each contract once, and two such values are compared once: real contracts all
-differ, by their probes at least, but few differ in what a rule depends on. A pair's report is made of what the rules
-found; of many pairs the codes are kept, and reports are made for those that somebody asks for.
+To check many pairs fast, the inputs of each rule are extracted once per contract, and each two distinct inputs are
+compared once: contracts all differ (by their probes at least), but few differ in the inputs of a rule. For many pairs
+only finding codes are kept; full reports are made on request.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ RULES: tuple[Callable[[Any, Any], Sequence[Any]], ...] = (
     rules.training,
     rules.statistics,
 )
-"""Each compares what ``_given`` and ``_asked`` return in its place; those of the classes and of what was measured
-depend on more than two contracts."""
+"""Each compares the corresponding items of ``_given`` and ``_asked``. Findings about classes and measurements need more
+than the two contracts and are made elsewhere."""
 
 
 @named
@@ -52,22 +52,20 @@ def check(
     """Compare the contracts of an extractor and a head.
 
     Args:
-        extractor: Manifest of the component that gives features.
-        head: Manifest of the component that takes them.
-        data: Classes that the pair is meant for; None leaves classes out of the check.
+        extractor: Manifest of the component that produces features.
+        head: Manifest of the component that consumes them.
+        data: Classes that the pair is meant for; None skips the comparison of classes.
         evidence: Measured cells of this pair, oldest first; the newest that is not stale counts.
-        channels: Statistics of the feature channels by the digest of the blob that the manifests name; without
-            them the ports' statistics over all channels are compared.
-        own: Whether the extractor that the head was cut or trained with computes the same as this one. A registry
-            knows; from two manifests alone it is known of that very version only.
+        channels: Channel statistics by blob digest; if missing, statistics over the whole port are compared.
+        own: Whether the extractor that the head was cut from or trained with computes the same function as this one.
+            A registry knows; two manifests alone show it only for exactly that version.
 
     Returns:
-        The report: wiring, promise, evidence and the findings behind them.
+        The report: wiring, promise, evidence and the findings.
 
     Raises:
-        UsageError: The first is no extractor, or the second no head.
-        DataError: Two classes of the data, or of the head, have one name, or one means the same as two of the
-            other side.
+        UsageError: The first is not an extractor, or the second not a head.
+        DataError: Two classes of the data, or of the head, have the same name, or one matches two of the other side.
     """
     return report_of(extractor, head, data=data, evidence=evidence, channels=channels or {}, own=own)
 
@@ -82,7 +80,7 @@ def report_of(
     channels: Blobs,
     own: bool,
 ) -> Report:
-    """Return what ``check`` does, of parts whose references may be known."""
+    """Do what ``check`` does, with the references of the parts if known."""
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
     check_kind(head, "second", second)
@@ -112,7 +110,7 @@ def compare(
     channels: Blobs,
     own: Collection[tuple[str, str]],
 ) -> Outlines:
-    """Check every extractor with every head; the arguments are those of ``check_all``, by reference."""
+    """Check every extractor with every head; arguments as for ``check_all``, keyed by reference."""
     for name, manifest in extractors.items():
         check_kind(manifest, "first", name)
     for name, manifest in heads.items():
@@ -145,27 +143,27 @@ def compare(
 
 
 def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str) -> None:
-    """Refuse a component that cannot be this side of a seam.
+    """Raise if a component cannot be on this side of a seam.
 
     Args:
-        manifest: Of the component.
-        place: ``"first"`` gives features, ``"second"`` takes them.
+        manifest: Manifest of the component.
+        place: ``"first"`` produces features, ``"second"`` consumes them.
         name: Its reference, for the message.
 
     Raises:
-        UsageError: The first is no extractor, or the second no head.
+        UsageError: The first is not an extractor, or the second not a head.
     """
     kinds = EXTRACTORS if place == "first" else HEADS
     if manifest.kind not in kinds:
         raise UsageError(
-            f"The {place} of the two components must be of kind {' or '.join(kinds)}, but {name} is of kind "
-            f"{manifest.kind}. Pass the extractor first, then the head.",
+            f"Expected a {place} component of kind {' or '.join(kinds)}, but {name} is of kind {manifest.kind}. Pass "
+            "the extractor first, then the head.",
             subject=manifest,
         )
 
 
 def _given(extractor: Manifest, blobs: Blobs) -> tuple[Any, ...]:
-    """Return what each rule depends on of an extractor."""
+    """Return the inputs of each rule for an extractor."""
     one = extractor.contract
     return (
         outputs_of(one.structural.outputs, one.data),
@@ -176,13 +174,13 @@ def _given(extractor: Manifest, blobs: Blobs) -> tuple[Any, ...]:
 
 
 def _asked(head: Manifest, blobs: Blobs, against: set[str]) -> tuple[Any, ...]:
-    """Return what each rule depends on of a head.
+    """Return the inputs of each rule for a head.
 
     Args:
-        head: Manifest.
-        blobs: Statistics of the channels.
-        against: Digests of all heads that the extractors were trained against; a head that is none of these is not
-            named among what it was trained against itself, so that equal protocols stay equal.
+        head: Its manifest.
+        blobs: Channel statistics by blob digest.
+        against: Tensor digests of all heads that the extractors were trained against. Only such a head counts as an
+            anchor of its own protocol, so that otherwise equal protocols stay equal.
     """
     one = head.contract
     return (
@@ -204,7 +202,7 @@ def _classes(data: Data | None, head: Manifest, name: str) -> tuple[Finding, ...
 
 
 def _answers(structural: Sequence[Severity], training: Sequence[str], cells: Sequence[Cell]) -> Report:
-    """Return wiring, promise and evidence from severities, codes and measured cells."""
+    """Return a report without findings from severities, codes and measured cells."""
     wired = (
         "refused" if "refuses" in structural else "needs-adapter" if "adaptable" in structural else "direct"
     )
@@ -214,7 +212,7 @@ def _answers(structural: Sequence[Severity], training: Sequence[str], cells: Seq
 def _made_with(
     extractors: Mapping[str, Manifest], heads: Mapping[str, Manifest], own: Collection[tuple[str, str]]
 ) -> dict[int, set[int]]:
-    """Return the columns of the heads that were cut or trained with an extractor, by the extractor's row."""
+    """Return for each row of an extractor the columns of the heads that were cut from or trained with it."""
     named: dict[str, set[int]] = {}
     for column, head in enumerate(heads.values()):
         for one in trained_with(head):
@@ -231,12 +229,12 @@ def _made_with(
 
 
 class _Level:
-    """The codes that a rule finds for every pair, compared once for each two different values.
+    """Codes that one rule finds for all pairs, computed once per pair of distinct inputs.
 
     Args:
-        rule: Compares two values.
-        given: What it depends on, of each extractor.
-        asked: The same of each head.
+        rule: The rule.
+        given: Its input for each extractor.
+        asked: Its input for each head.
     """
 
     def __init__(
@@ -249,7 +247,7 @@ class _Level:
         self._codes = {id(one): codes_of(one) for one in rules.CONSTANT}
 
     def row(self, place: int) -> list[Codes]:
-        """Return the codes of an extractor with every head."""
+        """Return the codes of one extractor with every head."""
         number = self._rows[place]
         found = self._found.get(number)
         if found is None:
@@ -264,17 +262,17 @@ class _Level:
 
 
 class _Outlines:
-    """Whole outlines, of which equal ones are one object."""
+    """Interned outlines: equal ones are one object."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Outline] = {}
 
     def of(self, known: tuple[Codes, ...], cells: Sequence[Cell]) -> Outline:
-        """Return what there is to say of a pair, without the texts.
+        """Return the outline of a pair.
 
         Args:
-            known: Its codes at every level but the last: structural, data, classes, protocol, statistical.
-            cells: What was measured of it.
+            known: Codes at every level but the last: structural, data, classes, protocol, statistical.
+            cells: Measurements of the pair.
         """
         key = (known, tuple([(one.grade, one.restricted is None) for one in cells])) if cells else known
         found = self._known.get(key)
@@ -287,7 +285,7 @@ class _Outlines:
 
 
 def _distinct(values: Iterable[Any]) -> tuple[list[int], list[Any]]:
-    """Return a number for each value, the same for equal ones, and the values by their numbers."""
+    """Return an index for each value, the same for equal ones, and the distinct values by index."""
     numbers: dict[Hashable, int] = {}
     places: list[int] = []
     kept: list[Any] = []
@@ -300,7 +298,7 @@ def _distinct(values: Iterable[Any]) -> tuple[list[int], list[Any]]:
 
 
 def _key(value: Any) -> Hashable:
-    """Return a value of contracts as tuples, which can be looked up where ports cannot."""
+    """Return a hashable key for a value of a contract."""
     if isinstance(value, tuple):
         return tuple(map(_key, value))
     if isinstance(value, Mapping):

@@ -1,9 +1,8 @@
-"""Canonical JSON and attrs classes: one value has one sequence of bytes.
+"""Canonical JSON for attrs classes: each value has exactly one byte sequence.
 
-``dumps`` writes JSON values and attrs classes, ``loads`` reads JSON values strictly, ``decode`` reads attrs classes;
-``unstructure`` and ``structure`` turn attrs classes into JSON values and back. msgspec reads classes fast, but takes
-unknown and duplicate keys: what it read is written again, and unless that gives the same bytes, the strict reader says
-what is wrong and where.
+``dumps`` writes JSON values and attrs classes, ``loads`` reads strict JSON, ``decode`` reads attrs classes;
+``unstructure`` and ``structure`` convert attrs classes to JSON values and back. msgspec decodes fast but accepts
+unknown and duplicate keys, so its result is encoded again; if the bytes differ, the strict reader locates the error.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ import attrs
 from compatkit.errors import FormatError
 
 Place: TypeAlias = "str | tuple[Place, str | int]"
-"""The name of a document, or a place with the key or index of what stands in it.
+"""A document name, or a parent place with the key or index of a child.
 
-Text that grew with every step would cost its whole length again for each of millions of values.
+Linked pairs, because building the path as text at every level would be too slow for millions of values.
 """
 LONGEST_KEY = 80
-"""Characters that are shown of a key."""
+"""Characters of a key shown in messages."""
 MAX_BYTES = 64 * 2**20
 """Largest JSON document that is read, in bytes."""
 MAX_DEPTH = 100
-"""Deepest nesting of lists and objects that is written or read."""
+"""Deepest nesting of lists and objects, on writing and reading."""
 MAX_VALUES = 1_000_000
-"""Most commas and opening brackets in one document: the memory of an empty list is 30 times its two bytes."""
+"""Most commas and opening brackets in one document: an empty list takes 30 times its two bytes in memory."""
 MAX_KEY = 512
-"""Longest key, in characters: it is shown for each of the values below it."""
+"""Longest key in characters: error paths repeat it for each value below it."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _LONG = re.compile(rf'"[^"]{{{MAX_KEY + 1}}}')
@@ -53,12 +52,12 @@ def digest(data: bytes | bytearray | memoryview) -> str:
 
 
 def is_digest(value: object) -> bool:
-    """Tell whether ``value`` is ``sha256:`` and 64 lower-case hex digits."""
+    """Return whether ``value`` is ``sha256:`` followed by 64 lower-case hex digits."""
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
 def told(place: Place) -> str:
-    """Return a place in words: ``"manifest.contract.data.labels[3]"``."""
+    """Return a place as text: ``"manifest.contract.data.labels[3]"``."""
     steps: list[str] = []
     while not isinstance(place, str):
         place, step = place
@@ -70,17 +69,17 @@ def dumps(value: Any) -> bytes:
     """Return the canonical JSON of ``value``: sorted keys, NFC, compact, UTF-8, one newline at the end.
 
     Args:
-        value: JSON values or attrs classes, see ``unstructure``.
+        value: JSON values or attrs classes; see ``unstructure``.
 
     Raises:
-        FormatError: The value holds NaN, infinity, a key that is no string, two keys that are the same
-            in NFC, a lone surrogate, nesting beyond 100, or something JSON cannot express.
+        FormatError: The value contains NaN, infinity, a non-string key, two keys with the same NFC form, a lone
+            surrogate, nesting beyond 100 levels, or something that JSON cannot express.
     """
     try:
         return _ENCODER.encode(unstructure(value)).encode() + b"\n"
     except UnicodeEncodeError as error:
         near = error.object[max(error.start - 40, 0) : error.end]
-        raise FormatError(f"{near!r} ends with half a surrogate pair, which UTF-8 cannot store.") from None
+        raise FormatError(f"{near!r} ends with a lone surrogate, which UTF-8 cannot encode.") from None
 
 
 def loads(
@@ -97,35 +96,33 @@ def loads(
     Args:
         data: UTF-8 bytes.
         what: What the bytes are, for messages: ``"manifest sha256:..."``.
-        max_bytes: Larger documents are refused before they are parsed.
-        max_depth: Deeper documents are refused.
-        max_values: Documents with more commas and opening brackets are refused before they are parsed.
+        max_bytes: Largest document; checked before parsing.
+        max_depth: Deepest nesting.
+        max_values: Most commas and opening brackets; checked before parsing.
         any_key: Whether keys may be longer than 512 characters.
 
     Raises:
-        FormatError: Not UTF-8, not JSON, duplicate keys, NaN, infinity or minus zero, lone surrogates, too large,
-            too deep, too many values, a key too long.
+        FormatError: Not UTF-8, not JSON, duplicate keys, NaN, infinity, minus zero, lone surrogates, too large, too
+            deep, too many values, or a key too long.
     """
     if len(data) > max_bytes:
-        raise FormatError(f"{what}: at most {max_bytes} bytes of JSON are read, got {len(data)}.")
+        raise FormatError(f"{what}: expected at most {max_bytes} bytes of JSON, got {len(data)}.")
     if len(data) == 0:
         raise FormatError(f"{what}: expected JSON, got an empty file.")
     try:
         text = str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{what}: expected UTF-8, got byte {error.start} that is none.") from None
+        raise FormatError(f"{what}: expected UTF-8, got an invalid byte at offset {error.start}.") from None
     if (count := _count(text)) > max_values:
-        raise FormatError(
-            f"{what}: at most {max_values} commas and opening brackets are read, there are {count}."
-        )
+        raise FormatError(f"{what}: expected at most {max_values} commas and opening brackets, got {count}.")
     try:
         value = (_WATCHFUL if "-0" in text else _READER).decode(text)
-        if _SURROGATE.search(text):  # only an escape can bring one into UTF-8
+        if _SURROGATE.search(text):  # in valid UTF-8, surrogates can come only from escapes
             _ENCODER.encode(value).encode()
     except RecursionError:
         raise FormatError(f"{what}: nested deeper than {max_depth} levels.") from None
     except UnicodeEncodeError:
-        raise FormatError(f"{what}: a string holds half a surrogate pair.") from None
+        raise FormatError(f"{what}: a string contains a lone surrogate.") from None
     except ValueError as error:  # JSONDecodeError, one of _HOOKS, or an integer of thousands of digits
         raise FormatError(f"{what}: not valid JSON: {error}.") from None
     _check_shape(text, what, max_depth, any_key, lambda: value)
@@ -133,21 +130,21 @@ def loads(
 
 
 def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> Any:
-    """Read an attrs class from strict JSON, within the bounds of ``loads``.
+    """Decode strict JSON to an attrs class, with the limits of ``loads``.
 
     Args:
-        kind: The class. Fields with a default may be absent, but for one called ``schema``.
-        data: As ``dumps`` writes it, or the same value spelled otherwise.
+        kind: The class. Fields with a default may be absent, except ``schema``.
+        data: Output of ``dumps``, or another spelling of the same value.
         what: What the bytes are, for messages.
-        max_bytes: Larger documents are refused before they are parsed.
+        max_bytes: Largest document; checked before parsing.
 
     Raises:
-        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields: with the path, what was
-            expected there and what came.
+        FormatError: Not strict JSON, another schema, or unknown, missing or mistyped fields; the message gives the
+            path, the expected and the actual value.
     """
     import msgspec
 
-    # what goes wrong here goes wrong again below, where the strict reader says where
+    # errors here are raised again below by the strict reader, which knows the path
     with suppress(msgspec.MsgspecError, ValueError, RecursionError, FormatError):
         text = data.decode()
         if len(data) <= max_bytes and _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
@@ -159,12 +156,17 @@ def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> 
 
 
 def structure(kind: Any, value: Any, path: str) -> Any:
-    """Return the JSON ``value`` as ``kind``, an attrs class or any annotation that one uses.
+    """Convert a JSON value to ``kind``, an attrs class or an annotation that one uses.
 
-    Fields with a default may be absent, but for one called ``schema``; unknown fields are refused.
+    Fields with a default may be absent, except ``schema``; unknown fields are errors.
+
+    Args:
+        kind: The annotation.
+        value: JSON value.
+        path: Path of the value, for messages.
 
     Raises:
-        FormatError: With the path, what was expected there and what came.
+        FormatError: The value does not fit; the message gives the path, the expected and the actual value.
     """
     import msgspec
 
@@ -182,10 +184,10 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
 
 def unstructure(value: Any) -> Any:
-    """Return ``value`` as JSON values: attrs classes as objects with every field, tuples as lists, text in NFC.
+    """Convert to JSON values: attrs classes become objects with all fields, tuples become lists, text becomes NFC.
 
-    A field with ``metadata={"absent_where_default": True}`` is left out where it has its default, so that what was
-    written before there was such a field keeps its bytes.
+    A field with ``metadata={"absent_where_default": True}`` is omitted if it has its default, so that documents
+    written before the field existed keep their bytes.
 
     Raises:
         FormatError: See ``dumps``.
@@ -195,7 +197,7 @@ def unstructure(value: Any) -> Any:
 
 def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
     if value is None or isinstance(value, (bool, int)):
-        # an equal manifest must have equal bytes: a mean given as 0 is written as 0.0
+        # equal manifests must have equal bytes: the mean 0 is written as 0.0
         return float(value) if floats and type(value) is int and abs(value) <= sys.float_info.max else value
     if isinstance(value, str):
         return str(value) if value.isascii() else unicodedata.normalize("NFC", value)
@@ -229,7 +231,7 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """Return the fields of an attrs class that are written, sorted by name."""
+    """Return the fields of an attrs instance to write, sorted by name."""
     names, values, optional = _written(type(value))
     found = dict(zip(names, values(value), strict=False))
     for name, default in optional.items():
@@ -240,11 +242,11 @@ def _members(value: Any) -> dict[str, Any]:
 
 @cache
 def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]]:
-    """Return the names of all fields, what takes their values, and the defaults of those that may be left out."""
+    """Return the names of all fields, a getter of their values, and the defaults of those that may be omitted."""
     fields = attrs.fields_dict(kind)
     optional = {name: one.default for name, one in fields.items() if "absent_where_default" in one.metadata}
     names = sorted(fields)
-    # of a single name attrgetter returns no tuple
+    # attrgetter of a single name returns no tuple, so a second name is added
     return names, attrgetter(*names, "__class__"), optional
 
 
@@ -274,15 +276,15 @@ def _decoder(kind: Any) -> Any:
 
 
 def _count(text: str) -> int:
-    # those inside strings are counted too: finding the strings would take longer than reading the document
+    # includes those inside strings: finding the strings would take longer than parsing
     return text.count(",") + text.count("[") + text.count("{")
 
 
 def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Callable[[], Any]) -> None:
-    """Raise if a document of JSON is nested too deep or has a key too long.
+    """Raise if a JSON document is nested too deep or has a key too long.
 
-    Most documents hold fewer brackets than levels, and no text that could be so long: then ``read``, which returns
-    the value, is not called.
+    ``read`` parses the document. It is called only if the document has enough brackets, or a text long enough, to
+    exceed a limit; most have not.
     """
     check_keys = not any_key and bool(_LONG.search(text) or '\\"' in text)
     if not check_keys and text.count("[") + text.count("{") <= max_depth:
@@ -330,12 +332,12 @@ _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, pars
 
 
 def _check_known(value: Any, known: Any, place: Place) -> None:
-    """Raise if a list or object of JSON holds keys that were not read."""
+    """Raise if a JSON list or object contains unknown keys."""
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
         raise FormatError(
             f"{told(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer compatkit may have "
-            "written it; other programs keep their values under 'extensions'."
+            "written it; other programs must keep their values under 'extensions'."
         )
     for step, item in value.items() if type(value) is dict else enumerate(value):
         if (kind := type(item)) is dict or kind is list:
@@ -343,12 +345,12 @@ def _check_known(value: Any, known: Any, place: Place) -> None:
 
 
 def _converted(kind: Any, value: Any, place: Place) -> Any:
-    """Return a JSON value as ``kind``; raise for what does not fit, as deep inside as it stands."""
+    """Convert a JSON value to ``kind``; an error names the innermost place that does not fit."""
     import msgspec
 
     try:
         return msgspec.convert(value, kind)
-    except FormatError as error:  # a validator names its field
+    except FormatError as error:  # raised by a validator, begins with the field name
         fault = f"{told(place)}.{error}"
     except msgspec.ValidationError as error:
         expected = str(error).partition(", got ")[0].replace("`", "")
@@ -361,7 +363,7 @@ def _converted(kind: Any, value: Any, place: Place) -> Any:
 
 
 def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Place]]:
-    """Yield what stands directly in a JSON value, each with the annotation that it should fit and its place."""
+    """Yield the direct children of a JSON value, each with its annotation and place."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):
         for one in arguments:

@@ -1,7 +1,7 @@
-"""What a component promises: ports, data, protocol and statistics, as plain values without any tensor.
+"""Contracts: ports, data, protocol and statistics of a component, as plain values without tensors.
 
-Nothing here is typed in by hand: adapters derive the structural level by running the module, the trainer
-derives data and protocol from the run. ``compatibility.check`` compares two of these.
+All of it is derived: adapters get the structural level by running the module, the trainer gets data and protocol from
+the run. ``check.check`` compares two contracts.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from typing import Any, Literal
 import attrs
 
 Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
-"""``"other"`` is anything else: no batch axis in front, channels before tokens, 1 or 5 axes."""
+"""``"other"``: no leading batch axis, channels before tokens, or 1 or 5 axes."""
 Kind = Literal[
     "extractor", "head", "auxiliary_head", "adapter", "encoder", "latent", "decoder", "recombination"
 ]
 EXTRACTORS = ("extractor", "encoder")
-"""Kinds that give features."""
+"""Kinds that produce features."""
 HEADS = ("head", "auxiliary_head")
-"""Kinds that take features; a shared head that tells classes apart may stand where a network's own does."""
+"""Kinds that consume features; a shared auxiliary head that classifies may replace a network's own head."""
 
 
 @attrs.frozen
 class Scaled:
-    """A dimension that follows another: ``(of + add) // floordiv * times + plus``, in elements.
+    """A dimension that depends on another one: ``(of + add) // floordiv * times + plus``, in elements.
 
-    ``times`` is for what several images are folded into: ``Scaled("N", times=196)`` is 196 for each image.
+    ``times`` counts what one image is folded into: ``Scaled("N", times=196)`` is 196 per image.
     """
 
     of: str
@@ -36,12 +36,12 @@ class Scaled:
     times: int = 1
 
     def at(self, size: int) -> int:
-        """Return the dimension where the followed one is ``size``."""
+        """Return the dimension for ``size`` of the one it depends on."""
         return (size + self.add) // self.floordiv * self.times + self.plus
 
 
 Dimension = int | str | Scaled
-"""A fixed size, a free symbol such as ``"N"`` or ``"H"``, or a function of one."""
+"""A fixed size, a free symbol such as ``"N"`` or ``"H"``, or a function of a symbol."""
 
 
 @attrs.frozen
@@ -49,14 +49,14 @@ class Port:
     """One tensor that enters or leaves a component.
 
     Attributes:
-        shape: One dimension an axis. ``"N"`` is the batch and stands first where the layout begins with it; a tensor
-            that all images share has no ``"N"``.
-        range: ``"nonnegative"`` (post-ReLU), ``"signed"``, or ``"any"`` where nothing is known.
-        pooled: True where the spatial axes were already averaged away.
-        prefix_tokens: Class or register tokens before the patch tokens (``NLC`` only).
-        measured: Examples, input size ``"32x32"`` to the sizes of ``spatial`` seen at this port.
-        multiple_of: Step in pixels in which free image sizes are taken (image ports only): 32 where only multiples
-            of 32 are.
+        shape: One dimension per axis. ``"N"`` is the batch; it is the first axis if the layout begins with it. A
+            tensor shared by all images has no ``"N"``.
+        range: ``"nonnegative"`` (after ReLU), ``"signed"``, or ``"any"`` if unknown.
+        pooled: True if the spatial axes have been averaged away.
+        prefix_tokens: Number of class and register tokens before the patch tokens (``NLC`` only).
+        measured: Observed sizes of the ``spatial`` axes by input size such as ``"32x32"``.
+        multiple_of: Step of allowed image sizes in pixels (image ports only): 32 if only multiples of 32 are
+            accepted.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Port:
 
     @property
     def spatial(self) -> tuple[Dimension, ...]:
-        """The spatial dimensions, the token count, nothing for a vector; for ``"other"``, all that follow the image."""
+        """The spatial dimensions, the token count, or none for a vector; for ``"other"``, all that follow the image."""
         return tuple([self.shape[axis] for axis in self.spatial_axes])
 
 
@@ -104,7 +104,7 @@ class Structural:
 
 @attrs.frozen
 class Label:
-    """A class by name, with other names that mean the same (``automobile`` is ``car``)."""
+    """A class name with its synonyms (``automobile`` is ``car``)."""
 
     name: str
     same_as: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ class Label:
 
 @attrs.frozen
 class Data:
-    """What the images must look like and which classes come out.
+    """Preprocessing of the images, and the classes of the outputs.
 
     Attributes:
         size: Height and width in pixels.
@@ -126,9 +126,9 @@ class Data:
         std: Per channel, on the scale 0 to 1.
         interpolation: How images are resized: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
         labels: Classes in the order of the outputs; None for a component without classes.
-        crop_pct: Share of the resized image that is kept: it is resized to ``size / crop_pct``, and ``size`` is cut
-            out of the middle.
-        crop_mode: ``"squash"`` resizes to exactly that; ``"center"`` keeps the aspect ratio and covers it (timm's).
+        crop_pct: Share of the resized image that is kept: images are resized to ``size / crop_pct``, then
+            center-cropped to ``size``.
+        crop_mode: ``"squash"`` ignores the aspect ratio; ``"center"`` keeps it and covers the size (as in timm).
     """
 
     size: tuple[int, int]
@@ -143,14 +143,14 @@ class Data:
 
 @attrs.frozen
 class Anchor:
-    """Something two parts were both trained against, by digest; equal digests are a shared anchor.
+    """Something that parts were trained against, by digest; parts with equal digests share the anchor.
 
     Attributes:
-        kind: ``"initial_weights"`` (whole network without its class layer) or ``"auxiliary_head"``.
+        kind: ``"initial_weights"`` (the network without its class layer) or ``"auxiliary_head"``.
         digest: Tensor digest, ``"tensors:sha256:..."``.
         task: For auxiliary heads: ``"dcc"``, ``"rotation"``, ...
-        classes: For auxiliary heads that classify: what their outputs mean. For initial weights that the class layer
-            shares: the classes of this network's rows.
+        classes: For auxiliary heads that classify: classes of their outputs. For initial weights that include the
+            class layer: classes of this network's rows.
     """
 
     kind: Literal["initial_weights", "auxiliary_head"]
@@ -161,11 +161,11 @@ class Anchor:
 
 @attrs.frozen
 class Protocol:
-    """How the component was trained, as far as it matters for recombination.
+    """How the component was trained, as far as recombination depends on it.
 
     Attributes:
-        normalisation: ``"batch"`` where the module holds batch normalisation, so that statistics must be
-            taken from a batch or estimated anew after recombination; else ``"none"``.
+        normalisation: ``"batch"`` if the module contains batch normalisation, so that statistics must come from a
+            batch or be re-estimated after recombination; else ``"none"``.
     """
 
     normalisation: Literal["batch", "none"]
@@ -174,10 +174,10 @@ class Protocol:
 
 @attrs.frozen
 class Probe:
-    """A fingerprint of the function: a fixed input, projected output, relative tolerance.
+    """Fingerprint of the function: a fixed input, the projected output, a relative tolerance.
 
     Attributes:
-        shapes: Shape of the fixed input, one for each input port.
+        shapes: Shape of the fixed input at each input port.
     """
 
     input: str
@@ -189,14 +189,14 @@ class Probe:
 
 @attrs.frozen
 class FeatureStatistics:
-    """What the features at one port look like on training images, in eval mode.
+    """Statistics of the features at one port, on training images in eval mode.
 
     Attributes:
         mean: Over all images, channels and positions.
         std: Over the same.
-        samples: Count of images.
-        per_channel: Edge ``{"blob": "sha256:...", "bytes": n}`` to the mean of every channel, then the standard
-            deviation of every channel, little-endian float32; None where it was not kept.
+        samples: Number of images.
+        per_channel: Edge ``{"blob": "sha256:...", "bytes": n}`` to the means, then the standard deviations of all
+            channels, little-endian float32; None if not kept.
     """
 
     mean: float
@@ -207,9 +207,9 @@ class FeatureStatistics:
 
 @attrs.frozen
 class Statistical:
-    """Statistics of the features, one for each feature port in order (None until measured), and the probe.
+    """Feature statistics of each feature port in order (None until measured), and the probe.
 
-    An extractor states them of what it gives, a head of what it was trained on.
+    An extractor states them for its output, a head for its training input.
     """
 
     features: tuple[FeatureStatistics, ...] | None = None
@@ -218,25 +218,25 @@ class Statistical:
 
 @attrs.frozen
 class Blueprint:
-    """How to rebuild a component's module without any stored code.
+    """How to rebuild a component's module without stored code.
 
     Attributes:
         builder: Registered builder, for example ``"timm"``.
-        library: Library and version that built it, for example ``"timm 1.0.31"``.
-        model: Name the builder knows.
-        kwargs: JSON values for the builder.
+        library: Library and version that built the module, for example ``"timm 1.0.31"``.
+        model: Model name for the builder.
+        kwargs: Arguments of the builder, as JSON values.
         split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
-        side: ``"extractor"``, ``"head"`` (auxiliary heads are built as heads), ``"adapter"`` (not cut at all), or
-            ``"recombination"`` (put together from components).
+        side: ``"extractor"``, ``"head"`` (also for auxiliary heads), ``"adapter"`` (not cut at all), or
+            ``"recombination"`` (composed of components).
         approach: How the cut is made: ``"fx"``, ``"declared"``, ``"stopped"`` or ``"canonical"``; ``"whole"`` for an
             adapter or a recombination.
-        traced_size: Height and width of the image that was traced.
-        cut_outputs: Number of tensors that cross.
-        width: Channels that cross where they are not the network's own: the extractor ends with a 1x1 convolution to
-            so many, and a head whose network has another width begins with one from so many to its own. None where the
-            network's own features cross. A manifest names it only where it is stated.
-        entries: Of a head: linear layers that take the features, by path, with the channels that come where these are
-            not the network's own; each has a bias. A manifest names them only where there are some.
+        traced_size: Height and width of the traced image.
+        cut_outputs: Number of tensors that cross the seam.
+        width: Channels that cross the seam if not the network's own: the extractor ends with a 1x1 convolution to this
+            width, and a head of another width begins with one from this width. None for the network's own features. A
+            manifest contains it only if set.
+        entries: For a head: paths of linear layers (with bias) that take the features, with their input channels,
+            where these differ from the network's own. A manifest contains them only if there are any.
     """
 
     builder: str
@@ -253,21 +253,21 @@ class Blueprint:
 
     @property
     def takes_images(self) -> bool:
-        """Whether images enter, and not features."""
+        """Whether the input is images rather than features."""
         return self.side in ("extractor", "recombination")
 
     @property
     def is_cut(self) -> bool:
-        """Whether a builder makes it, as one side of a network."""
+        """Whether a builder makes it as one side of a network."""
         return self.side in ("extractor", "head")
 
 
 @attrs.frozen
 class Contract:
-    """The four stored levels; the fifth, evidence, is kept apart because it grows.
+    """The four stored levels; the fifth, evidence, is stored separately because it grows.
 
     Attributes:
-        adapters: Of a recombination: what stands between its parts, in order.
+        adapters: For a recombination: the stitching layers between its parts, in order.
     """
 
     structural: Structural

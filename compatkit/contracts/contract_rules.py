@@ -1,4 +1,4 @@
-"""What the numbers and names of a contract may be: the types are right already, the values may still be nonsense."""
+"""Limits on the values of a contract; types have been checked already."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from compatkit.contracts.contract import (
 from compatkit.errors import FormatError
 
 LARGEST = 2**40
-"""Of a dimension: no tensor is that long, and no reader's integers overflow."""
+"""Largest dimension: no tensor is longer, and no reader's integers overflow."""
 LARGEST_SIDE = 2**16
-"""Of an image, in pixels."""
+"""Largest side of an image in pixels."""
 LARGEST_WIDTH = 2**16
-"""Of a 1x1 convolution that a blueprint asks for, in channels: its weights are made before they are compared."""
+"""Most channels of a 1x1 convolution that a blueprint requests: it is allocated before any comparison."""
 LARGEST_PROBE = 2**28
-"""Values in a probe's input: 1 GiB."""
+"""Most values in a probe's input: 1 GiB."""
 MOST_AXES, MOST_PORTS, MOST_NAMES, MOST_LABELS = 32, 256, 1024, 200_000
 LONGEST = 1024
-"""Characters of a name."""
+"""Most characters in a name."""
 MOST_NUMBERS = 1024
-"""Of a probe's sketch."""
+"""Most numbers in a probe's sketch."""
 
 DTYPES = frozenset(
     f"{kind}{bits}"
@@ -53,19 +53,19 @@ _SIZE = re.compile(r"[1-9][0-9]{0,5}x[1-9][0-9]{0,5}")
 _TENSORS = re.compile(r"tensors:sha256:[0-9a-f]{64}")
 _VALUE = re.compile(r"value:[a-z0-9]+:[0-9a-f]{1,128}")
 _JOINERS = "\u200c\u200d"
-"""Invisible, but spelling in some scripts."""
+"""Invisible, but significant in the spelling of some scripts."""
 
 
 def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
-    """Check every value of a contract that its type leaves open.
+    """Check the values of a contract beyond their types.
 
     Args:
-        contract: As read.
-        blueprint: Of the same component.
+        contract: The contract.
+        blueprint: Blueprint of the same component.
         what: Path of the manifest, for messages.
 
     Raises:
-        FormatError: A value is none that a contract can hold, with its path, what was expected, what came.
+        FormatError: A value is out of range; the message gives the path, the expected and the actual value.
     """
     inside = f"{what}.contract"
     _blueprint(blueprint, f"{what}.blueprint")
@@ -81,10 +81,14 @@ def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
 
 
 def check_labels(labels: Sequence[Label], what: str) -> None:
-    """Check class names: each once, whatever its case or Unicode composition, and all of them printable.
+    """Check class names: printable, and unique regardless of case and Unicode composition.
+
+    Args:
+        labels: Classes in the order of the outputs.
+        what: Path of the list, for messages.
 
     Raises:
-        FormatError: With the path of the label.
+        FormatError: A name is invalid; the message gives its path.
     """
     _expect(len(labels) <= MOST_LABELS, what, f"at most {MOST_LABELS} labels", len(labels))
     seen: dict[str, int] = {}
@@ -100,15 +104,14 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
         key = folded(one.name)
         if key in seen:
             raise FormatError(
-                f"{what}[{index}]: the class {one.name!r:.100} is there already, as number {seen[key]} "
-                f"({labels[seen[key]].name!r:.100}); case and Unicode composition make no difference. Rename one of "
-                "them."
+                f"{what}[{index}]: the class {one.name!r:.100} duplicates number {seen[key]} "
+                f"({labels[seen[key]].name!r:.100}); case and Unicode composition are ignored. Rename one of them."
             )
         seen[key] = index
 
 
 def folded(name: str) -> str:
-    """Return a name without differences in case and Unicode composition."""
+    """Return a name normalised for case and Unicode composition."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

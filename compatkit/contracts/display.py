@@ -1,4 +1,4 @@
-"""How values show themselves where nobody asked for a report: a screenful in a console, the same in a notebook."""
+"""How values display themselves in a console and a notebook: at most one screenful."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LINES, WIDTH = 40, 120
-"""Of a screenful."""
+"""Size of a screenful."""
 NOTEBOOK = (
     '<pre style="white-space:pre;overflow-x:auto;line-height:normal;font-family:monospace">{code}</pre>'
 )
@@ -21,41 +21,41 @@ NOTEBOOK = (
 
 @runtime_checkable
 class Drawn(Protocol):
-    """What rich can draw in a terminal."""
+    """A value that rich can render in a terminal."""
 
     def __rich__(self) -> RenderableType: ...
 
 
 class Shown:
-    """A value that tells what it is: its ``repr`` is a screenful of it, and notebooks show the same as HTML.
+    """Base of values whose ``repr`` is a screenful of text; notebooks show the same as HTML.
 
-    Where a class has ``__rich__``, notebooks show what a terminal would.
+    If a class has ``__rich__``, notebooks show what a terminal would.
     """
 
     __slots__ = ()
 
     def _told(self) -> str:
-        """Return what the value is, for people, in any number of lines."""
+        """Return a description for people, of any number of lines."""
         return str(self)
 
     def __repr__(self) -> str:
         return screenful(self._told())
 
     def _repr_html_(self) -> str:
-        """Return a screenful as HTML, every text escaped."""
+        """Return a screenful as escaped HTML."""
         if isinstance(self, Drawn):
             return drawn(self)
         return NOTEBOOK.format(code=html.escape(repr(self)))
 
 
 def screenful(text: str) -> str:
-    """Return the first lines of a text, with what could drive a terminal written as escapes.
+    """Return the first lines of a text, with control characters escaped.
 
     Args:
         text: Any number of lines of any width.
 
     Returns:
-        At most ``LINES`` lines of at most ``WIDTH`` characters; the last says how many more there are.
+        At most ``LINES`` lines of at most ``WIDTH`` characters; the last states how many were omitted.
     """
     lines = [part for line in text.strip("\n").split("\n") for part in _folded(visible(line))]
     return "\n".join(lines if len(lines) <= LINES else [*lines[: LINES - 1], _more(len(lines))])
@@ -67,7 +67,7 @@ def _folded(line: str) -> list[str]:
 
 
 def drawn(value: Drawn) -> str:
-    """Return a screenful of what a terminal shows of a value, as HTML with colours; texts are escaped."""
+    """Return what a terminal shows of a value as coloured, escaped HTML: one screenful."""
     from rich.console import Console
     from rich.segment import SegmentLines
     from rich.text import Text
@@ -85,13 +85,13 @@ def _more(lines: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows of equally many cells as lines, each column as wide as its widest cell."""
+    """Return rows of equal length as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def labelled(values: Mapping[str, str]) -> list[str]:
-    """Return labels and texts in two columns, the texts wrapped."""
+    """Return labels and texts as two columns, with wrapped texts."""
     size = max(map(len, values), default=0) + 2
     return [
         line
@@ -107,7 +107,7 @@ def labelled(values: Mapping[str, str]) -> list[str]:
 
 
 def visible(text: str) -> str:
-    """Return ``text`` in one line with control, format and direction characters written as escapes."""
+    """Return ``text`` as one line, with control, format and direction characters escaped."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(

@@ -1,4 +1,4 @@
-"""What was measured of a pair: cells and figures as plain values, intervals, and the grade that figures give."""
+"""Measurements of a pair: cells and figures as plain values, intervals, and grades."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compatkit.errors import UsageError
 
 METRIC = "recombination_accuracy"
 METRIC_VERSION = "1"
-"""Raised whenever the same parts, images and settings would give another figure."""
+"""Increase whenever the same parts, images and settings would give another figure."""
 ADAPTED = "adapters"
-"""The setting that names what stood between the two; such a figure is no evidence of the bare pair."""
+"""Setting that names the adapters between the parts; such a figure is no evidence of the bare pair."""
 STATE = "state"
-"""The setting that says of a cell without a figure whether it is ``missing`` or ``left-out``; else it is barred."""
+"""Setting of a cell without a figure: ``missing`` or ``left-out``; barred if absent."""
 
 WEAK_RECOVERED = 0.5
-"""Above chance, a pair that recovers less than this share of the way from chance to the bound is graded weak."""
+"""Above chance, a pair that recovers less than this share of the way from chance to the bound is ``weak``."""
 Grade = Literal["none", "stale", "undecided", "chance", "weak", "compatible", "perfect"]
 State = Literal["measured", "stale", "missing", "barred", "left-out"]
 
@@ -32,7 +32,7 @@ class Part:
         reference: Pinned reference, ``name@version``.
         digest: Manifest digest, ``sha256:...``.
         function: Function digest, ``value:sha256:...``.
-        summary: Contract in short, label to text, for people.
+        summary: Short form of the contract, text by label, for display.
     """
 
     reference: str
@@ -44,7 +44,7 @@ class Part:
 
 @attrs.frozen
 class Figure:
-    """An accuracy with its count and 95 % Wilson interval; all shares in [0, 1]."""
+    """An accuracy with its count and 95 % Wilson interval; shares in [0, 1]."""
 
     accuracy: float
     correct: int
@@ -55,16 +55,16 @@ class Figure:
 
 @attrs.frozen
 class Rung:
-    """What one rung of the ladder of bridges gave for a pair.
+    """Result of one rung of the ladder of bridges for a pair.
 
     Attributes:
-        name: Of the rung, as in ``compatkit.components.bridges.ladder.RUNGS``.
-        seconds: That it took.
-        images: Unlabelled images that it used.
-        agreement: Share of held-out images of which it says what the head's own network says.
-        accuracy: On test images, where there were any.
-        chosen: Whether the figures of the cell are of this rung.
-        labels: Labelled images that it was trained with.
+        name: Name of the rung in ``compatkit.components.bridges.ladder.RUNGS``.
+        seconds: Duration.
+        images: Number of unlabelled images used.
+        agreement: Share of held-out images on which it predicts the same as the head's own network.
+        accuracy: Accuracy on test images, if there were any.
+        chosen: Whether the figures of the cell are those of this rung.
+        labels: Number of labelled images it was trained with.
     """
 
     name: str
@@ -78,25 +78,25 @@ class Rung:
 
 @attrs.frozen
 class Cell:
-    """Extractor of one network, head of another, measured on the extractor's own test images.
+    """An extractor with another network's head, measured on the extractor's test images.
 
     Attributes:
-        wiring: ``refused``, ``needs-adapter`` or ``direct``; nothing is measured unless direct.
+        wiring: ``refused``, ``needs-adapter`` or ``direct``; only direct pairs are measured.
         promise: ``none``, ``shared-init``, ``shared-head`` or ``one-network``.
-        grade: What the figures say.
-        restricted: Examples of the common classes, arg max over the common outputs (as in the paper);
-            None where nothing could be measured.
-        unrestricted: The same examples, arg max over all outputs of the head.
+        grade: Evidence in one word.
+        restricted: Examples of the common classes, argmax over the common outputs (as in the paper); None if nothing
+            could be measured.
+        unrestricted: The same examples, argmax over all outputs of the head.
         chance: Share of the most frequent common class among those examples.
-        bound: The extractor with the head it was trained with, same images, same policy (n_aa).
-        recovered: (accuracy - chance) / (bound - chance); None without a bound above chance.
+        bound: The extractor with its own head, same images, same policy (n_aa).
+        recovered: (accuracy - chance) / (bound - chance); None unless there is a bound above chance.
         difference: Paired 95 % interval of accuracy minus bound.
-        common: Common classes, by the data set's names.
-        settings: How it was measured: metric, data, policy, batch size, seed, precision, the bound's head, device,
-            ...; ``compatkit.evaluation.conditions`` says which of them the figures depend on.
-        findings: Lines of the check's report, for people.
+        common: Common classes, named as in the data set.
+        settings: Conditions of the measurement: metric, data, policy, batch size, seed, precision, the bound's head,
+            device, ...; ``compatkit.evaluation.conditions`` defines which of them the figures depend on.
+        findings: Lines of the check's report, for display.
         reason: Why there is no figure, or why it is stale; else empty.
-        ladder: What each rung gave, where a bridge stands between the two.
+        ladder: Result of each rung, if there is a bridge between the two.
     """
 
     extractor: str
@@ -118,11 +118,11 @@ class Cell:
 
     @property
     def state(self) -> State:
-        """What is known of the pair under the conditions asked for.
+        """What is known of the pair under the requested conditions.
 
-        ``measured``: the figures are of exactly these. ``stale``: they are of the same pair and question, but metric,
-        images or bound changed since. ``missing``: nothing is known, and measuring would tell. ``barred``: it cannot
-        be measured, as the parts cannot be wired or share no class with the images. ``left-out``: not asked for.
+        ``measured``: the figures hold for exactly these. ``stale``: same pair and question, but metric, images or
+        bound have changed since. ``missing``: not measured yet. ``barred``: cannot be measured, because the parts
+        cannot be wired or share no class with the images. ``left-out``: not requested.
         """
         if self.restricted is not None:
             return "stale" if self.grade == "stale" else "measured"
@@ -130,7 +130,7 @@ class Cell:
         return "missing" if said == "missing" else "left-out" if said == "left-out" else "barred"
 
     def left_out(self, reason: str) -> Cell:
-        """Return the place of this cell where it was not asked for; nothing is told of it but the reason."""
+        """Return a placeholder for a cell that was not requested, with nothing but the reason."""
         kept = (self.extractor, self.head, self.wiring, self.promise, "none")
         return Cell(*kept, settings={STATE: "left-out"}, reason=reason)
 
@@ -151,24 +151,28 @@ class Cell:
 
 
 def weak_or_compatible(accuracy: float, chance: float, limit: float) -> Grade:
-    """Return ``weak`` for less than half of the way from chance up to the bound, or to 1 without one."""
+    """Return ``weak`` below half of the way from chance to the bound (to 1 without a bound), else ``compatible``."""
     return "weak" if accuracy < chance + WEAK_RECOVERED * (limit - chance) else "compatible"
 
 
 Z95 = 1.959963984540054
 """97.5 % point of the standard normal distribution, for two-sided 95 % intervals."""
 CHANCE_P = 0.01
-"""An accuracy is above chance where the exact one-sided binomial test gives a smaller p."""
+"""An accuracy is above chance if the exact one-sided binomial test gives a smaller p."""
 CHANCE_RECOVERED = 0.1
-"""A pair that recovers less than this share of the way from chance to the bound is graded chance."""
+"""A pair that recovers less than this share of the way from chance to the bound is ``chance``."""
 PERFECT_LOSS = 0.01
-"""A pair is perfect where its 95 % interval excludes a loss of this much accuracy against the bound."""
+"""A pair is ``perfect`` if its 95 % interval excludes a loss of this much accuracy against the bound."""
 
 
 def wilson(correct: int, n: int) -> tuple[float, float]:
-    """Return the 95 % Wilson score interval of a share; ``(0, 1)`` for no examples.
+    """Return the 95 % Wilson score interval of ``correct`` out of ``n``; ``(0, 1)`` for no examples.
 
     Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference".
+
+    Args:
+        correct: Number of correct examples.
+        n: Number of examples.
 
     Raises:
         UsageError: ``correct`` is not within 0 to ``n``.
@@ -191,22 +195,27 @@ def figure(correct: int, n: int) -> Figure:
         UsageError: There are no examples, or ``correct`` is not within 0 to ``n``.
     """
     if n == 0:
-        raise UsageError("An accuracy needs at least one example.")
+        raise UsageError("An accuracy needs at least one example; got none.")
     return Figure(correct / n, correct, n, *wilson(correct, n))
 
 
 def above_chance(correct: int, n: int, chance: float) -> float:
     """Return p of the exact one-sided binomial test: P(X >= ``correct``) for X ~ B(``n``, ``chance``).
 
-    The sum runs from the observed count away from the mode, so its terms only fall and none is lost to
-    rounding; the first is taken from log-gamma functions, so nothing overflows for large ``n``.
+    The sum runs away from the mode, so its terms decrease and none is lost to rounding. The first term comes from
+    log-gamma functions, so nothing overflows for large ``n``.
+
+    Args:
+        correct: Number of correct examples.
+        n: Number of examples.
+        chance: Probability of a correct guess.
 
     Raises:
         UsageError: ``correct`` is not within 0 to ``n``, or ``chance`` not within 0 to 1.
     """
     _check_counts(correct, n)
     if not 0 <= chance <= 1:
-        raise UsageError(f"The chance level must be a share from 0 to 1, got {chance}.")
+        raise UsageError(f"Expected a chance level from 0 to 1, got {chance}.")
     if correct == 0 or chance == 1:
         return 1.0
     if chance == 0:
@@ -220,12 +229,12 @@ def above_chance(correct: int, n: int, chance: float) -> float:
 def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[float, float]:
     """Return the 95 % interval of the difference of two accuracies on the same examples.
 
-    Normal approximation on the per-example differences (-1, 0, 1), with one imaginary example gained and
-    one lost, so that the interval does not shrink to a point where the two agree on all of few examples.
+    Normal approximation on the per-example differences (-1, 0, 1), with one example gained and one lost added, so that
+    the interval does not collapse to a point if both agree on all of few examples.
 
     Args:
-        accuracy: Whether each example was right in the pair that is judged.
-        bound: The same examples in the same order, for the network it is compared with.
+        accuracy: Whether the pair is right on each example.
+        bound: The same for the reference network, in the same order.
 
     Source: Bonett and Price (2012), "Adjusted Wald confidence interval for a difference of binomial
         proportions based on paired data", the interval of the title.
@@ -235,7 +244,7 @@ def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[fl
     """
     if len(accuracy) != len(bound):
         raise UsageError(
-            f"A paired interval needs the same examples on both sides, got {len(accuracy)} and {len(bound)}."
+            f"A paired interval needs the same examples on both sides; got {len(accuracy)} and {len(bound)}."
         )
     gained = sum(1 for one, other in zip(accuracy, bound, strict=True) if one and not other)
     lost = sum(1 for one, other in zip(accuracy, bound, strict=True) if other and not one)
@@ -243,20 +252,25 @@ def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[fl
 
 
 def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, float]:
-    """Return ``paired_interval`` from how many of ``n`` examples only the one, or only the other, got right.
+    """Return ``paired_interval`` from counts.
+
+    Args:
+        gained: Examples that only the pair gets right.
+        lost: Examples that only the reference gets right.
+        n: All examples.
 
     Raises:
         UsageError: There are no examples, or the counts exceed them.
     """
     if n < 1 or gained < 0 or lost < 0 or gained + lost > n:
-        raise UsageError(f"A paired interval needs gained + lost <= n and n >= 1, got {gained}, {lost}, {n}.")
+        raise UsageError(f"A paired interval needs gained + lost <= n and n >= 1; got {gained}, {lost}, {n}.")
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
     half = Z95 * math.sqrt((up + down - (up - down) ** 2) / (n + 2))
     return max(-1.0, up - down - half), min(1.0, up - down + half)
 
 
 def recovered(accuracy: float, chance: float, bound: float | None) -> float | None:
-    """Return (accuracy - chance) / (bound - chance); None without a bound above chance."""
+    """Return (accuracy - chance) / (bound - chance); None unless there is a bound above chance."""
     if bound is None or bound <= chance:
         return None
     return (accuracy - chance) / (bound - chance)
@@ -268,23 +282,23 @@ def grade(
     bound: Figure | None = None,
     difference: tuple[float, float] | None = None,
 ) -> Grade:
-    """Return what the figures of a pair say.
+    """Return the grade of a pair.
 
-    In this order, with p from ``above_chance`` and *bar* the accuracy that recovers a tenth of the way from
-    chance to the bound (to 1 where there is no bound):
+    Rules in this order; p is from ``above_chance``, and *bar* is the accuracy that recovers a tenth of the way from
+    chance to the bound (to 1 without a bound):
 
-    1. ``undecided``: the bound itself is not above chance (p >= .01): there is nothing to recover.
+    1. ``undecided``: the bound itself is not above chance (p >= .01), so there is nothing to recover.
     2. p < .01: ``chance`` if less than a tenth is recovered; ``perfect`` if the paired interval of the
        difference to the bound lies above -1 point; ``weak`` if less than half is recovered; else ``compatible``.
     3. p >= .01: ``chance`` if the Wilson interval ends below the bar; else ``undecided``: with this many
-       examples a pair that recovers a tenth cannot be told from one at chance.
+       examples a pair that recovers a tenth cannot be distinguished from chance.
 
-    Where the examples do not suffice to tell perfect from compatible, the weaker grade stands.
+    If there are too few examples to separate perfect from compatible, the lower grade is returned.
 
     Args:
         measured: Accuracy of the recombination.
         chance: Share of the most frequent class.
-        bound: Accuracy of the unrecombined network on the same examples, where it was measured.
+        bound: Accuracy of the unrecombined network on the same examples, if measured.
         difference: Paired 95 % interval of accuracy minus bound.
     """
     if bound is not None and above_chance(bound.correct, bound.count, chance) >= CHANCE_P:

@@ -1,8 +1,8 @@
-"""Class names: how they are compared, which mean the same, and what a check says of them.
+"""Class names: comparison, synonyms, and the findings of a check about them.
 
-Case, spaces, underscores and Unicode composition make no difference. A letter of another script that looks like a
-Latin one does: such names are told apart, and ``skeleton`` finds them so that somebody is told. Only true synonyms are
-in the table: a pickup truck is a truck, but not every truck is a pickup truck.
+Case, spaces, underscores and Unicode composition are ignored. Look-alike letters of other scripts are different names;
+``skeleton`` finds them so that a check can warn. The synonym table holds only true synonyms: a pickup truck is a truck,
+but not every truck is a pickup truck.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _LOOK_LATIN = {
 }
 """A small part of Unicode's table of confusables (UTS 39): letters that look Latin in nearly every font, and dashes.
 
-Width and style need no entry: compatibility decomposition (NFKD) removes them.
+Width and style variants need no entry: compatibility decomposition (NFKD) removes them.
 """
 NAMED = 4
-"""More characters than this are counted, not named."""
+"""Most characters named in a message; further ones are counted."""
 
 
 @lru_cache(maxsize=2**16)  # the parts of one task name the same classes
 def spelling(name: str) -> str:
-    """Return ``name`` without differences in case, spaces, underscores and Unicode composition."""
+    """Return ``name`` normalised for case, spaces, underscores and Unicode composition."""
     if name.isascii():
         return " ".join(name.lower().replace("_", " ").split())
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
@@ -55,23 +55,23 @@ def spelling(name: str) -> str:
 
 @lru_cache(maxsize=2**16)
 def skeleton(name: str) -> str:
-    """Return the spelling of what ``name`` looks like: Latin for look-alikes, nothing for what is invisible."""
+    """Return the normalised visual form of ``name``: Latin for look-alikes, without invisible characters."""
     if name.isascii():
         return spelling(name)
-    # Mapped first as it is: some look-alikes decompose into letters that are none.
+    # Map before decomposing, too: some look-alikes decompose into letters that are not.
     decomposed = unicodedata.normalize("NFKD", name.translate(_LOOK_LATIN)).translate(_LOOK_LATIN)
     return spelling("".join(one for one in decomposed if not _invisible(one)))
 
 
 def strange(name: str) -> str:
-    """Return which characters of ``name`` are not ASCII, by code point and Unicode name; ``""`` for none."""
+    """Return the non-ASCII characters of ``name`` by code point and Unicode name; ``""`` if there are none."""
     found = list(dict.fromkeys(one for one in name if not one.isascii()))
     named = [f"U+{ord(one):04X} {unicodedata.name(one, 'without a name')}" for one in found[:NAMED]]
     return ", ".join(named) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
 
 
 def _invisible(one: str) -> bool:
-    """Format characters (zero-width, direction, soft hyphen), variation selectors, the grapheme joiner."""
+    """Return whether a character is a format character, a variation selector or the grapheme joiner."""
     return unicodedata.category(one) == "Cf" or "\ufe00" <= one <= "\ufe0f" or one == "\u034f"
 
 
@@ -104,33 +104,36 @@ SYNONYMS: tuple[tuple[str, ...], ...] = (
 
 _GROUPS = {spelling(name): group for group in SYNONYMS for name in group}
 _MEANS = {spelling(name): spelling(group[0]) for group in SYNONYMS for name in group}
-"""Every name of the table to the one that stands for its group."""
+"""Representative of the synonym group of each name in the table."""
 
 
 def same_as(name: str) -> tuple[str, ...]:
-    """Return the other names of this class in the alias table, in its order; ``()`` where there are none."""
+    """Return the other names of this class in the synonym table, in its order; ``()`` if there are none."""
     own = spelling(name)
     return tuple(other for other in _GROUPS.get(own, ()) if spelling(other) != own)
 
 
 @named
 def label(name: str) -> Label:
-    """Return the class as a contract keeps it: its name, with the names that mean the same."""
+    """Return the class as a contract stores it: its name with its synonyms."""
     return Label(name, same_as(name))
 
 
 def known_classes(
     names: Sequence[str], known: Sequence[Label], *, whose: tuple[str, str]
 ) -> list[tuple[int, int]]:
-    """Return the classes of images with the outputs that mean the same, as ``common``; none where none does.
+    """Match the classes of images with outputs, as ``common``.
 
     Args:
         names: Classes of the images.
         known: Labels of the outputs.
-        whose: The images' name, and the owner of the outputs, for messages.
+        whose: Owners of both (images, outputs), for messages.
+
+    Returns:
+        Pairs of indices (class, output); empty if none match.
 
     Raises:
-        DataError: Two classes have one name, or one means the same as two of the other side.
+        DataError: Two classes have the same name, or one matches two of the other side.
     """
     return common(tuple(map(label, names)), known, whose=(f"the classes of {whose[0]}", whose[1]))
 
@@ -138,18 +141,18 @@ def known_classes(
 def common(
     a: Classes, b: Classes, *, whose: tuple[str, str] = ("the first classes", "the second classes")
 ) -> list[tuple[int, int]]:
-    """Return the pairs of indices of classes that both have, in the order of ``a``.
+    """Return index pairs of the classes that both sides have, in the order of ``a``.
 
-    Two classes are the same where any of their names are, through the alias table and through the names
-    that a ``Label`` brings; case, spaces, underscores and Unicode composition make no difference.
+    Two classes match if any of their names do, using the synonym table and the names of each ``Label``; case, spaces,
+    underscores and Unicode composition are ignored.
 
     Args:
         a: Class names, or labels.
-        b: The same.
+        b: The same for the other side.
         whose: Owners of both, for messages.
 
     Raises:
-        DataError: Two classes of one side have the same name, or a class fits two of the other side.
+        DataError: Two classes of one side have the same name, or a class matches two of the other side.
     """
     left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), whose, strict=True))
     places = _places(right)
@@ -161,22 +164,22 @@ def common(
                 twice = [_shown(others[taken[pair[side]]]), _shown(others[pair[1 - side]])]
                 raise DataError(
                     f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)} (of "
-                    f"{whose[1 - side]}); a class can have one partner only. Merge the two, or rename one of them."
+                    f"{whose[1 - side]}); it must match only one. Merge the two, or rename one of them."
                 )
             taken[pair[side]] = pair[1 - side]
     return pairs
 
 
 def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the pairs of indices of classes that look the same and are not, in the order of ``a``.
+    """Return index pairs of classes that look alike but differ, in the order of ``a``.
 
-    Two names look the same where their skeletons are equal: a Cyrillic letter looks like a Latin one, a
-    zero-width space like nothing. Only classes without a partner on the other side are looked at.
+    Two names look alike if their skeletons are equal: a Cyrillic letter looks Latin, a zero-width space is invisible.
+    Only classes without a match on the other side are compared.
 
     Args:
         a: Class names, or labels.
-        b: The same.
-        pairs: What ``common`` gave for them.
+        b: The same for the other side.
+        pairs: Result of ``common``.
     """
     if _plain(a) and _plain(b):
         return []
@@ -191,7 +194,7 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
 
 
 def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
-    """Return the names of each class as they are compared, one for each group of synonyms."""
+    """Return the normalised names of each class, one per synonym group."""
     seen: dict[str, int] = {}
     found: list[tuple[str, ...]] = []
     for place, one in enumerate(classes):
@@ -200,9 +203,8 @@ def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
         first = seen.setdefault(own, place)
         if first != place:
             raise DataError(
-                f"Two of {owner} have one name: number {first + 1}, {_shown(classes[first])}, and number {place + 1}, "
-                f"{name!r} (case, spaces and underscores make no difference). Rename one of them, so that it is "
-                "known which is meant."
+                f"Two of {owner} have the same name: number {first + 1}, {_shown(classes[first])}, and number "
+                f"{place + 1}, {name!r} (case, spaces and underscores are ignored). Rename one of them."
             )
         meant = _MEANS.get(own, own)
         found.append(_all_meant(meant, others) if others else (meant,))
@@ -215,7 +217,7 @@ def _all_meant(meant: str, others: Sequence[str]) -> tuple[str, ...]:
 
 
 def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
-    """Return where each name stands."""
+    """Return the indices of each name."""
     found: dict[str, list[int]] = {}
     for place, names in enumerate(classes):
         for name in names:
@@ -249,10 +251,10 @@ def _shown(one: str | Label) -> str:
 
 
 SHOWN = 12
-"""More classes than this are counted, not named."""
+"""Most classes named in a message; further ones are counted."""
 ALIKE = 3
 KEPT, KEPT_CLASSES = 512, 500_000
-"""Comparisons that are remembered, and classes in all of them; pairs with the same head and data need only one."""
+"""Cache limits: comparisons, and classes in all of them. Pairs with the same head and data share one comparison."""
 
 Labels = tuple[Label, ...]
 Pairs = tuple[tuple[int, int], ...]
@@ -261,21 +263,21 @@ _known: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...], Pa
 
 
 def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") -> tuple[Finding, ...]:
-    """Return what differs between the classes of the data asked for and those of a head.
+    """Return the findings about the classes of the requested data and those of a head.
 
     Args:
         asked: Classes of the data.
         outputs: Classes of the head, in the order of its outputs.
-        head: Whose they are, for messages.
+        head: Name of the head, for messages.
 
     Raises:
-        DataError: Two classes of one side have one name, or a class means the same as two of the other side.
+        DataError: Two classes of one side have the same name, or one matches two of the other side.
     """
     return _remembered(asked, outputs, head)[2]
 
 
 def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
-    """Return the pairs of indices of classes that both have, in the order of ``asked``; see ``common``.
+    """Return index pairs of the classes that both sides have, in the order of ``asked``; see ``common``.
 
     Raises:
         DataError: As for ``label_findings``.
@@ -286,8 +288,8 @@ def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") ->
 def _remembered(
     asked: Labels, outputs: Labels, head: str
 ) -> tuple[Labels, Labels, tuple[Finding, ...], Pairs]:
-    # By identity: hashing a thousand labels takes longer than all the rest of a check. What is compared is kept
-    # beside the result, so that no other object can get its identity.
+    # Keyed by identity: hashing a thousand labels takes longer than the rest of a check. The objects are kept with the
+    # result so that their identities cannot be reused.
     key = id(asked), id(outputs), head
     found = _known.get(key)
     if found is None:
@@ -302,7 +304,7 @@ def _remembered(
 
 
 def names(labels: Sequence[Label]) -> str:
-    """Return the first names, and how many there are in all where that is not all of them."""
+    """Return the first names, with the total if there are more."""
     if not labels:
         return "no named classes"
     shown = ", ".join(one.name for one in labels[:SHOWN])
@@ -344,6 +346,6 @@ def _alike(asked: Labels, outputs: Labels, pairs: Sequence[tuple[int, int]]) -> 
 
 
 def _written(label: Label) -> str:
-    """Return a name with the characters in it that may deceive."""
+    """Return a name, followed by its non-ASCII characters."""
     odd = strange("".join((label.name, *label.same_as)))
     return f"{label.name!r}" + (f" ({odd})" if odd else "")

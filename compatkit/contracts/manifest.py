@@ -1,4 +1,4 @@
-"""The manifest: everything about a component but its weights, as canonical JSON named by its digest."""
+"""Manifests: everything about a component except its weights, as canonical JSON identified by its digest."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from compatkit.errors import FormatError
 
 SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"
-"""The relation of a head to the extractor that it was trained with."""
+"""Relation of a head to the extractor it was trained with."""
 
 _MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
 
 
 def _like(pattern: str, expected: str) -> Any:
-    """Return a validator of text."""
+    """Return an attrs validator for text that matches a pattern."""
     whole = re.compile(pattern)
 
     def check(instance: object, field: attrs.Attribute[str], value: object) -> None:
@@ -45,7 +45,7 @@ def _count(instance: object, field: attrs.Attribute[int], value: object) -> None
 @named
 @attrs.frozen
 class About:
-    """For people; the only part that may change while a component stays the same (a PATCH).
+    """Descriptive fields; the only part that may change in a PATCH.
 
     Attributes:
         tags: Texts by name, such as ``{"domain": "digits"}``.
@@ -58,13 +58,13 @@ class About:
     source: str = ""
 
     def updated(self, said: Mapping[str, Any]) -> About:
-        """Return this with the fields of ``said`` in place of its own, and its tags beside these."""
+        """Return a copy with the fields of ``said`` replaced; tags are merged."""
         return attrs.evolve(self, **{**said, "tags": {**self.tags, **said.get("tags", {})}})
 
 
 @attrs.frozen
 class Edge:
-    """Bytes that are kept with a component: their digest ``sha256:...`` and their number."""
+    """Bytes stored with a component: digest ``sha256:...`` and size."""
 
     blob: str = attrs.field(validator=_sha256)
     bytes: int = attrs.field(validator=_count)
@@ -72,13 +72,13 @@ class Edge:
 
 @attrs.frozen
 class Payload:
-    """The weights.
+    """The weights of a component.
 
     Attributes:
         file: The safetensors file.
-        tensors: Tensor digest ``tensors:sha256:...``, whatever their order in the file.
-        count: Number of tensors, buffers included.
-        parameters: Number of trained numbers, buffers not included; of a recombination those of all its parts.
+        tensors: Tensor digest ``tensors:sha256:...``, independent of their order in the file.
+        count: Number of tensors, including buffers.
+        parameters: Number of trainable values, without buffers; for a recombination the sum over its parts.
     """
 
     file: Edge
@@ -89,7 +89,7 @@ class Payload:
 
 @attrs.frozen
 class Parent:
-    """Another component that this one came from.
+    """A component that this one was derived from.
 
     Attributes:
         relation: ``"trained_with"`` (a head's own extractor), ``"initialised_from"``, ...
@@ -102,13 +102,13 @@ class Parent:
 
 @attrs.frozen(kw_only=True)
 class Manifest:
-    """A component: what it is, how to rebuild it, where its weights are, what it promises.
+    """A component: what it is, how to rebuild it, where its weights are, and its contract.
 
-    Names, versions, aliases, policies and evidence are not part of it: they point at it.
+    Names, versions, aliases, policies and evidence are stored elsewhere and refer to it.
 
     Attributes:
-        training: JSON values that record the run; bytes kept with it are ``{"blob": ..., "bytes": n}``.
-        extensions: JSON values of other programs, by distribution: the only place for unknown keys.
+        training: Record of the run as JSON values; blobs stored with it are ``{"blob": ..., "bytes": n}``.
+        extensions: JSON values of other programs by distribution; the only place for unknown keys.
     """
 
     kind: Kind
@@ -128,13 +128,13 @@ class Manifest:
 
 
 def to_bytes(manifest: Manifest) -> bytes:
-    """Return the manifest as canonical JSON; its sha256 is the component's identity.
+    """Return the manifest as canonical JSON; its SHA-256 is the component's identity.
 
     Raises:
-        FormatError: A field is not what the schema asks, with its path; NaN or infinity anywhere.
+        FormatError: A field violates the schema, or a number is not finite; the message gives the path.
     """
     data = dumps(manifest)
-    from_bytes(data)  # what cannot be read back is never written
+    from_bytes(data)  # never write what cannot be read back
     return data
 
 
@@ -142,26 +142,26 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
     """Read a manifest strictly.
 
     Args:
-        data: JSON, as ``to_bytes`` writes it.
+        data: JSON, not necessarily canonical.
         what: Which manifest, for messages.
 
     Raises:
-        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, values
-            that no contract can hold.
+        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, malformed digests, or
+            values that a contract cannot have.
     """
     manifest: Manifest = decode(Manifest, data, what=what)
     check_contract(manifest.contract, manifest.blueprint, what)
-    if _MALFORMED.search(data) or b"\\u" in data:  # what may be a malformed edge
+    if _MALFORMED.search(data) or b"\\u" in data:  # there may be a malformed edge
         for _ in _walk(unstructure(manifest), what):
             pass
     return manifest
 
 
 def edges(value: Any) -> Iterator[str]:
-    """Yield every digest that must be kept with ``value``: ``{"blob": ...}`` and ``"component": ...``.
+    """Yield every digest that must be stored with ``value``: ``{"blob": ...}`` and ``"component": ...``.
 
-    Knows no schema, so that it finds the edges of manifests, evidence and extensions alike. Text that does
-    not begin with ``sha256:`` is no edge.
+    Independent of schemas, so it finds the edges of manifests, evidence and extensions alike. Text that does not begin
+    with ``sha256:`` is not an edge.
 
     Args:
         value: JSON values, or a manifest.
@@ -173,7 +173,7 @@ def edges(value: Any) -> Iterator[str]:
 
 
 def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
-    """Yield like ``edges``, with the number of bytes where the edge states it."""
+    """Yield like ``edges``, with the size in bytes where the edge states it, else None."""
     return _walk(unstructure(value), "value")
 
 
@@ -183,10 +183,10 @@ def manifest_digest(manifest: Manifest) -> str:
 
 
 def function_digest(manifest: Manifest) -> str:
-    """Return what evidence is keyed by: the digest of everything that decides the component's function.
+    """Return the digest of everything that determines the component's function; evidence is keyed by it.
 
-    Blueprint, tensor digest, preprocessing (all of the data level but the labels) and output labels: a PATCH keeps
-    it, a changed keyword argument does not.
+    It covers blueprint, tensor digest, preprocessing (the data level without labels) and output labels. A PATCH keeps
+    it; a changed keyword argument does not.
 
     Returns:
         ``"value:sha256:<64 hex digits>"``.
@@ -195,12 +195,15 @@ def function_digest(manifest: Manifest) -> str:
 
 
 def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
-    """Return the function digest of a part that may not have been published.
+    """Return the function digest of a part, published or not.
 
     Args:
-        blueprint: Of the module.
+        blueprint: Blueprint of the module.
         tensors: Tensor digest.
         images: Preprocessing and labels.
+
+    Returns:
+        ``"value:sha256:<64 hex digits>"``.
     """
     data = unstructure(images)
     decides = {
@@ -213,12 +216,12 @@ def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
 
 
 def trained_with(manifest: Manifest) -> Iterator[str]:
-    """Yield the manifest digests of the extractors that a head was trained with."""
+    """Yield the manifest digests of the extractors a head was trained with."""
     return (one.component for one in manifest.parents if one.relation == TRAINED)
 
 
 def _walk(value: Any, place: Place) -> Iterator[tuple[str, int | None]]:
-    """Yield the edges in JSON values, as ``loads`` and ``unstructure`` return them."""
+    """Yield the edges in JSON values."""
     if isinstance(value, dict):
         for key in ("blob", "component"):
             edge = value.get(key)
@@ -226,7 +229,7 @@ def _walk(value: Any, place: Place) -> Iterator[tuple[str, int | None]]:
                 continue
             if not is_digest(edge):
                 raise FormatError(
-                    f"{told((place, key))}: not 'sha256:' and 64 lower-case hex digits: {edge!r:.100}."
+                    f"{told((place, key))}: expected 'sha256:' and 64 lower-case hex digits, got {edge!r:.100}."
                 )
             size = value.get("bytes") if key == "blob" else None
             yield edge, size if type(size) is int else None

@@ -1,10 +1,10 @@
-"""Whether what leaves one component can enter the other, and through which adapters: the structural level.
+"""The structural level: whether an extractor's outputs can enter a head, and through which adapters.
 
-Where the ports differ and an adapter mends it, the walk goes on with the port that the adapter leaves behind. So what
-differs comes in the order of the adapters: ``cast`` to a wider type before all arithmetic, ``drop-tokens``, ``pool`` or
-``resize`` and ``permute`` (tokens become a map before it is resized, a map is resized before it becomes tokens: their
-count alone does not tell the grid), and ``project`` in the head's layout and at its sizes, because there it is fitted;
-``cast`` to a narrower type at the end.
+If ports differ and an adapter resolves it, the comparison continues with the adapter's output port, so differences come
+in the order of the adapters: ``cast`` to a wider dtype before all arithmetic; ``drop-tokens``, ``pool`` or ``resize``,
+and ``permute`` (tokens become a map before a resize, a map is resized before it becomes tokens, because a token count
+does not determine the grid); ``project`` last, in the head's layout and at its sizes, because it is fitted there; then
+``cast`` to a narrower dtype.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from compatkit.contracts.stitch import (
 from compatkit.errors import IncompatibleError
 
 BITS = {"float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
-"""Between these types features can be converted."""
+"""Dtypes of features that can be cast into each other."""
 FORMS = {"NC": "a vector", "NLC": "tokens"}
 BEFORE_POOLING = "cut the extractor before its pooling"
 AVERAGED = "not averaged", "averaged over positions"
@@ -52,18 +52,18 @@ SAME_TENSORS = "cut both networks where the same tensors cross"
 
 
 class Outputs(NamedTuple):
-    """All that wiring depends on of an extractor: what it gives, and the size of its images."""
+    """Inputs of the wiring rule for an extractor: its output ports, and the size of its images."""
 
     ports: tuple[Port, ...]
     size: Sides
 
 
 class Inputs(NamedTuple):
-    """All that wiring depends on of a head.
+    """Inputs of the wiring rule for a head.
 
     Attributes:
-        names: Of its inputs.
-        taken: What they take, at the size of the images that the head was trained on.
+        names: Names of its input ports.
+        taken: What they require, at the size of the images that the head was trained on.
     """
 
     names: tuple[str, ...]
@@ -71,21 +71,21 @@ class Inputs(NamedTuple):
 
 
 def outputs_of(ports: Sequence[Port], data: Data) -> Outputs:
-    """Return the outputs of an extractor of such images."""
+    """Return the wiring inputs of an extractor for images described by ``data``."""
     return Outputs(tuple(ports), data.size)
 
 
 def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
-    """Return the inputs of a head that was trained on such images."""
+    """Return the wiring inputs of a head trained on images described by ``data``."""
     return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
 
 
 class WiringDifference(NamedTuple):
-    """What differs at a seam.
+    """A difference at a seam.
 
     Attributes:
-        adapter: What mends it, for adaptable differences.
-        place: Of the port; None for what differs between all ports.
+        adapter: Adapter that resolves it; None if there is none.
+        place: Index of the port; None for a difference between all ports.
     """
 
     code: str
@@ -97,7 +97,7 @@ class WiringDifference(NamedTuple):
     place: int | None = None
 
     def finding(self, given: Outputs, asked: Inputs) -> Finding:
-        """Return it in full; it lies between these two."""
+        """Return the finding for this difference between ``given`` and ``asked``."""
         remedy = self.remedy if self.adapter is None else needed(self.adapter)
         whose = "head inputs expect, extractor outputs give"
         if self.place is not None:
@@ -107,14 +107,14 @@ class WiringDifference(NamedTuple):
 
 
 def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[WiringDifference]:
-    """Return what keeps the extractor's outputs from entering the head as they are.
+    """Return the differences that keep the extractor's outputs from entering the head unchanged.
 
-    One output and one input are wired whatever their names; several are matched by name, in order.
+    One output and one input are matched regardless of names; several are matched by name and order.
 
     Args:
-        given: Of the extractor.
-        asked: Of the head.
-        fitted: Find a projection also where the widths are equal.
+        given: Outputs of the extractor.
+        asked: Inputs of the head.
+        fitted: Include a projection even if the widths are equal.
     """
     names, ports = asked.names, given.ports
     if len(ports) == len(names) == 1:
@@ -133,19 +133,19 @@ def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[Wiri
 def adapters_for(
     outputs: Sequence[Port], inputs: Sequence[Port], data: Data, head_data: Data, *, fitted: bool = False
 ) -> tuple[Blueprint, ...]:
-    """Return the adapters that make the outputs enter the head, in order; none where they do already.
+    """Return the adapters that let the outputs enter the head, in order; empty if they fit already.
 
-    Each is the remedy of one adaptable difference that ``wiring`` finds.
+    Each resolves one adaptable difference that ``wiring`` finds.
 
     Args:
-        outputs: Of the extractor.
-        inputs: Of the head.
-        data: Images of the extractor: the sizes at its outputs follow from their size.
+        outputs: Output ports of the extractor.
+        inputs: Input ports of the head.
+        data: Images of the extractor; their size determines the sizes at its outputs.
         head_data: Images that the head was trained on.
-        fitted: Put a projection in also where the widths are equal.
+        fitted: Include a projection even if the widths are equal.
 
     Raises:
-        IncompatibleError: No adapters make the ports fit.
+        IncompatibleError: No sequence of adapters makes the ports fit.
     """
     given, asked = outputs_of(outputs, data), inputs_of(inputs, head_data)
     found, count = wiring(given, asked, fitted), len(outputs)
@@ -161,14 +161,14 @@ def adapters_for(
 
 @attrs.define
 class Walk:
-    """One output of an extractor against one input of a head.
+    """Comparison of one extractor output with one head input.
 
     Attributes:
-        port: What the features are after the adapters found so far.
-        taken: What the head takes, at the size of the images that it was trained on.
-        size: Of the extractor's images.
-        fitted: Whether a projection is fitted in any case, and the features brought to where it is.
-        place: Of the port.
+        port: The features after the adapters found so far.
+        taken: What the head requires, at the size of the images it was trained on.
+        size: Size of the extractor's images.
+        fitted: Whether to include a projection in any case, at the head's sizes.
+        place: Index of the port.
     """
 
     port: Port
@@ -179,7 +179,7 @@ class Walk:
     found: list[WiringDifference] = attrs.field(factory=list)
 
     def differences(self) -> list[WiringDifference]:
-        """Return what differs, with the adapter that mends it, in order."""
+        """Return the differences with their adapters, in order."""
         port, taken = self.port, self.taken
         converts = port.dtype != taken.dtype
         if converts:
@@ -232,7 +232,7 @@ class Walk:
             self._refuses("dtype-differs", asked, given, "cut where floating-point features cross")
 
     def _raw_shapes(self) -> None:
-        """Without a batch axis or a layout nothing is known but the shapes: they are equal, or refused."""
+        """Compare ports without a batch axis or known layout: shapes must be equal."""
         given = [resolved(one, self.size) for one in self.port.shape]
         asked = self.taken.shape
         fits = len(given) == len(asked) and self.port.layout == self.taken.layout
@@ -275,12 +275,12 @@ class Walk:
         if given is None or asked is None:
             return
         sides, wanted, fixed = grid(given, self.size), self.taken.sides, self.taken.fixed
-        maps = len(given) + len(asked) > 2  # tokens for tokens are counted
+        maps = len(given) + len(asked) > 2  # two token ports are compared by their counts
         if (sides == wanted) if maps and sides and wanted else (prod(given) == prod(asked)):
             return
         came = f"{by(given)} positions for images of {by(self.size)}"
         if sides and wanted and (fixed or self._projects):
-            # A projection is fitted to the head's own positions, and is worth little at other sizes.
+            # A projection is fitted at the head's own positions and works badly at other sizes.
             expected = f"{by(wanted)} positions, {'fixed' if fixed else 'as the projection is fitted to'}"
             self._adapts("spatial-differs", expected, came, resize(self.port, wanted, sides, self.size))
         elif not fixed:
@@ -292,11 +292,11 @@ class Walk:
             self._refuses("spatial-differs", f"{by(asked)} positions, fixed", came, _unknown_sides(self.size))
 
     def _layout(self) -> bool:
-        """Return whether the layout is the head's by now."""
+        """Return whether the layout now equals the head's."""
         if self.port.layout == self.taken.layout:
             return True
         sides = grid_at(self.port, self.size)
-        # Tokens of an unknown count come from images of this size: square ones give a square of them.
+        # An unknown token count from square images gives a square grid.
         known = spatial_at(self.port, self.size) is not None or self.size[0] != self.size[1]
         if self.port.layout == "NLC" and sides is None and known:
             self._refuses("layout-differs", self.taken.layout, self.port.layout, _unknown_sides(self.size))
@@ -314,7 +314,7 @@ class Walk:
         given, asked = self.port.channels, self.taken.channels
         if self._projects and isinstance(given, int) and isinstance(asked, int):
             adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
-            # Nothing but the dtype is looked at afterwards, so that the port behind it is not needed.
+            # Only the dtype is compared after this, so the port behind the projection is not computed.
             text = f"{asked} channels", f"{given} channels"
             self._says("channels-differ", *text, "", "adaptable", adapter)
 

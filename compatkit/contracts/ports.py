@@ -1,4 +1,4 @@
-"""What a port says at a given image size: sizes, the grid that tokens form, whole shapes."""
+"""Ports at a given image size: axis sizes, token grids and whole shapes."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from compatkit.contracts.contract import Dimension, Layout, Port, Scaled
 from compatkit.errors import UsageError
 
 Sides = tuple[int, int]
-"""Height and width, in pixels or in positions."""
+"""Height and width in pixels or positions."""
 
 
 class AtSize(NamedTuple):
-    """All that a head's port asks for, for images of one size; equal where the same fits, whatever the names.
+    """Requirements of a head's port for images of one size; equal values accept the same, whatever the names.
 
     Attributes:
-        regular: As ``regular`` says.
+        regular: Result of ``regular``.
         shape: The dimensions as far as they are known.
-        channels: The feature width; None for a port that is not regular.
-        positions: As ``spatial_at`` says; None also for a port that is not regular.
-        sides: As ``grid`` says of these.
-        fixed: Whether no other positions are taken.
+        channels: Feature width; None if the port is not regular.
+        positions: Result of ``spatial_at``; None if the port is not regular.
+        sides: Result of ``grid`` for ``positions``.
+        fixed: Whether only these positions are accepted.
     """
 
     dtype: str
@@ -39,7 +39,7 @@ class AtSize(NamedTuple):
 
 
 def at_size(port: Port, size: Sides) -> AtSize:
-    """Return what a head's port asks for, for images of ``size``."""
+    """Return the requirements of a head's port for images of ``size``."""
     usual, spatial = regular(port), port.spatial
     positions = _positions(port, spatial, size) if usual else None
     return AtSize(
@@ -58,17 +58,17 @@ def at_size(port: Port, size: Sides) -> AtSize:
 
 
 def regular(port: Port) -> bool:
-    """Return whether a port has a batch axis in front and a layout that tells the other axes."""
+    """Return whether a port has a leading batch axis and a layout that defines the other axes."""
     return port.layout in ("NCHW", "NHWC", "NLC", "NC") and port.shape[:1] == ("N",)
 
 
 def channel_axis(port: Port) -> int:
-    """Return the axis of the channels: the second, or the last."""
+    """Return the index of the channel axis: the second, or the last."""
     return 1 if port.layout in ("NCHW", "NC") else len(port.shape) - 1
 
 
 def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
-    """Return the sizes at a port, prefix tokens taken off, for images of ``size``; None if unknown."""
+    """Return the spatial sizes at a port, without prefix tokens, for images of ``size``; None if unknown."""
     return _positions(port, port.spatial, size)
 
 
@@ -89,10 +89,14 @@ def grid_at(port: Port, size: Sides) -> Sides | None:
 
 
 def grid(seen: Sequence[int], size: Sides) -> Sides | None:
-    """Return height and width of what ``spatial_at`` gave for images of ``size``.
+    """Return height and width, from the result of ``spatial_at`` for images of ``size``; None if unknown.
 
-    Tokens form a grid of the images' own proportions, as patches of them do; a count that gives no such grid
-    leaves it unknown.
+    Tokens are assumed to form a grid with the aspect ratio of the images, as patches do; if their count does not allow
+    it, the grid is unknown.
+
+    Args:
+        seen: Sizes of the spatial axes: height and width, or a token count.
+        size: Height and width of the images in pixels.
     """
     if len(seen) == 2:
         return seen[0], seen[1]
@@ -106,15 +110,20 @@ def grid(seen: Sequence[int], size: Sides) -> Sides | None:
 def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
     """Return the shape of a tensor at a port for ``batch`` images of ``size``.
 
+    Args:
+        port: The port.
+        size: Height and width of the images in pixels.
+        batch: Number of images.
+
     Raises:
-        UsageError: A size of the port is not known for such images.
+        UsageError: A dimension of the port is unknown for this image size.
     """
     shape = [batch if one == "N" else resolved(one, size, batch) for one in port.shape]
     for axis, length in zip(port.spatial_axes, port.measured.get(f"{size[0]}x{size[1]}", ()), strict=False):
         shape[axis] = length
     if not all(isinstance(one, int) for one in shape):
         raise UsageError(
-            f"The shape at port {port.name!r}, {port.shape}, is not known for images of {by(size)}; only for "
+            f"The shape {port.shape} at port {port.name!r} is unknown for images of {by(size)}; known for "
             f"{', '.join(port.measured) or 'none'}.",
             subject=port,
         )
@@ -122,7 +131,7 @@ def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
 
 
 def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension:
-    """Return a dimension for images of ``size``, and for ``batch`` of them; what stays unknown stays as it is."""
+    """Return a dimension for ``batch`` images of ``size``; symbols that stay unknown are returned unchanged."""
     if not isinstance(one, Scaled):
         return one
     known = size[0] if one.of == "H" else size[1] if one.of == "W" else batch if one.of == "N" else None
@@ -130,18 +139,18 @@ def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension
 
 
 def agree(given: Dimension, asked: Dimension) -> bool:
-    """Return whether a dimension can be what is asked for; one that is not known before a run may be anything."""
+    """Return whether dimensions can be equal; one that is unknown before a run matches anything."""
     free = isinstance(given, str) or isinstance(asked, str)
     return given == asked or (free and "N" not in (given, asked))
 
 
 def shown(one: Dimension) -> str:
-    """Return a dimension in one word, as a formula where it follows another."""
+    """Return a dimension as text, as a formula if it depends on another."""
     if not isinstance(one, Scaled):
         return str(one)
     return f"({one.of} + {one.add}) // {one.floordiv} * {one.times} + {one.plus}"
 
 
 def by(sizes: Sequence[int]) -> str:
-    """Return ``"4x4"``."""
+    """Return sizes as text such as ``"4x4"``."""
     return "x".join(map(str, sizes))

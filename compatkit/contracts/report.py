@@ -1,4 +1,4 @@
-"""What a check says: findings one by one, and three answers that are never put on one scale."""
+"""Reports of a check: findings, and three answers that are deliberately not combined into one score."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Word = Literal[
 ]
 
 Codes = tuple[tuple[str, Severity], ...]
-"""Code and severity of findings, each once, in the order of the levels."""
+"""Distinct code and severity of findings, in the order of the levels."""
 
 REQUIREMENTS: tuple[Requirement, ...] = get_args(Requirement)
 WORDS: tuple[Word, ...] = get_args(Word)
@@ -49,17 +49,17 @@ _MEASURED: dict[Requirement, tuple[Grade, ...]] = {
 
 @attrs.frozen
 class Finding:
-    """One thing that two contracts have, or have not, in common.
+    """One agreement or difference of two contracts.
 
     Attributes:
         code: Stable identifier, such as ``"channels-differ"``.
-        level: Level of the contract that it comes from.
-        severity: ``refuses``: no adapter mends it; ``adaptable``: an adapter does; ``warns``, ``informs``:
-            the parts can be wired all the same; ``promises``: a reason to expect that they work together.
-        expected: What the one side asks for.
-        came: What the other side brings.
-        whose: Who asks and who brings.
-        remedy: Adapter or command that mends it; empty where there is nothing to mend.
+        level: Level of the contract.
+        severity: ``refuses``: no adapter resolves it; ``adaptable``: an adapter does; ``warns``, ``informs``: the
+            parts can be wired nevertheless; ``promises``: a reason to expect that they work together.
+        expected: What one side requires.
+        came: What the other side provides.
+        whose: Which side requires and which provides.
+        remedy: Adapter or command that resolves it; empty if there is nothing to do.
     """
 
     code: str
@@ -80,17 +80,17 @@ class Finding:
 
 @attrs.frozen(repr=False)
 class Report(Shown):
-    """What is known of an extractor and a head before a weight is read.
+    """What is known about an extractor and a head without reading weights.
 
     Attributes:
         wiring: Whether the parts can be connected: ``refused``, ``needs-adapter`` or ``direct``.
         promise: What the contracts give reason to expect: ``none``, ``shared-init``, ``shared-head`` (trained against
-            one head) or ``one-network`` (the head was cut or trained with this very extractor).
-        evidence: What was measured: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``,
-            ``compatible`` or ``perfect``.
+            the same head) or ``one-network`` (the head was cut from or trained with this extractor).
+        evidence: Grade of measurements: ``none``, ``stale``, ``undecided``, ``chance``, ``weak``, ``compatible`` or
+            ``perfect``.
         findings: In the order of the levels.
-        extractor: Reference of the extractor, where the caller knows it.
-        head: Reference of the head, where the caller knows it.
+        extractor: Reference of the extractor, if known.
+        head: Reference of the head, if known.
     """
 
     wiring: Wiring
@@ -102,7 +102,7 @@ class Report(Shown):
 
     @property
     def word(self) -> Word:
-        """One word for display; "incompatible" is kept for what was measured at chance."""
+        """Summary in one word; "incompatible" is reserved for pairs measured at chance."""
         if self.wiring == "refused":
             return "refused"
         if self.evidence == "chance":
@@ -115,18 +115,18 @@ class Report(Shown):
 
     @property
     def unproven(self) -> bool:
-        """True where only shapes speak for the pair: wired directly, nothing promised, nothing measured."""
+        """True if only shapes support the pair: wired directly, no promise, no measurement."""
         return self.word == "unproven"
 
     def satisfies(self, level: str) -> bool:
-        """Return whether the pair is at least ``level``; nothing is, once measured at chance.
+        """Return whether the pair reaches ``level``; a pair measured at chance reaches none.
 
         Args:
             level: ``"direct"``, ``"shared-init"``, ``"shared-head"`` (promises), ``"compatible"``,
-                ``"perfect"`` (measured). All ask for direct wiring.
+                ``"perfect"`` (measured). All require direct wiring.
 
         Raises:
-            UsageError: There is no such level.
+            UsageError: The level is unknown.
         """
         wanted = requirement(level)
         if self.wiring != "direct" or self.evidence == "chance":
@@ -136,11 +136,11 @@ class Report(Shown):
         return wanted == "direct" or self.evidence in _MEASURED[wanted]
 
     def with_findings(self, added: Iterable[Finding]) -> Report:
-        """Return the same report with further findings at the end."""
+        """Return a copy with further findings at the end."""
         return attrs.evolve(self, findings=(*self.findings, *added))
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values: the three answers, the word for display and all findings."""
+        """Return JSON values: the three answers, the word and all findings."""
         return {
             "extractor": self.extractor,
             "head": self.head,
@@ -169,7 +169,7 @@ class Report(Shown):
 
 
 class Coded(Protocol):
-    """A finding, or what a rule found and has not told yet."""
+    """A finding, or a rule's hit before its texts are made."""
 
     @property
     def code(self) -> str:
@@ -178,22 +178,22 @@ class Coded(Protocol):
 
     @property
     def severity(self) -> Severity:
-        """How much it matters."""
+        """Severity of the finding."""
         ...
 
 
 def codes_of(found: Sequence[Coded]) -> Codes:
-    """Return code and severity of what was found, each once, in order."""
-    if len(found) == 1:  # as of most pairs
+    """Return the distinct codes and severities of findings, in order."""
+    if len(found) == 1:  # fast path: most pairs
         return ((found[0].code, found[0].severity),)
     return tuple(dict.fromkeys([(one.code, one.severity) for one in found]))
 
 
 def requirement(level: str) -> Requirement:
-    """Return ``level`` if a report can be asked for it.
+    """Return ``level`` if ``Report.satisfies`` accepts it.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: The level is unknown.
     """
     for known in REQUIREMENTS:
         if level == known:
@@ -210,7 +210,7 @@ class Outline:
 
     Attributes:
         answers: Wiring, promise and evidence.
-        codes: Of all findings, each once.
+        codes: Distinct codes and severities of all findings.
     """
 
     answers: Report
@@ -219,13 +219,13 @@ class Outline:
 
 @attrs.frozen
 class Group:
-    """A finding that pairs have in common.
+    """A finding that several pairs share.
 
     Attributes:
-        pairs: How many have it; what is expected and came may differ between them.
-        extractor: Reference, of the first such pair.
-        head: Reference, of the same pair.
-        example: The finding as it is said of that pair.
+        pairs: Number of pairs; their expected and actual values may differ.
+        extractor: Reference of the first such pair's extractor.
+        head: Reference of its head.
+        example: The finding for that pair.
     """
 
     code: str
@@ -238,12 +238,12 @@ class Group:
 
 @attrs.frozen(repr=False, eq=False)
 class Outlines(Shown):
-    """What is known of every extractor with every head before a weight is read.
+    """What is known about every extractor with every head without reading weights.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
-        outlines: One a pair, row by row.
+        outlines: One per pair, row by row.
     """
 
     extractors: tuple[str, ...]
@@ -252,10 +252,10 @@ class Outlines(Shown):
     _report: Callable[[str, str], Report]
 
     def report(self, extractor: str, head: str) -> Report:
-        """Return the report of a pair, with all its findings.
+        """Return the full report of one pair.
 
         Raises:
-            UnknownName: One of the two references is not among those that were checked.
+            UnknownName: One of the references was not part of the check.
         """
         _check_known(extractor, self.extractors, "extractor")
         _check_known(head, self.heads, "head")
@@ -268,7 +268,7 @@ class Outlines(Shown):
                 yield extractor, head, outline
 
     def counts(self) -> dict[Word, int]:
-        """Return how many pairs each word is said of, the best word first; those said of none are left out."""
+        """Return the number of pairs per word, the best word first; words without pairs are omitted."""
         outlines = Counter(id(outline) for row in self.outlines for outline in row)
         said: Counter[Word] = Counter()
         for outline in {id(one): one for row in self.outlines for one in row}.values():
@@ -276,13 +276,13 @@ class Outlines(Shown):
         return {word: said[word] for word in WORDS if word in said}
 
     def summary(self) -> str:
-        """Return how many pairs each word is said of, in one line."""
+        """Return the number of pairs per word as one line."""
         said = ", ".join(f"{count:,} {word}" for word, count in self.counts().items())
         pairs = len(self.extractors) * len(self.heads)
         return f"{pairs:,} pair{'' if pairs == 1 else 's'}" + (f": {said}" if said else "")
 
     def groups(self) -> list[Group]:
-        """Return the distinct findings by code and severity: the gravest severity first, then the most frequent."""
+        """Return the distinct findings by code and severity: the most severe first, then the most frequent."""
         count: Counter[tuple[str, Severity]] = Counter()
         first: dict[tuple[str, Severity], tuple[str, str]] = {}
         for extractor, head, outline in self.pairs():
@@ -294,10 +294,10 @@ class Outlines(Shown):
         return [Group(*code, count[code], *first[code], self._example(code, *first[code])) for code in ranked]
 
     def unsatisfied(self, level: str) -> list[tuple[str, str]]:
-        """Return the pairs that are less than ``level``, as ``Report.satisfies`` has it.
+        """Return the pairs that do not reach ``level``; see ``Report.satisfies``.
 
         Raises:
-            UsageError: There is no such level.
+            UsageError: The level is unknown.
         """
         wanted = requirement(level)
         return [(one, head) for one, head, outline in self.pairs() if not outline.answers.satisfies(wanted)]

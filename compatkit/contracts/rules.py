@@ -1,7 +1,7 @@
-"""The rules of a check beside wiring and classes: images, training, statistics, and what was measured.
+"""Rules of a check other than wiring and classes: images, training, statistics and measurements.
 
-A rule compares what it depends on of an extractor with the same of a head, and returns hits: code and severity at
-once, the texts when they are asked for. So one rule serves a pair and all pairs.
+A rule compares its inputs of an extractor with those of a head and returns hits. A hit has code and severity; its texts
+are made on request, so the same rule serves one pair and a whole matrix.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
     from compatkit.contracts.manifest import Manifest
 
 RELEASED = "released"
-"""What a target head is called that new parts were trained against, in the place of an auxiliary head's task."""
+"""Task name of an anchor that is a released target head rather than an auxiliary head."""
 IMAGES = ("size", "channels", "mean", "std")
-"""What is compared of the images of two components."""
+"""Fields of the images that are compared."""
 FAR_MEAN = 0.5
-"""Feature means further apart than this many standard deviations of the head's training features are far."""
+"""Limit for the distance of feature means, in standard deviations of the head's training features."""
 FAR_SCALE = 2.0
-"""Feature standard deviations that differ by more than this factor are far."""
+"""Limit for the ratio of feature standard deviations."""
 QUIET = 0.01
-"""A channel's standard deviation counts as at least this share of its port's, so that dead channels are not far."""
+"""Floor for a channel's standard deviation as a share of its port's, so that dead channels do not count as far."""
 REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
 
 Texts = tuple[str, str, str, str]
-"""Of a finding: expected, came, whose, remedy."""
+"""Texts of a finding: expected, came, whose, remedy."""
 
 
 class Hit(NamedTuple):
-    """What a rule found.
+    """Result of a rule.
 
     Attributes:
-        texts: Returns the texts of the finding from both sides and ``values``.
-        values: What else they say.
+        texts: Makes the texts of the finding from both sides and ``values``.
+        values: Further arguments of ``texts``.
     """
 
     code: str
@@ -55,7 +55,7 @@ class Hit(NamedTuple):
     values: tuple[Any, ...] = ()
 
     def finding(self, given: Any, asked: Any) -> Finding:
-        """Return it in full; the rule found it between these two."""
+        """Return the finding for these two sides."""
         return Finding(self.code, self.level, self.severity, *self.texts(given, asked, *self.values))
 
 
@@ -63,12 +63,12 @@ Hits = Sequence[Hit]
 
 
 def images_of(data: Data) -> tuple[Any, ...]:
-    """Return all that the rule of images depends on of one component."""
+    """Return the inputs of the rule ``images`` for one component."""
     return data.size, data.channels, data.mean, data.std
 
 
 def images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
-    """Compare the extractor's images with those that the head was trained on; both from ``images_of``."""
+    """Compare the extractor's images with the head's training images; both from ``images_of``."""
     return () if given == trained else _OTHER_IMAGES
 
 
@@ -87,13 +87,13 @@ _OTHER_IMAGES: Hits = (Hit("input-differs", "informs", "data", _images),)
 
 @attrs.frozen
 class Trained:
-    """All that a promise depends on of one component.
+    """Inputs of the rule ``training`` for one component.
 
     Attributes:
-        batch: Whether it holds batch normalisation.
-        names: Kind and digest of what it was trained against, in order.
-        known: The same.
-        anchors: The same in full.
+        batch: Whether it contains batch normalisation.
+        names: Kind and digest of its anchors, in order.
+        known: The same as a set.
+        anchors: The anchors themselves.
     """
 
     batch: bool
@@ -103,13 +103,13 @@ class Trained:
 
 
 def trained(protocol: Protocol) -> Trained:
-    """Return all that a promise depends on of one component."""
+    """Return the inputs of the rule ``training`` for one component."""
     names = tuple([(one.kind, one.digest) for one in protocol.anchors])
     return Trained(protocol.normalisation == "batch", names, frozenset(names), protocol.anchors)
 
 
 def protocol_of(head: Manifest) -> Protocol:
-    """Return how a head was trained, the head itself among what a partner may have been trained against."""
+    """Return the protocol of a head, with the head itself added as an anchor for partners trained against it."""
     known = head.contract.protocol
     if head.kind != "head":
         return known
@@ -118,7 +118,7 @@ def protocol_of(head: Manifest) -> Protocol:
 
 
 def training(left: Trained, right: Trained) -> Hits:
-    """Say whether batch normalisation needs statistics, and name every anchor that both were trained against."""
+    """Report whether batch normalisation needs other statistics, and every shared anchor."""
     found = _NORMALISED if left.batch or right.batch else ()
     if left.known.isdisjoint(right.known):
         return found
@@ -140,7 +140,7 @@ def _batch(left: Trained, right: Trained) -> Texts:
 _NORMALISED: Hits = (Hit("normalisation-needed", "informs", "protocol", _batch),)
 
 CONSTANT: tuple[Hits, ...] = ((), _OTHER_IMAGES, _NORMALISED)
-"""What rules find of most pairs, each one object."""
+"""Results of rules for most pairs; one object each."""
 
 
 def _shared(anchor: Anchor) -> Hit:
@@ -161,10 +161,10 @@ def _initial(left: Trained, _right: Trained, shared: Anchor) -> Texts:
 
 
 def _rows(left: Labels, right: Labels) -> str:
-    """Say how many common classes stand at one row of two class layers that started equal; nothing of others."""
+    """Describe how many common classes have the same row in two class layers with equal start; empty without any."""
     try:
         pairs = shared_classes(left, right)
-    except DataError:  # classes of one name: `check(data=...)` tells
+    except DataError:  # duplicate class names are reported by `check(data=...)`
         return ""
     same = sum(mine == theirs for mine, theirs in pairs)
     return f"; class layers too: {same} of {len(pairs)} common classes stand at one row" if pairs else ""
@@ -181,12 +181,11 @@ def _head(_left: object, _right: object, shared: Anchor) -> Texts:
 
 
 def own(extractor: str, *, exact: bool) -> Hit:
-    """Return that a head was cut or trained with an extractor.
+    """Return the hit that a head was cut from or trained with an extractor.
 
     Args:
-        extractor: Digest of the manifest that the head names, which names its weights and its cut: other weights, or
-            another cut, are another digest.
-        exact: Whether it is this very extractor, and not another release that computes the same.
+        extractor: Manifest digest that the head names; it covers weights and cut.
+        exact: Whether it is exactly this extractor, or another release that computes the same function.
     """
     return Hit("one-network", "promises", "protocol", _own, (extractor, exact))
 
@@ -198,7 +197,7 @@ def _own(_left: object, _right: object, extractor: str, exact: bool) -> Texts:
 
 
 def promise_of(codes: Sequence[str]) -> Promise:
-    """Return the best that hits of training with such codes promise."""
+    """Return the strongest promise among the codes of training hits."""
     if "one-network" in codes:
         return "one-network"
     if "head-shared" in codes:
@@ -207,13 +206,13 @@ def promise_of(codes: Sequence[str]) -> Promise:
 
 
 class Features(NamedTuple):
-    """All that the rule of statistics depends on of one feature port.
+    """Inputs of the rule ``statistics`` for one feature port.
 
     Attributes:
         mean: Over all images, channels and positions.
         std: Over the same.
-        channels: Of every channel, where they were read.
-        port: Name, where a head has several.
+        channels: Per-channel statistics, if they were read.
+        port: Name of the port, if a head has several.
     """
 
     mean: float
@@ -225,12 +224,12 @@ class Features(NamedTuple):
 def features_of(
     features: Sequence[FeatureStatistics] | None, blobs: Blobs, inputs: Sequence[Port] | None = None
 ) -> tuple[Features, ...]:
-    """Return all that the rule of statistics depends on of one component, in the order of its feature ports.
+    """Return the inputs of the rule ``statistics``, in the order of the feature ports.
 
     Args:
-        features: As its contract states them.
-        blobs: Statistics of the channels, as far as they were read.
-        inputs: Of a head; None for an extractor.
+        features: Feature statistics of the contract.
+        blobs: Channel statistics by blob digest, as far as they were read.
+        inputs: Input ports of a head; None for an extractor.
     """
     stated = features or ()
     names = (
@@ -245,13 +244,13 @@ def features_of(
 
 
 def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
-    """Return which features are far from those that the head was trained on.
+    """Return hits for features that are far from the head's training features.
 
-    Where both sides have statistics of the same number of channels, these are compared, else the port as a whole.
+    Per-channel statistics are compared if both sides have them for the same number of channels, else those of the port.
 
     Args:
-        left: Of the extractor.
-        right: Of the head.
+        left: Features of the extractor.
+        right: Training features of the head.
     """
     found: Hits = ()
     for given, trained in zip(left, right, strict=False):
@@ -263,14 +262,14 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
             if far.any():
                 values = mine, theirs, quiet, far, port
                 found = (*found, Hit("statistics-far", "warns", "statistical", _worst, values))
-        # Written without a division, so that features of scale 0 are far from all others and not from each other.
+        # Without a division, so that features of scale 0 are far from all others but not from each other.
         elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
             found = (*found, Hit("statistics-far", "warns", "statistical", _whole, (given, trained)))
     return found
 
 
 def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
-    """Return for each channel what ``statistics`` says of a whole port; scales below ``quiet`` count as that."""
+    """Return for each channel whether it is far, ``(C,)``; scales below ``quiet`` are raised to it."""
     import numpy as np
 
     scale, wanted = np.maximum(given.stds, quiet), np.maximum(trained.stds, quiet)
@@ -300,8 +299,8 @@ def _worst(
     places = far.nonzero()[0].tolist()
 
     def distance(place: int) -> float:
-        """In units of what is just not far."""
-        tiny = 1e-300  # no division by 0: scales of 0 are as far as can be
+        """Distance in units of the limits."""
+        tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
         scale, wanted = (max(float(one.stds[place]), quiet, tiny) for one in (given, trained))
         shift = abs(float(given.means[place] - trained.means[place]))
         return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
@@ -325,7 +324,7 @@ def _whose(port: str | None) -> str:
 
 
 def newest(cells: Sequence[Cell]) -> Grade:
-    """Return the grade of the newest measurement that is not stale; of the newest, if all are."""
+    """Return the grade of the newest measurement that is not stale, or of the newest if all are."""
     grades: list[Grade] = [cell.grade for cell in cells if cell.restricted is not None]
     fresh: list[Grade] = [grade for grade in grades if grade != "stale"]
     found = fresh or grades
@@ -333,10 +332,10 @@ def newest(cells: Sequence[Cell]) -> Grade:
 
 
 def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Finding]:
-    """Yield the figures of a pair, and that it is unproven where only its shapes speak for it.
+    """Yield findings on the measurements of a pair, or that it is unproven if only its shapes fit.
 
     Args:
-        answers: Wiring, promise and evidence; its findings are not looked at.
+        answers: Wiring, promise and evidence; its findings are ignored.
         cells: Measured cells of this pair, oldest first.
     """
     for cell in cells:

@@ -1,7 +1,7 @@
-"""What can stand between an extractor and a head: adapters as plain values, and the port that each leaves behind.
+"""Adapters between an extractor and a head as plain values, and the ports behind them.
 
-Nothing here holds a tensor: an adapter is a blueprint, so that a check names the very adapter that a recombination
-would put in. ``adapters/seam.py`` builds the modules, ``match.py`` chooses them.
+There are no tensors here: an adapter is a blueprint, so a check can name exactly the adapter that a recombination would
+insert. ``match.py`` chooses adapters, ``adapters/seam.py`` builds the modules.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from compatkit.contracts.ports import Sides, by, channel_axis, spatial_at
 from compatkit.errors import UsageError
 
 FITTED = frozenset({"project"})
-"""Adapters with weights: they are fitted on unlabelled images, or loaded."""
+"""Adapters with weights: fitted on unlabelled images, or loaded."""
 
 
 def cast(to: str, size: Sides) -> Blueprint:
@@ -26,94 +26,94 @@ def cast(to: str, size: Sides) -> Blueprint:
 
     Args:
         to: ``"float32"``, ``"bfloat16"``, ...
-        size: Height and width of the images that it is made for; so for all adapters.
+        size: Height and width in pixels of the images it is made for, as for all adapters.
     """
     return _blueprint("cast", {"to": to}, size)
 
 
 def drop_tokens(keep: int, drop: int, size: Sides) -> Blueprint:
-    """Return the adapter that keeps the first ``keep`` tokens, leaves out the next ``drop``, keeps the rest.
+    """Return the adapter that keeps the first ``keep`` tokens, removes the next ``drop`` and keeps the rest.
 
-    A class token stands before register tokens, so that it is the last to go.
+    The class token precedes the register tokens, so it is removed last.
     """
     return _blueprint("drop-tokens", {"keep": keep, "drop": drop}, size)
 
 
 def pool(port: Port, to: Layout, size: Sides) -> Blueprint:
-    """Return the adapter that averages over the positions of ``port``, its prefix tokens left out.
+    """Return the adapter that averages over the positions of ``port``, without its prefix tokens.
 
     Args:
         port: A map or tokens.
         to: ``"NC"`` for a vector; another layout for a map of one position.
-        size: Of the images.
+        size: Height and width of the images.
     """
     return _blueprint("pool", {"layout": port.layout, "to": to, **_prefix(port)}, size)
 
 
 def resize(port: Port, to: Sides, sides: Sides | None, size: Sides) -> Blueprint:
-    """Return the adapter that brings a map, or tokens that form one, to ``to``; prefix tokens stay.
+    """Return the adapter that resizes a map, or tokens that form one; prefix tokens are kept.
 
     Args:
         port: A map or tokens.
-        to: Height and width in positions.
-        sides: Height and width that tokens have now; None where they form a square.
-        size: Of the images.
+        to: Target height and width in positions.
+        sides: Present height and width of tokens; None for a square.
+        size: Height and width of the images.
     """
     tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
     return _blueprint("resize", {"layout": port.layout, "size": list(to), **tokens, **_prefix(port)}, size)
 
 
 def permute(port: Port, to: Layout, sides: Sides | None, size: Sides) -> Blueprint:
-    """Return the adapter that moves the axes of ``port`` to the layout ``to``.
+    """Return the adapter that converts ``port`` to another layout.
 
     Args:
         port: A map or tokens without prefix tokens.
         to: ``"NCHW"``, ``"NHWC"`` or ``"NLC"``.
-        sides: Height and width in positions, for tokens that become a map; None where they form a square.
-        size: Of the images.
+        sides: Height and width in positions for tokens that become a map; None for a square.
+        size: Height and width of the images.
     """
     tokens = {} if port.layout != "NLC" or _square(sides) else {"sides": list(sides or ())}
     return _blueprint("permute", {"layout": port.layout, "to": to, **tokens}, size)
 
 
 def project(port: Port, channels: int, nonnegative: bool, size: Sides) -> Blueprint:
-    """Return the adapter that maps channels linearly, position by position: weight and bias, which are fitted.
+    """Return the adapter that maps channels linearly at each position, with fitted weight and bias.
 
     Args:
-        port: Any layout, its channels known.
-        channels: Channels that come out.
-        nonnegative: Whether negative values become 0, for a head that was trained on features after ReLU.
-        size: Of the images.
+        port: Port of any layout with known channels.
+        channels: Output channels.
+        nonnegative: Whether to apply ReLU, for a head trained on features after ReLU.
+        size: Height and width of the images.
     """
     settings = {"layout": port.layout, "channels": [port.channels, channels], "nonnegative": nonnegative}
     return _blueprint("project", settings, size)
 
 
 def with_kernel(projection: Blueprint, kernel: int) -> Blueprint:
-    """Return a projection that looks at ``kernel`` by ``kernel`` positions of a map, zeros around its edges.
+    """Return a projection with a ``kernel`` x ``kernel`` convolution, zero-padded.
 
     Args:
-        projection: From ``project``.
+        projection: Result of ``project``.
         kernel: Odd, above 1.
     """
     return attrs.evolve(projection, kwargs={**projection.kwargs, "kernel": kernel})
 
 
 def on_port(adapter: Blueprint, index: int, count: int) -> Blueprint:
-    """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass."""
+    """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass unchanged."""
     return attrs.evolve(adapter, kwargs={**adapter.kwargs, "port": index}, cut_outputs=count)
 
 
 def described(adapter: Blueprint) -> str:
-    """Return what an adapter does; the text begins with its name."""
+    """Describe an adapter in a text that begins with its name."""
     try:
         return _described(adapter)
     except (KeyError, TypeError, ValueError):
-        return f"{adapter.model}, with arguments that it does not take"
+        return f"{adapter.model}, with invalid arguments"
 
 
 def needed(adapter: Blueprint) -> str:
-    """Return what an adapter that is not there yet would do, and what it is fitted on if it has weights."""
+    """Describe a missing adapter, and what it must be fitted on if it has weights."""
     return described(adapter) + (", fitted on unlabelled images" if adapter.model in FITTED else "")
 
 
@@ -140,26 +140,26 @@ def _described(adapter: Blueprint) -> str:
 
 
 def after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
-    """Return the ports that an adapter leaves behind.
+    """Return the ports after an adapter.
 
     Raises:
-        UsageError: There is no such port, or the adapter is not known here.
+        UsageError: There is no such port, or the adapter is unknown.
     """
     index = int(adapter.kwargs.get("port", 0))
     if index >= len(ports):
         raise UsageError(
-            f"The adapter {adapter.model} is for tensor {index + 1} of a tuple; {len(ports)} come to it. Take an "
-            "adapter that was made for these ports.",
+            f"The adapter {adapter.model} is for tensor {index + 1} of a tuple, but there are {len(ports)}. Use an "
+            "adapter made for these ports.",
             subject=adapter,
         )
     return tuple(behind(port, adapter) if at == index else port for at, port in enumerate(ports))
 
 
 def behind(port: Port, adapter: Blueprint) -> Port:
-    """Return the port that an adapter for this one leaves behind.
+    """Return the port after an adapter for this port.
 
     Raises:
-        UsageError: The adapter is not known here.
+        UsageError: The adapter is unknown.
     """
     given = adapter.kwargs
     if adapter.model == "cast":
@@ -179,7 +179,7 @@ def behind(port: Port, adapter: Blueprint) -> Port:
         channels = int(given["channels"][1])
         shape = tuple(channels if axis == channel_axis(port) else one for axis, one in enumerate(port.shape))
         return attrs.evolve(port, shape=shape, range="nonnegative" if given["nonnegative"] else "signed")
-    raise UsageError(f"No adapter is called {adapter.model!r}.", subject=adapter)
+    raise UsageError(f"Unknown adapter {adapter.model!r}.", subject=adapter)
 
 
 def _dropped(port: Port, count: int) -> Port:
@@ -203,7 +203,7 @@ def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) 
         return _reshaped(port, to, (count,), measured=measured)
     if sides is not None:
         return _reshaped(port, to, tuple(sides))
-    length = port.shape[1]  # less than nothing where a contract states more tokens in front than there are
+    length = port.shape[1]  # may be less than the prefix tokens in a wrong contract
     square: tuple[Dimension, ...] = ("H", "W")
     if isinstance(length, int) and length > 0:
         square = (isqrt(length),) * 2
@@ -221,7 +221,7 @@ def _reshaped(
     prefix_tokens: int | None = None,
 ) -> Port:
     batch, channels = port.shape[0], port.channels
-    # Not attrs.evolve, which takes three times as long: many pairs are compared through here.
+    # Not attrs.evolve, which is three times slower: a matrix calls this for every pair.
     return Port(
         port.name,
         (batch, channels, *spatial) if layout in ("NCHW", "NC") else (batch, *spatial, channels),

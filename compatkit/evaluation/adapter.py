@@ -16,25 +16,25 @@ from compatkit.registry.weights.tensorfile import serialise, tensor_digest
 ADAPTS = "adapts"
 """Relation to the extractor that an adapter was made for."""
 TARGETS = "targets"
-"""Relation to the extractor whose features an adapter was fitted to give."""
+"""Relation to the extractor whose features an adapter was fitted to reproduce."""
 
 
 @attrs.frozen(eq=False)
 class Adapter:
-    """One step from an extractor's features to what a head takes.
+    """One stitching layer between an extractor's features and a head.
 
     Attributes:
         blueprint: Rebuilds the module.
-        module: With its weights, in eval mode.
-        takes: Ports before it.
-        gives: Ports behind it.
+        module: The module with its weights, in eval mode.
+        takes: Input ports.
+        gives: Output ports.
         data: Images that the ports were derived for.
-        parents: The extractor it was made for and, where it was fitted, the extractor it imitates.
-        training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, count of ``images``),
-            ``samples``, ``strength`` and ``residual`` (share of the variance left, not of what was trained further);
-            empty where nothing was fitted.
-        reference: ``name@version`` where it was loaded from a registry.
-        digest: Manifest digest, ``sha256:...``, where it was loaded from a registry.
+        parents: The extractor it was made for and, if fitted, the extractor it imitates.
+        training: What it was fitted on, as JSON values: ``method``, ``data`` (name, digest, number of ``images``),
+            ``samples``, ``strength`` and ``residual`` (share of unexplained variance of the closed-form fit); empty if
+            it has no weights.
+        reference: ``name@version`` if loaded from a registry.
+        digest: Manifest digest, ``sha256:...``, if loaded from a registry.
     """
 
     blueprint: Blueprint
@@ -49,12 +49,12 @@ class Adapter:
 
     @property
     def function(self) -> str:
-        """Function digest ``value:sha256:...``: of blueprint, weights and images, published or not."""
+        """Function digest ``value:sha256:...`` of blueprint, weights and images, published or not."""
         tensors = tensor_digest(serialise(self.module.state_dict()))
         return function_of(self.blueprint, tensors, self.data)
 
     def parent(self, relation: str) -> str | None:
-        """Return the digest of the parent of this relation, or None."""
+        """Return the digest of the parent with this relation, or None."""
         return next((one.component for one in self.parents if one.relation == relation), None)
 
     def __str__(self) -> str:

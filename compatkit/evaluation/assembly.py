@@ -1,4 +1,4 @@
-"""Modules in a row with the contract of the whole: from images, or features, to what comes out at the end."""
+"""Sequences of modules with a contract for the whole."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ _ALONE = (
 
 
 class BatchStatisticsWarning(UserWarning):
-    """A network under the policy ``"batch"`` was called on one image."""
+    """Warns that a network under the policy ``"batch"`` was called on a single image."""
 
 
 class Assembly(nn.Module):
-    """A plain module: an extractor, adapters and a head, or some of them, applied in turn.
+    """A plain module that applies an extractor, adapters and a head, or some of them, in turn.
 
     Attributes:
-        extractor: Gives features; None where there is none.
-        adapters: Applied in turn behind it; often empty.
-        head: Takes features; None where there is none.
+        extractor: Produces features, or None.
+        adapters: Applied after the extractor; often empty.
+        head: Consumes features, or None.
         contract: Ports of the whole, preprocessing and classes.
-        normalisation: ``"batch"``:
-            in eval mode batch normalisation uses the statistics of the batch it is called on and writes no
-            buffer, so that an image's logits depend on its batch. Else statistics are stored in the module.
+        normalisation: Batch-norm policy. Under ``"batch"``, batch normalisation in eval mode uses the statistics of
+            the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
+            statistics are stored in the module.
         data: Preprocessing of the images.
-        labels: Classes in the order of the logits; empty where none are named.
+        labels: Classes in the order of the logits; empty if unnamed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Assembly(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits ``(batch, outputs)`` for normalised images ``(batch, channels, height, width)``.
 
-        Without an extractor features come in, without a head features go out: as the contract's ports say.
+        Without an extractor the input is features, without a head the output is: see the contract's ports.
         """
         if self.normalisation != "batch" or self.training:
             return self.through(images)
@@ -80,7 +80,7 @@ class Assembly(nn.Module):
             return self.through(images)
 
     def through(self, images: Tensor) -> Tensor:
-        """Return what ``forward`` does, with the statistics that are stored in the module."""
+        """Return ``forward`` computed with the statistics stored in the module."""
         values = images
         for module in (self.extractor, *self.adapters, self.head):
             if module is not None:
@@ -88,23 +88,26 @@ class Assembly(nn.Module):
         return values
 
     def predict(self, images: Given, *, batch_size: int = 256) -> Predictions:
-        """Return class and probability of each image; modes, weights and buffers are afterwards as before.
+        """Return class and probability of each image, computed in eval mode; the module is left unchanged.
 
-        Under the policy ``"batch"`` an image's answer depends on the others of its batch: give as many as it was
-        measured with, and a ``BatchStatisticsWarning`` comes with a single one.
+        Under the policy ``"batch"`` a prediction depends on the rest of the batch: use batches of the size it was
+        measured with. A single image causes a ``BatchStatisticsWarning``.
 
         Args:
             images: As for ``preprocess``.
-            batch_size: Largest batch, in the order given; matters under ``"batch"``.
+            batch_size: Largest batch, in the given order; matters under ``"batch"``.
+
+        Returns:
+            One prediction per image, in the given order.
 
         Raises:
-            UsageError: It takes no images, or gives no logits.
-            DataError: Something is no image.
-            EnvironmentFailure: The system does not let a file be read.
+            UsageError: The network has no extractor or no head.
+            DataError: An input is not an image.
+            EnvironmentFailure: A file cannot be read.
         """
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
-            raise UsageError(f"Classes are predicted by a whole network; this one is without {lacking}.")
+            raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
         examples, found = self._fitted(images), list[Tensor]()
         with evaluation_mode(self), torch.no_grad():
             for positions in batches(len(examples), batch_size, None):
@@ -117,7 +120,7 @@ class Assembly(nn.Module):
     def preprocess(self, images: Given) -> Tensor:
         """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
 
-        Channels, size, crop and normalisation are those of the contract (``data``).
+        Channels, size, crop and normalisation follow the contract (``data``).
 
         Args:
             images: A file, a folder, a PIL image, a numpy array with channels last or a tensor with channels first, of
@@ -127,16 +130,18 @@ class Assembly(nn.Module):
             float32 ``(n, channels, height, width)`` on the network's device.
 
         Raises:
-            UsageError: It takes no images.
-            DataError: Something is no image.
-            EnvironmentFailure: The system does not let a file be read.
+            UsageError: The network takes features, not images.
+            DataError: An input is not an image.
+            EnvironmentFailure: A file cannot be read.
         """
         if self.extractor is None:
-            raise UsageError("Images are prepared for an extractor; this network takes features.")
+            raise UsageError(
+                "Expected a network with an extractor to prepare images; this one takes features."
+            )
         return normalise(self._fitted(images), self.data, device=self._device)
 
     def _fitted(self, images: Given) -> Tensor:
-        """Return images in channels and size of the contract, uint8 ``(n, channels, height, width)``."""
+        """Return images with the contract's channels and size, uint8 ``(n, channels, height, width)``."""
         return torch.cat([prepare(_unlabelled(one), self.data).images for one in arrays_of(images)])
 
     @property
@@ -144,7 +149,7 @@ class Assembly(nn.Module):
         return next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def normalised_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
-        """Yield normalised batches on the module's device; in the order given where ``seed`` is None."""
+        """Yield normalised batches on the module's device; in the given order if ``seed`` is None."""
         examples = prepare(split, self.data)
         for images in examples.each(batches(len(examples), batch_size, seed)):
             yield normalise(images, self.data, device=self._device)

@@ -1,4 +1,4 @@
-"""A component as every room above the store knows it: a reference, a manifest and, once it is asked for, a module."""
+"""Components: a reference, a manifest and, loaded on first use, a module."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def pinned(reference: Reference) -> str:
-    """Return ``name@version``, or the digest of what has no version in this registry."""
+    """Return ``name@version``, or the digest if the reference has no version."""
     return f"{reference.name}@{reference.version}" if reference.version else str(reference.digest)
 
 
 @attrs.frozen(repr=False)
 class Component(Shown):
-    """What is known of a component without reading its weights; ``load`` and ``module`` read them.
+    """A component without its weights; ``load`` and ``module`` read them.
 
     Attributes:
-        registry: Where it is: anything with a ``store`` that loads a module by its reference.
+        registry: Where it is stored: anything with a ``store`` that loads a module by reference.
         resolved: Name, version and digest.
-        manifest: What it states: blueprint, contract, training, parents.
-        reference: ``name@version``, as every method of a registry takes it; ``name@candidate`` before it has a version.
+        manifest: Blueprint, contract, training and parents.
+        reference: ``name@version``, accepted by every method of a registry; ``name@candidate`` before publication.
         function: Function digest, ``value:sha256:...``.
     """
 
@@ -56,66 +56,66 @@ class Component(Shown):
 
     @property
     def name(self) -> str:
-        """Without the version."""
+        """Name without the version."""
         return self.resolved.name
 
     @property
     def version(self) -> str:
-        """``"1.0.0"``."""
+        """Version such as ``"1.0.0"``."""
         return str(self.resolved.version)
 
     @property
     def digest(self) -> str:
-        """Of its manifest, ``sha256:...``."""
+        """Digest of its manifest, ``sha256:...``."""
         return str(self.resolved.digest)
 
     @property
     def kind(self) -> str:
-        """``"extractor"``, ``"head"``, ``"auxiliary_head"``, ``"recombination"``, ..."""
+        """Kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ``"recombination"``, ..."""
         return self.manifest.kind
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """Classes in the order of its outputs; empty where it has none."""
+        """Classes in the order of the outputs; empty if there are none."""
         return self.manifest.contract.data.labels or ()
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What it was tagged with."""
+        """Tags of the manifest."""
         return self.manifest.about.tags
 
     @cached_property
     def anchors(self) -> frozenset[tuple[str, str]]:
-        """Kind and digest of everything that it was trained against."""
+        """Kind and digest of all its anchors."""
         return frozenset((one.kind, one.digest) for one in protocol_of(self.manifest).anchors)
 
     @cached_property
     def trained_with(self) -> str | None:
-        """Of a head: manifest digest of the extractor that it was trained with."""
+        """For a head, the manifest digest of the extractor it was trained with."""
         return next(extractors_of(self.manifest), None)
 
     @cached_property
     def trained_function(self) -> str | None:
-        """Of a head: function digest of that extractor; None where it is not in the registry."""
+        """For a head, the function digest of that extractor; None if the registry does not have it."""
         if self._trained_function is not None or self.trained_with is None or self.registry is None:
             return self._trained_function
         return self.registry.store.function_of(self.trained_with)
 
     @cached_property
     def module(self) -> nn.Module:
-        """Its module with its weights, in eval mode; loaded once."""
+        """Module with its weights, in eval mode; loaded once and cached."""
         return self.load() if self._module is None else self._module
 
     def load(self, **settings: Any) -> nn.Module:
-        """Return its module with its weights, in eval mode, anew; ``settings`` as for ``Registry.load``."""
+        """Load the module with its weights, in eval mode; ``settings`` as for ``Registry.load``."""
         return self.registry.load(self.reference, **settings)
 
     def is_own(self, extractor: Component) -> bool:
-        """Tell whether this head was trained with an extractor, or with another release that computes the same."""
+        """Return whether this head was trained with ``extractor`` or a release that computes the same function."""
         return self.trained_with == extractor.digest or self.trained_function == extractor.function
 
     def described(self) -> Part:
-        """Return it as a row or column of a report."""
+        """Return the component as a row or column of a report."""
         return Part(self.reference, self.digest, self.function, self.kind, summary(self.manifest))
 
     def _told(self) -> str:

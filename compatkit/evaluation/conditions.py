@@ -1,9 +1,8 @@
-"""What a figure depends on besides the two functions: conditions, its key, and when it is stale.
+"""Conditions of a measurement, the cache key they give, and when a cached figure is stale.
 
-What changes nothing is left out of a key: with stored statistics, or without batch normalisation, both the policy's
-batches and the seed of their order; with one batch of all images the order. Device, threads and version of torch are
-recorded beside the figures and are not part of the key.
-Plain values, checked without torch.
+Settings that cannot change the figures are left out of the key: batches and their order if statistics are stored or
+there is no batch normalisation; the order if one batch holds all images. Device, threads and the version of torch are
+recorded with the figures but are not part of the key. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from compatkit.data.split import Split
 
 Progress = Callable[[int, int, str], None]
-"""Called with what is done, how much there is in all, and what is being done."""
+"""Progress callback: amount done, total, and what is being done."""
 PRECISIONS = ("float32", "bfloat16")
 FUNCTIONS = "adapter_functions"
-"""The setting with the function digests of the adapters, in order, with a blank between two."""
+"""Setting with the function digests of the adapters, in order, separated by blanks."""
 BOUND = "bound_head"
-"""The setting with the function digest of the head that gives the bound; empty where there is none."""
+"""Setting with the function digest of the head that gives the upper bound; empty if there is none."""
 SAMPLE = "sample"
-"""The setting of figures on some of the images of a name; absent where they are all."""
+"""Setting that identifies a sample of the named images; absent if all are used."""
 Settings = dict[str, str | int | float]
 _WHAT = {
     "metric_version": "the metric {metric} moved from version {old} to {new}",
@@ -41,14 +40,14 @@ _WHAT = {
 
 @attrs.frozen
 class ImageFacts:
-    """The images that an extractor is measured on, without their pixels.
+    """Images that an extractor is measured on, without their pixels.
 
     Attributes:
-        name: Such as ``"mnist/test"``.
-        digest: ``data:sha256:...``, of exactly these images with their labels, in their order.
-        count: Of all images.
-        counts: Images of each class by its name; None where the images are not at hand.
-        sample: Whether they are some of those of that name.
+        name: Name, such as ``"mnist/test"``.
+        digest: ``data:sha256:...`` over images and labels in order.
+        count: Number of images.
+        counts: Number of images per class name; None if the images are not available.
+        sample: Whether they are a sample of those with that name.
     """
 
     name: str
@@ -82,17 +81,16 @@ def _precision(name: str) -> str:
 
 @attrs.frozen
 class Conditions:
-    """What the figures of a measurement depend on, besides parts and images.
+    """Settings that the figures of a measurement depend on, besides parts and images.
 
     Attributes:
-        policy: Whose statistics batch normalisation uses.
-            ``"batch"``: those of each batch, formed from all images of the split. ``"reestimate"``: of extractor and
-            head anew from the same images, unlabelled; ``"mix:16"``: these mixed with the stored ones, which count as
-            16 images. ``"running"``: as stored.
-        batch_size: Largest batch; the images are split into equal batches up to it.
-        seed: Of the order of the images.
+        policy: Batch-norm policy. ``"batch"``: statistics of each batch. ``"reestimate"``: estimated for extractor and
+            head on the same images, unlabelled. ``"mix:16"``: the estimate mixed with stored statistics that count as
+            16 images. ``"running"``: stored statistics.
+        batch_size: Largest batch; the images are split into batches of nearly equal size.
+        seed: Seed of the order of the images.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast; also written ``"bf16"``).
-        device: Where to run; modules return to where they were.
+        device: Device to run on; modules are moved back afterwards.
 
     Raises:
         UsageError: A value is unknown, or the batch size is below 1.
@@ -105,24 +103,24 @@ class Conditions:
     device: str = "cpu"
 
     def __attrs_post_init__(self) -> None:
-        """Check what no converter checks."""
+        """Check the batch size; converters check the rest."""
         if self.batch_size < 1:
             raise UsageError(f"batch_size must be at least 1, got {self.batch_size}.")
 
     def passes(self, count: int) -> int:
-        """Return how many batches one extractor runs over ``count`` images."""
+        """Return the number of batches that one extractor runs for ``count`` images."""
         return (2 if estimates(self.policy) else 1) * -(-count // self.batch_size)
 
     def settings(
         self, images: ImageFacts, *, normalised: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
     ) -> Settings:
-        """Return the settings of a cell that decide its key.
+        """Return the settings of a cell that determine its key.
 
         Args:
-            images: That it is measured on.
-            normalised: Whether either part holds batch normalisation.
-            bound: Function digest of the head that gives the bound, else empty.
-            adapters: Function digest and words of each that stands between, in order.
+            images: Images that it is measured on.
+            normalised: Whether either part contains batch normalisation.
+            bound: Function digest of the head that gives the upper bound, or empty.
+            adapters: Function digest and description of each adapter, in order.
         """
         beside: Settings = {SAMPLE: True} if images.sample else {}
         if adapters:
@@ -146,15 +144,15 @@ class Conditions:
 
 
 def key_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the key of a cell: all that its figures depend on beside the two functions, and nothing else.
+    """Return the cache key of a cell: all that its figures depend on besides the two functions.
 
     Args:
-        settings: Of a cell.
+        settings: Settings of the cell.
 
     Returns:
-        ``metric``, ``metric_version``, ``data`` (digest), ``normalisation`` (``"none"`` where no part has any),
-        ``batches`` and ``seed`` (None where they change nothing), ``precision``, ``adapters`` (function digests) and
-        ``bound`` (function digest of the head that gives it, or None).
+        ``metric``, ``metric_version``, ``data`` (digest), ``normalisation`` (``"none"`` without batch normalisation),
+        ``batches`` and ``seed`` (None if irrelevant), ``precision``, ``adapters`` (function digests) and ``bound``
+        (function digest of the head that gives it, or None).
     """
     batches = -(-settings["images"] // settings["batch_size"]) if _batched(settings) else None
     return {
@@ -171,10 +169,10 @@ def key_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def question_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what was asked: the same for a figure and for the one that replaces it once something moved.
+    """Return the question a figure answers: equal for a figure and its replacement after a change.
 
-    The name of the images stands for whatever they are now, but for samples, of which there are many; neither the
-    version of the metric nor the bound counts.
+    Unlike the key it ignores the metric's version, the bound, and the digest of the images (except for samples, of
+    which there are many with one name).
     """
     data = settings["data_digest"] if settings.get(SAMPLE) else settings["data"]
     order = (settings["batch_size"], settings["seed"]) if _batched(settings) else ()
@@ -183,13 +181,13 @@ def question_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def is_kept(asked: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
-    """Tell whether a kept figure is of exactly the conditions asked for.
+    """Return whether a cached figure holds under exactly the requested conditions.
 
-    Where no head is at hand that would give a bound, one that was measured with its bound is that figure too.
+    If no head is available for an upper bound, a figure measured with a bound is accepted, too.
 
     Args:
-        asked: Key of the cell asked for, from ``key_of``.
-        kept: The same of the kept one.
+        asked: Key of the requested cell, from ``key_of``.
+        kept: Key of the cached cell.
     """
     if asked["bound"] is None:
         return {**kept, "bound": None} == asked
@@ -197,12 +195,12 @@ def is_kept(asked: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
 
 
 def stale_reason(asked: Mapping[str, Any], kept: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
-    """Return why a kept figure of the same question is not the one asked for.
+    """Return why a cached figure for the same question is stale.
 
     Args:
-        asked: Key of the cell asked for.
-        kept: Key of the kept one.
-        settings: Of the kept one.
+        asked: Key of the requested cell.
+        kept: Key of the cached cell.
+        settings: Settings of the cached cell.
     """
     found = [
         text.format(
@@ -227,7 +225,7 @@ def _functions(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _short(value: Any) -> str:
-    """Return a digest, or a version, in few characters."""
+    """Return an abbreviated digest or version."""
     if value is None:
         return "none"
     front, colon, last = str(value).rpartition(":")

@@ -1,7 +1,7 @@
-"""Count which examples a head gets right, restricted to common classes and unrestricted.
+"""Count correct predictions of a head, restricted to common classes and unrestricted.
 
-The recombination accuracy of Gygli et al. 2021 (Sec. 4): examples of the common classes only, arg max over
-the outputs of the common classes only. Beside it stands the arg max over all outputs, on the same examples.
+Recombination accuracy of Gygli et al. (2021), Sec. 4: only examples of common classes, argmax over the outputs of the
+common classes. The unrestricted figure takes the argmax over all outputs on the same examples.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ NOT_FINITE = -2
 
 @attrs.define(eq=False)
 class Tally:
-    """Answers of one head on one split, example by example.
+    """Predictions of one head on one split, example by example.
 
-    Answers are compared with the labels when they are asked for, not batch by batch: with few images in a batch the
-    comparison would take longer than a small head.
+    Predictions are compared with labels lazily, not per batch: with small batches the comparison would take longer
+    than a small head.
 
     Attributes:
-        columns: Outputs of the head that count, ``(common,)``.
-        place: For each example the position of its class in ``columns``, else ``OUTSIDE``, ``(n,)``.
-        counted: Whether the example is of a class that counts, ``(n,)``.
-        best: Position in ``columns`` of the arg max over them, ``(n,)``; ``OUTSIDE`` where nothing was answered,
-            ``NOT_FINITE`` where not all outputs were finite.
-        free: Output of the arg max over all, ``(n,)``.
+        columns: Head outputs of the common classes, ``(common,)``.
+        place: Index of each example's class in ``columns``, or ``OUTSIDE``, ``(n,)``.
+        counted: Whether the example's class counts, ``(n,)``.
+        best: Index in ``columns`` of the argmax over them, ``(n,)``; ``OUTSIDE`` before a prediction, ``NOT_FINITE``
+            if an output was not finite.
+        free: Output of the argmax over all, ``(n,)``.
     """
 
     columns: Tensor
@@ -48,14 +48,14 @@ class Tally:
         *,
         counted: Iterable[int] | None = None,
     ) -> Tally:
-        """Start with nothing counted.
+        """Return an empty tally.
 
         Args:
             labels: Class indices of the split, int64 ``(n,)``.
-            pairs: Class of the split and output of the head that mean the same, each once.
-            classes: Count of classes of the split.
-            counted: Classes whose examples count; None takes those of ``pairs``. An example of a class that
-                counts but has no output is wrong.
+            pairs: Matching (class of the split, output of the head), each once.
+            classes: Number of classes of the split.
+            counted: Classes whose examples count; None for those of ``pairs``. Examples of a counted class without an
+                output are wrong.
         """
         listed = list(pairs)
         places = torch.full((classes,), OUTSIDE, dtype=torch.int64)
@@ -68,15 +68,15 @@ class Tally:
         return cls(columns, places[labels], counts[labels], nothing, nothing.clone())
 
     def anew(self) -> Tally:
-        """Return one for the same examples and outputs with nothing counted."""
+        """Return an empty tally for the same examples and outputs."""
         nothing = torch.full_like(self.best, OUTSIDE)
         return attrs.evolve(self, best=nothing, free=nothing.clone())
 
     def add(self, positions: Tensor, logits: Tensor) -> None:
-        """Take the answers of one batch.
+        """Add the predictions of one batch.
 
         Args:
-            positions: Of the examples in the split, ``(batch,)``.
+            positions: Indices of the examples in the split, ``(batch,)``.
             logits: Outputs of the head, float32 ``(batch, outputs)``, on the CPU.
         """
         if not self.columns.numel():
@@ -92,36 +92,36 @@ class Tally:
 
     @property
     def restricted(self) -> Tensor:
-        """Whether an example counts and is right by the arg max over ``columns``, ``(n,)``."""
-        if self._right is None:  # every other head asks for it, where this one gives the bound
+        """Whether each example counts and is right by the argmax over ``columns``, bool ``(n,)``."""
+        if self._right is None:  # cached: every other head of the row compares with the bound
             self._right = self.counted & (self.place != OUTSIDE) & (self.best == self.place)
         return self._right
 
     @property
     def unrestricted(self) -> Tensor:
-        """Whether an example counts and is right by the arg max over all outputs, ``(n,)``."""
+        """Whether each example counts and is right by the argmax over all outputs, bool ``(n,)``."""
         if not self.columns.numel():
             return torch.zeros_like(self.counted)
-        # Examples without a place are compared with column 0, and are wrong all the same.
+        # Examples without a place are compared with column 0, but do not count as right below.
         target = self.columns[self.place.clamp(min=0)]
         return self.counted & (self.place != OUTSIDE) & (self.free == target)
 
     @property
     def broken(self) -> int:
-        """Examples that count whose outputs are not all finite; they are wrong."""
+        """Number of counted examples with an output that is not finite; they are wrong."""
         return int((self.counted & (self.best == NOT_FINITE)).sum())
 
     @property
     def count(self) -> int:
-        """Examples that count."""
+        """Number of counted examples."""
         return int(self.counted.sum())
 
     def correct(self) -> tuple[int, int]:
-        """Return how many are right, restricted and unrestricted."""
+        """Return the numbers of right examples, restricted and unrestricted."""
         return int(self.restricted.sum()), int(self.unrestricted.sum())
 
     def against(self, bound: Tally) -> tuple[int, int]:
-        """Return how many examples only this head, and only ``bound``, gets right (restricted)."""
+        """Return the numbers of examples that only this head, and only ``bound``, gets right (restricted)."""
         return (
             int((self.restricted & ~bound.restricted).sum()),
             int((bound.restricted & ~self.restricted).sum()),
@@ -129,7 +129,12 @@ class Tally:
 
 
 def chance_level(labels: Tensor, classes: Sequence[int]) -> float:
-    """Return the share of the most frequent of ``classes`` among their examples; 0 where there are none."""
+    """Return the share of the most frequent of ``classes`` among their examples; 0 without examples.
+
+    Args:
+        labels: Class indices of the split, int64 ``(n,)``.
+        classes: Indices of the common classes.
+    """
     counts = torch.bincount(labels, minlength=max(classes, default=0) + 1).tolist()
     among = [counts[one] for one in classes]
     return max(among) / sum(among) if sum(among) else 0.0

@@ -1,4 +1,4 @@
-"""Record inputs and outputs of named layers by hooks, as copies made at once."""
+"""Record copies of the inputs and outputs of named layers with hooks."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from compatkit.errors import DataError, UnknownName
 from compatkit.plugins.isolation import suggestion
 
 SHOWN = 30
-"""Layers that a message names at most."""
+"""Most layers named in a message."""
 
 
 def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
-    """Return all modules of a network by their paths.
+    """Return all modules of a network by path.
 
     Args:
-        parts: The network under the name ``""``, or its parts by name. A part's modules go by the paths that they have
-            in the whole network, and where two parts have the same path, by ``<part>.<path>``.
+        parts: The network under the name ``""``, or its parts by name. Modules of a part keep their paths in the whole
+            network; if two parts have the same path, it becomes ``<part>.<path>``.
     """
     named = [
         (part, path, one) for part, module in parts.items() for path, one in module.named_modules() if path
@@ -34,20 +34,20 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
 
 def listed(known: Mapping[str, nn.Module]) -> str:
-    """Return the names of layers for a message, the first ones where there are many."""
+    """Return the first layer names and their number, for a message."""
     more = f", ... ({len(known)} in all)" if len(known) > SHOWN else ""
     return ", ".join(list(known)[:SHOWN]) + more
 
 
 def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, nn.Module]:
-    """Return the layers that are named, in the order of the network.
+    """Return the selected layers in the order of the network.
 
     Args:
         known: All layers by name.
-        wanted: Names, or globs: ``layer1.*``.
+        wanted: Names or globs such as ``layer1.*``.
 
     Raises:
-        UnknownName: A name or glob fits no layer.
+        UnknownName: A name or glob matches no layer.
     """
     for one in wanted:
         if one not in known and not any(fnmatchcase(name, one) for name in known):
@@ -64,9 +64,9 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
 
 @attrs.define(eq=False)
 class LayerRecord:
-    """Copies of the inputs and outputs of layers in the last pass.
+    """Copies of the inputs and outputs of layers in one pass.
 
-    A layer that was called once goes by its name, one that was called several times by ``name#1``, ``name#2``, ...
+    A layer called once is recorded under its name, one called several times under ``name#1``, ``name#2``, ...
     """
 
     wants_inputs: bool
@@ -75,20 +75,20 @@ class LayerRecord:
     _shapes: dict[str, tuple[tuple[int, ...], ...]] = attrs.field(factory=dict)
 
     def take(self, batch: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return inputs and outputs of the pass that has ended, and forget them.
+        """Return inputs and outputs of the completed pass by name, and clear the record.
 
         Args:
             batch: Number of the batch, from 1, for messages.
 
         Raises:
-            DataError: A layer was not called, or otherwise than in the pass before; a value is not finite.
+            DataError: A layer was not called, was called differently than before, or a value is not finite.
         """
         inputs: dict[str, Tensor] = {}
         outputs: dict[str, Tensor] = {}
         for name, calls in self._calls.items():
             if not calls:
                 raise DataError(
-                    f"The layer {name!r} was not called in batch {batch}, so nothing can be said of it."
+                    f"The layer {name!r} was not called in batch {batch}, so there is nothing to measure."
                 )
             for place, (given, gave) in enumerate(calls, 1):
                 full = name if len(calls) == 1 else f"{name}#{place}"
@@ -99,7 +99,7 @@ class LayerRecord:
             shapes = tuple(tuple(one.shape[1:]) for pair in calls for one in pair if one is not None)
             if self._shapes.setdefault(name, shapes) != shapes:
                 raise DataError(
-                    f"The layer {name!r} saw shapes {list(self._shapes[name])} in the first batch, and {list(shapes)} "
+                    f"The layer {name!r} saw shapes {list(self._shapes[name])} in the first batch and {list(shapes)} "
                     f"in batch {batch}. Measure images of one size."
                 )
             calls.clear()
@@ -108,14 +108,14 @@ class LayerRecord:
 
 @contextmanager
 def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -> Iterator[LayerRecord]:
-    """Record what the layers see until the block ends, also by an error.
+    """Record layers until the block ends.
 
-    Copies are made at once: what follows a layer may change its output in place, and what it was given too.
+    Values are copied at once, because later layers may change them in place.
 
     Args:
-        layers: By name.
-        inputs: Whether what they are given is wanted.
-        outputs: Whether what they give is wanted.
+        layers: Layers by name.
+        inputs: Whether to record inputs.
+        outputs: Whether to record outputs.
     """
     made = LayerRecord(inputs, outputs, {name: [] for name in layers})
     waiting: dict[str, list[Tensor | None]] = {name: [] for name in layers}
@@ -146,7 +146,7 @@ def recording(layers: Mapping[str, nn.Module], *, inputs: bool, outputs: bool) -
 
 
 def _first(values: tuple[Any, ...]) -> Tensor | None:
-    """Return the first tensor of some values, however they are nested."""
+    """Return the first tensor in nested values."""
     for one in values:
         if isinstance(one, Tensor):
             return one
@@ -160,7 +160,7 @@ def _check_finite(value: Tensor, name: str, kind: str, batch: int) -> None:
         count = int((~torch.isfinite(value)).sum())
         verb = "is given" if kind == "given" else "gives"
         raise DataError(
-            f"The layer {name!r} {verb} {count:,} values of {value.numel():,} that are not finite, first in batch "
-            f"{batch}. Look at its weights, or measure in float32.",
+            f"The layer {name!r} {verb} {count:,} non-finite values of {value.numel():,}, first in batch {batch}. "
+            "Check its weights, or measure in float32.",
             subject=name,
         )

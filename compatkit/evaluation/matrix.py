@@ -27,16 +27,16 @@ from compatkit.evaluation.planning import BROKEN, Prospect, notes_of, prospect
 from compatkit.evaluation.preprocessing import Prepared, prepare
 
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
-"""What stands between an extractor and a head, by their references."""
+"""Adapters by (extractor, head) reference."""
 
 
 @attrs.define(eq=False)
 class _PlannedCell:
-    """A cell that is planned.
+    """A planned cell.
 
     Attributes:
-        prospect: What was known of it before; its reason says why it is not measured.
-        adapters: What stands between the two.
+        prospect: Result of the check; its reason says why the pair cannot be measured.
+        adapters: Adapters between the two.
     """
 
     extractor: Component
@@ -49,35 +49,35 @@ class _PlannedCell:
 
     @property
     def reason(self) -> str:
-        """Why there is no figure, else empty."""
+        """Why there is no figure, or empty."""
         return self.failure or self.prospect.reason
 
     @property
     def module(self) -> nn.Module:
-        """What takes the extractor's features: the head, behind its adapters if there are any."""
+        """Module that consumes the extractor's features: the head, after its adapters."""
         if not self.adapters:
             return self.head.module
         return nn.Sequential(*(one.module for one in self.adapters), self.head.module)
 
     @property
     def outputs(self) -> int:
-        """Count of classes that the head's contract names."""
+        """Number of classes in the head's contract."""
         return len(self.head.manifest.contract.data.labels or ())
 
 
 @attrs.define(eq=False)
 class _LastImages:
-    """Keeps the prepared images of the last extractor for the next one, if both need them alike."""
+    """Cache of the last extractor's prepared images, for the next one if it needs the same."""
 
     split: Split | None = None
     data: Data | None = None
     prepared: Prepared | None = None
 
     def images(self, split: Split, data: Data) -> Prepared:
-        """Return a split in the channels and size of ``data``."""
+        """Return a split with the channels and size of ``data``."""
         alike = attrs.evolve(data, labels=None, mean=(), std=())
         if self.prepared is None or self.split is not split or self.data != alike:
-            self.split, self.data, self.prepared = split, alike, None  # never two sets of images at once
+            self.split, self.data, self.prepared = split, alike, None  # free the old images first
             self.prepared = prepare(split, data)
         return self.prepared
 
@@ -96,28 +96,28 @@ def measure(
 ) -> list[Cell]:
     """Measure every extractor with every head on the extractor's own test images.
 
-    Each extractor runs once over its images and all heads take its features, batch by batch; under
-    ``reestimate`` and ``mix:N`` once more, for the statistics. Modules are as before afterwards, bit for bit.
-    Pairs that cannot be wired directly are not measured; their cell says why.
+    Each extractor runs once over its images and all heads take its features, batch by batch; under ``reestimate`` and
+    ``mix:N`` it runs twice, first for the statistics. Modules are left bitwise unchanged. Pairs that cannot be wired
+    directly are not measured; their cell gives the reason.
 
     Args:
         extractors: Rows.
-        heads: Columns; the first that an extractor was trained with gives the bound of its row.
-        data: Test images of each extractor, by its reference; preprocessed as its contract says.
+        heads: Columns; the first one trained with an extractor gives the upper bound of its row.
+        data: Test images by reference of the extractor; preprocessed as its contract says.
         conditions: Policy, batches, precision, device.
-        adapters: For pairs that need some; their cells name them in ``settings``.
-        only: Pairs of references to measure; None measures all.
-        bounds: Heads that give the bound of an extractor, by its reference, whether they are columns or not.
-        each: Called with the cells of an extractor as soon as it has run; with that of a bound that is no column, too.
+        adapters: Adapters of the pairs that need them; cells name them in ``settings``.
+        only: Pairs of references to measure; None for all.
+        bounds: Heads that give the upper bound, by reference of the extractor; they need not be columns.
+        each: Called with the cells of an extractor when it has run, including that of a bound that is no column.
         progress: Called after every batch.
 
     Returns:
         Cells, row by row.
 
     Raises:
-        UsageError: Wrong kinds of components.
+        UsageError: A component has the wrong kind.
         DataError: An extractor has no test images, or too few for batch statistics.
-        EnvironmentFailure: There is no such device.
+        EnvironmentFailure: The device does not exist.
     """
     for part in extractors:
         if part.reference not in data:
@@ -155,7 +155,7 @@ def _own(
     images: ImageFacts,
     bounds: Mapping[str, Component],
 ) -> _PlannedCell | None:
-    """Return the pair that gives the bound of a row, one of ``pairs`` where it is among them."""
+    """Return the cell that gives the bound of a row, taken from ``pairs`` if it is there."""
     head = bounds.get(extractor.reference) or next((one for one in heads if one.is_own(extractor)), None)
     if head is None:
         return None
@@ -183,7 +183,7 @@ def _row(
     ready: _LastImages,
     tick: Callable[[int], None],
 ) -> list[Cell]:
-    """Run one extractor; every head counts for its own cell, the extractor's own head for the bounds too."""
+    """Run one extractor; each head fills its own cell, the extractor's own head also the bounds."""
     labels = torch.from_numpy(split.labels)
     beside = [own] if own is not None and own not in pairs and any(not pair.reason for pair in pairs) else []
     wired = [pair for pair in (*pairs, *beside) if not pair.reason]
@@ -223,7 +223,7 @@ def _row(
 def _bound(
     own: _PlannedCell, wired: Sequence[_PlannedCell], column: Column, labels: Tensor, classes: int
 ) -> None:
-    """Let the extractor's own head count the bound of each pair, once for all pairs with the same common classes."""
+    """Count the bound of each pair with the extractor's own head, once per set of common classes."""
     counts: dict[frozenset[int], Tally] = {}
     for pair in wired:
         kept = frozenset(mine for mine, _ in pair.prospect.classes)
@@ -254,7 +254,7 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
     limit = figure(int(bound.restricted.sum()), bound.count) if bound is not None else None
     difference = None
     if own is not None and bound is not None:
-        # Where the head is the bound itself the difference is 0 by definition, not by count.
+        # If the head is the bound itself, the difference is 0 by definition.
         same = pair.head.function == own.head.function and torch.equal(tally.restricted, bound.restricted)
         difference = (0.0, 0.0) if same else paired_interval_of_counts(*tally.against(bound), tally.count)
     if tally.broken:

@@ -1,9 +1,9 @@
-"""Normalisation policies: whose statistics batch normalisation uses once parts are recombined.
+"""Batch-norm policies applied to modules.
 
-``batch`` takes those of each batch (the policy of Gygli et al. 2021, App. C.1), ``reestimate`` estimates them
-anew on unlabelled images, ``mix:N`` mixes these with the stored ones, ``running`` keeps the stored ones. Whatever
-happens, the buffers of a module are bitwise the same afterwards, and dropout and stochastic depth stay in eval. A
-network without batch normalisation gives the same outputs under all of them; ``normalised`` says so.
+``batch`` uses the statistics of each batch (Gygli et al. 2021, App. C.1), ``reestimate`` estimates them on unlabelled
+images, ``mix:N`` mixes the estimate with the stored ones, ``running`` uses the stored ones. Buffers are restored
+bitwise unless an estimate is requested; dropout and stochastic depth stay in eval mode. Without batch normalisation all
+policies give the same outputs; see ``normalised``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,10 @@ _FUNCTIONS = (F.batch_norm, torch.batch_norm)
 
 
 def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
-    """Return the batch normalisation layers: torch's, synchronised ones, timm's with activation.
+    """Return the batch normalisation layers: torch's, synchronised ones, and timm's with activation.
 
     Raises:
-        CutError: The module is a traced graph that calls batch normalisation as a function, so that no layer
-            is left whose statistics could be chosen.
+        CutError: A traced graph calls batch normalisation as a function, so there is no layer to switch.
     """
     for one in module.modules():
         if isinstance(one, GraphModule) and any(
@@ -42,24 +41,23 @@ def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
 
 
 def normalised(*modules: nn.Module) -> bool:
-    """Return whether a normalisation policy makes a difference to any of the modules."""
+    """Return whether the batch-norm policy makes a difference to any of the modules."""
     return any(norm_layers(module) for module in modules)
 
 
 def batches(count: int, batch_size: int, seed: int | None) -> list[Tensor]:
-    """Return the batches of an evaluation: each image exactly once, in an order fixed by ``seed``.
+    """Return the batches of an evaluation: each image once, in an order given by ``seed``.
 
-    The images are shuffled (a set sorted by class would give batches of one class) and split into as few
-    batches as ``batch_size`` allows, of sizes that differ by one at most, so that no statistics come from a
-    small rest.
+    Images are shuffled (a set sorted by class would give batches of one class) and split into as few batches as
+    ``batch_size`` allows, of sizes that differ by at most one, so that no statistics come from a small remainder.
 
     Args:
-        count: Of images.
+        count: Number of images.
         batch_size: Largest batch.
-        seed: Of the order; None keeps the order given.
+        seed: Seed of the order; None keeps the given order.
 
     Returns:
-        Positions, int64, on the CPU.
+        Indices of each batch, int64 ``(batch,)``, on the CPU.
 
     Raises:
         UsageError: ``batch_size`` is below 1.
@@ -77,11 +75,13 @@ def batches(count: int, batch_size: int, seed: int | None) -> list[Tensor]:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module into eval mode; every part is in its old mode afterwards, also after an error."""
+    """Put a module into eval mode; restore the mode of every submodule afterwards."""
     modes = [(one, one.training) for one in module.modules()]
     root = module.training
     try:
-        if any(training for _, training in modes):  # switching takes longer than a small head
+        if any(
+            training for _, training in modes
+        ):  # skipped if possible: it can take longer than a small head
             module.eval()
         yield
     finally:
@@ -93,14 +93,14 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def batch_statistics(module: nn.Module, others: Literal["eval", "keep"] = "eval") -> Iterator[None]:
-    """Let batch normalisation use the statistics of each batch and write no buffer; gradients flow.
+    """Normalise with the statistics of each batch without writing buffers; gradients flow.
 
     Args:
-        module: Its norm layers are switched; all flags are as before afterwards, also after an error.
-        others: ``"eval"`` puts everything else into eval mode, ``"keep"`` leaves it as it is.
+        module: Its norm layers are switched; all flags are restored afterwards.
+        others: ``"eval"`` puts everything else into eval mode, ``"keep"`` leaves it unchanged.
 
     Raises:
-        CutError: Batch normalisation cannot be switched, see ``norm_layers``.
+        CutError: Batch normalisation cannot be switched; see ``norm_layers``.
     """
     layers = norm_layers(module)
     if others == "eval":
@@ -113,22 +113,22 @@ def batch_statistics(module: nn.Module, others: Literal["eval", "keep"] = "eval"
 
 @contextmanager
 def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
-    """Forget the stored statistics; every batch that passes adds to new ones, all batches counting alike.
+    """Replace stored statistics by averages over the batches that pass in the block.
 
-    The new mean and variance are plain averages over batches of each batch's mean and (unbiased) variance;
-    the variance between the means of batches is left out, as in ``momentum=None`` of torch. Everything but
-    batch normalisation is in eval mode. Buffers keep what was estimated; flags are as before afterwards.
+    New mean and variance are plain averages of each batch's mean and (unbiased) variance; the variance between batch
+    means is ignored, as in torch with ``momentum=None``. Everything except batch normalisation is in eval mode. Flags
+    are restored afterwards.
 
-    With a share the stored statistics are kept to that part (Schneider et al. 2020: N / (N + n) of them, for
-    mean and variance): every layer normalises a batch by the mixture of the stored and the batch's statistics, so that
-    the layers behind it see what they will see, and keeps the mixture of the stored and the estimated ones.
+    With a share, stored statistics keep that weight (Schneider et al. 2020: N / (N + n), for mean and variance). Every
+    layer normalises a batch by the mixture of stored and batch statistics, so that later layers see what they will
+    see, and stores the mixture of stored and estimated ones.
 
     Args:
         module: Its buffers are written.
         share: Weight of the stored statistics, in [0, 1].
 
     Raises:
-        CutError: Batch normalisation cannot be switched, see ``norm_layers``.
+        CutError: Batch normalisation cannot be switched; see ``norm_layers``.
     """
     layers = [one for one in norm_layers(module) if one.track_running_stats]
     momenta = [one.momentum for one in layers]
@@ -152,7 +152,7 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "always") -> Iterator[None]:
-    """Bring the buffers of batch normalisation back bit for bit afterwards, or only after an error."""
+    """Restore the buffers of batch normalisation bitwise afterwards, always or only after an error."""
     kept = [(value, value.clone()) for one in norm_layers(module) for value in _buffers(one)]
     done = False
     try:
@@ -166,18 +166,18 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
 
 
 def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) -> int:
-    """Estimate the statistics of batch normalisation anew, in place, by one pass over unlabelled images.
+    """Estimate the statistics of batch normalisation in place, in one pass over unlabelled images.
 
     Args:
-        module: The whole recombined network, whose head must see the features of this pass.
+        module: The whole recombined network; the head must see the features of this pass.
         images: Normalised batches of nearly equal size, each ``(batch, channels, height, width)``.
-        share: Weight of the stored statistics, see ``estimating``.
+        share: Weight of the stored statistics; see ``estimating``.
 
     Returns:
-        Count of layers whose statistics were estimated; with 0 nothing was run and nothing changed.
+        Number of estimated layers; if 0, nothing was run or changed.
 
     Raises:
-        DataError: There are no images, and the network needs some; its statistics are as before.
+        DataError: There are no images although the network has batch normalisation; statistics are unchanged.
     """
     layers = norm_layers(module)
     if not layers:
@@ -196,7 +196,7 @@ def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) 
 
 @contextmanager
 def _untracked(layers: tuple[_BatchNorm, ...]) -> Iterator[None]:
-    """Train-mode normalisation with tracking off: torch passes no running buffer and counts no batch."""
+    """Put layers into train mode without tracking, so that torch neither reads nor writes running buffers."""
     flags = [(one, one.training, one.track_running_stats) for one in layers]
     try:
         for one in layers:
@@ -209,7 +209,7 @@ def _untracked(layers: tuple[_BatchNorm, ...]) -> Iterator[None]:
 
 @contextmanager
 def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
-    """Let a layer in eval mode normalise each batch by mixed statistics, and keep the mixed estimate at the end."""
+    """Make a layer in eval mode normalise each batch by mixed statistics and store the mixed estimate at the end."""
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         yield
@@ -225,7 +225,7 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         count = values.numel() // values.shape[1]
         if count < 2:
             raise DataError(
-                "Statistics of batch normalisation need more than one value a channel in a batch."
+                "Estimating statistics of batch normalisation needs more than one value per channel in a batch."
             )
         spread, middle = torch.var_mean(values, dim=axes, correction=0)
         batches_seen += 1

@@ -29,12 +29,12 @@ Features = Tensor | tuple[Tensor, ...]
 
 @attrs.define(eq=False)
 class Column:
-    """A head on the features of the extractor that is running.
+    """A head on the features of the current extractor.
 
     Attributes:
-        outputs: Count of outputs that the head's contract names.
-        tallies: Each counts the head's answers.
-        failure: Why the head could not take the features, else empty.
+        outputs: Number of outputs in the head's contract.
+        tallies: Tallies of the head's predictions.
+        failure: Why the head rejected the features, or empty.
     """
 
     head: nn.Module
@@ -44,7 +44,7 @@ class Column:
     failure: str = ""
 
     def answer(self, features: Features) -> Tensor | None:
-        """Return float32 logits ``(batch, outputs)`` on the CPU; None where ``failure`` says why."""
+        """Return float32 logits ``(batch, outputs)`` on the CPU; None if the head fails, see ``failure``."""
         if self.failure:
             return None
         try:
@@ -71,19 +71,19 @@ def run(
     conditions: Conditions,
     tick: Callable[[int], None],
 ) -> None:
-    """Fill the columns' tallies; modules are as before afterwards, bit for bit, also after an error.
+    """Fill the tallies of the columns; modules are left bitwise unchanged, also after an error.
 
     Args:
-        extractor: Runs once over all images, twice where statistics are estimated.
-        columns: Heads with what counts their answers.
+        extractor: Runs once over all images; twice if statistics are estimated.
+        columns: Heads with their tallies.
         examples: All images of the extractor's split.
-        data: How the extractor wants them normalised.
+        data: Normalisation of the images.
         conditions: Policy, batches, precision, device.
-        tick: Called with the count of batches done.
+        tick: Called with the number of batches done.
 
     Raises:
-        DataError: A batch would hold one image only, whose statistics are none.
-        EnvironmentFailure: There is no such device.
+        DataError: A batch would contain only one image, which has no batch statistics.
+        EnvironmentFailure: The device does not exist.
     """
     parts = batches(len(examples), conditions.batch_size, conditions.seed)
     modules = [extractor, *(column.head for column in columns)]
@@ -101,7 +101,7 @@ def run(
             images = normalise(given, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
-                # A head may begin with an operation in place; the next one needs the features as they were.
+                # A head may begin with an in-place operation, so all but the last get a copy.
                 logits = column.answer(_copied(features) if column is not columns[-1] else features)
                 if count and logits is not None:
                     for tally in column.tallies:
@@ -138,7 +138,7 @@ def _shape(features: Features) -> str:
 
 @contextmanager
 def placed(module: nn.Module, device: str) -> Iterator[None]:
-    """Move a module to ``device`` and back."""
+    """Move a module to ``device``, and back afterwards."""
     held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
     if held is None or held == torch.device(device):
         yield
@@ -156,7 +156,7 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
 
 @contextmanager
 def numerics(conditions: Conditions) -> Iterator[None]:
-    """float32 without TF32 shortcuts, or bfloat16 by autocast."""
+    """Compute in float32 without TF32, or in bfloat16 with autocast."""
     kind = torch.device(conditions.device).type
     with ExitStack() as stack:
         if conditions.precision == "bfloat16":

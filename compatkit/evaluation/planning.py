@@ -1,4 +1,4 @@
-"""What is known of a pair before it runs: whether it can be measured, on which classes, and if not, why."""
+"""Whether a pair can be measured, on which classes, and if not, why; without running it."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"
-"""The setting that counts images whose outputs were not finite; absent where there were none."""
+"""Setting that counts images with non-finite outputs; absent if there were none."""
 NORMALISED = "batch"
-"""What a contract's protocol says of a part with batch normalisation."""
+"""Value in a contract's protocol for a part with batch normalisation."""
 
 
 @attrs.frozen(eq=False)
 class Prospect:
-    """A pair before it runs.
+    """What is known of a pair before it runs.
 
     Attributes:
-        report: What the check says of the two contracts and these images' classes.
-        classes: Common classes: index in the split, output of the head.
-        common: The same by the names of the images' classes.
-        reason: Why the pair cannot be measured, else empty.
+        report: Check of the two contracts with the classes of these images.
+        classes: Common classes: (index in the split, output of the head).
+        common: Their names in the images' data set.
+        reason: Why the pair cannot be measured, or empty.
     """
 
     report: Report
@@ -47,15 +47,15 @@ def prospect(
     """Compare two contracts for the images that the extractor is measured on.
 
     Args:
-        extractor: Manifest.
-        head: Manifest.
-        images: Without counts, classes are left out of the check.
+        extractor: Manifest of the extractor.
+        head: Manifest of the head.
+        images: The images; without counts, classes are not compared.
         own: As for ``check``.
-        adapted: Whether adapters stand between, so that a need of them bars nothing.
+        adapted: Whether adapters are inserted, so that needing them is no obstacle.
 
     Raises:
-        UsageError: The first is no extractor, or the second no head.
-        DataError: Two classes of the images, or of the head, have one name.
+        UsageError: The first is not an extractor, or the second not a head.
+        DataError: Two classes of the images, or of the head, have the same name.
     """
     known = images.counts
     labels = _labels(tuple(known)) if known is not None else None
@@ -66,7 +66,7 @@ def prospect(
 
 
 def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the notes of a cell for people: the check's findings, and remarks on the settings."""
+    """Return a cell's notes for display: findings of the check, and remarks on the settings."""
     notes = [str(one) for one in known.report.findings]
     if not settings["normalised"]:
         notes.append(
@@ -78,12 +78,12 @@ def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
-    """Return what two parts promise, as a check's report has it.
+    """Return the promise of two parts, as in a check's report.
 
     Args:
-        extractor: Kind and digest of every anchor.
+        extractor: Kind and digest of each anchor.
         head: The same.
-        own: Whether the head names this very extractor as the one that it was made with.
+        own: Whether the head names exactly this extractor as the one it was trained with.
     """
     if own:
         return "one-network"
@@ -94,18 +94,18 @@ def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
 
 
 def is_normalised(extractor: Manifest, head: Manifest) -> bool:
-    """Tell whether a normalisation policy makes a difference to either part, as their contracts say."""
+    """Return whether the batch-norm policy matters to either part, according to their contracts."""
     return NORMALISED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
 
 
 @lru_cache(maxsize=64)
 def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
-    """Return the classes of images; the same object for the same names, by which comparisons are remembered."""
+    """Return the classes of images, cached: comparisons are remembered by object identity."""
     return tuple(map(label, names))
 
 
 def barred(report: Report, *, adapted: bool = False) -> str:
-    """Return why two parts cannot be wired, with adapters between or without; empty where they can."""
+    """Return why two parts cannot be wired, with or without adapters; empty if they can."""
     if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapted):
         return ""
     codes = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]

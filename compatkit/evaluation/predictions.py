@@ -1,4 +1,4 @@
-"""Predictions of a network for images: a class and its probability for each."""
+"""Predictions of a network: class and probability of each image."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Prediction:
 
     Attributes:
         label: Name of the most likely class.
-        probability: Of that class, in [0, 1]: the softmax of the logits, not calibrated.
-        position: Of that class among the outputs.
+        probability: Its softmax probability in [0, 1], not calibrated.
+        position: Its index among the outputs.
     """
 
     label: str
@@ -27,11 +27,11 @@ class Prediction:
 
 @attrs.frozen(eq=False, repr=False)
 class Predictions(Shown):
-    """Predictions for one image or many, in their order: ``predictions[0].label``.
+    """Predictions for images in order: ``predictions[0].label``.
 
     Attributes:
         probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1.
-        classes: Names of the classes in the order of the outputs; their positions as text where the head names none.
+        classes: Class names in the order of the outputs, or their indices as text if unnamed.
     """
 
     probabilities: Tensor
@@ -39,16 +39,16 @@ class Predictions(Shown):
 
     @property
     def positions(self) -> Tensor:
-        """The most likely class of each image as its position, int64 ``(n,)``."""
+        """Index of the most likely class of each image, int64 ``(n,)``."""
         return self.probabilities.argmax(dim=1)
 
     @property
     def labels(self) -> list[str]:
-        """The most likely class of each image by name."""
+        """Name of the most likely class of each image."""
         return [self.classes[one] for one in self.positions.tolist()]
 
     def top(self, count: int = 5) -> list[list[Prediction]]:
-        """Return for each image its most likely classes, the best first; all where there are fewer than ``count``."""
+        """Return the ``count`` most likely classes of each image, the best first."""
         best, places = self.probabilities.topk(min(count, len(self.classes)), dim=1)
         return [
             [Prediction(self.classes[at], share, at) for share, at in zip(*row, strict=True)]

@@ -1,4 +1,4 @@
-"""From images as people have them, one or many, to what an extractor takes: channels, size, scale, by its contract."""
+"""Convert images in common forms to what an extractor takes: channels, size and scale of its contract."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WHITE = 255.0
 
 @attrs.frozen(eq=False)
 class Prepared:
-    """Images in the size and channels that a component takes, not yet normalised.
+    """Images with the size and channels that a component takes, not yet normalised.
 
     Attributes:
         held: uint8 ``(n, channels, height, width)``, contiguous; or images that are read when they are asked for.
@@ -79,14 +79,14 @@ class Prepared:
 
 
 def fitting(split: Split, data: Data) -> Split:
-    """Bring a split into the channels, then the size, that ``data`` asks for: resized, and cut out of the middle.
+    """Convert a split to the channels, then the size, of ``data``: resize and center-crop.
 
     Args:
         split: Any images; grey and colour are converted into each other.
         data: Size, channels, interpolation and crop, from a component's contract.
 
     Raises:
-        DataError: The interpolation is not known, or the share that the crop keeps is not above 0.
+        DataError: The interpolation is unknown, or the crop share is not above 0.
     """
     return split.converted(data.channels).resized(
         data.size, interpolation=data.interpolation, crop_pct=data.crop_pct, crop_mode=data.crop_mode
@@ -94,7 +94,7 @@ def fitting(split: Split, data: Data) -> Split:
 
 
 def prepare(split: Split, data: Data) -> Prepared:
-    """Return a split as tensors, in the channels and size that ``data`` asks for; see ``fitting``."""
+    """Return a split as tensors, with the channels and size of ``data``; see ``fitting``."""
     brought = fitting(split, data)
     held = brought.images if isinstance(brought.images, LazyImages) else _planes(brought.images)
     return Prepared(held, torch.from_numpy(brought.labels).to(torch.int64))
@@ -111,17 +111,20 @@ def normalise(
     device: str | torch.device | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Return ``(images / 255 - mean) / std`` per channel, laid out in memory as the images are.
+    """Return ``(images / 255 - mean) / std`` per channel, in the memory layout of the images.
 
     Args:
         images: uint8 ``(n, channels, height, width)``.
         data: Mean and standard deviation on the scale 0 to 1, from a component's contract.
-        device: Where to compute; None stays where the images are.
-        dtype: Of the result.
+        device: Where to compute; None for the device of the images.
+        dtype: Dtype of the result.
+
+    Returns:
+        ``(n, channels, height, width)``.
 
     Raises:
-        DataError: Channels of images, mean and standard deviation differ, or a standard deviation is not
-            above 0.
+        DataError: The numbers of channels of images, mean and standard deviation differ, or a standard deviation is
+            not above 0.
     """
     channels = images.shape[1]
     if not channels == len(data.mean) == len(data.std):
@@ -129,9 +132,9 @@ def normalise(
             f"The images have {channels} channels; the contract gives {len(data.mean)} means and "
             f"{len(data.std)} standard deviations. Prepare the images with the same contract."
         )
-    pixels = images.to(device).to(dtype, copy=True)  # bytes are what is sent to another device
+    pixels = images.to(device).to(dtype, copy=True)  # transfer bytes, then convert
     if channels > 1 and pixels.is_contiguous(memory_format=torch.channels_last):
-        # Whole rows at once: three numbers are too few for the inner loop of an operation.
+        # Whole rows at once: three channels are too few for an efficient inner loop.
         rows = pixels.permute(0, 2, 3, 1).view(*images.shape[0:4:2], -1)
         scale, shift = affine(data.mean, data.std, pixels.device, dtype, images.shape[3])
         torch.addcmul(shift, rows, scale, out=rows)
@@ -150,13 +153,13 @@ def affine(
 ) -> tuple[Tensor, Tensor]:
     """Return scale and shift of (x / 255 - mean) / std = x / (255 std) - mean / std.
 
-    Each is ``(1, channels, 1, 1)``; with a width ``(width * channels,)``, for a row of pixels.
+    Each is ``(1, channels, 1, 1)``, or ``(width * channels,)`` for a row of pixels if ``width`` is not 0.
 
     Raises:
         DataError: A standard deviation is not above 0.
     """
     if not all(one > 0 for one in std):
-        raise DataError(f"Standard deviations must be above 0 to divide by them, got {std}.")
+        raise DataError(f"Expected standard deviations above 0, got {std}.")
     with torch.inference_mode(False):
         scale = torch.tensor([1 / (WHITE * one) for one in std], dtype=torch.float64)
         shift = torch.tensor([-one / by for one, by in zip(mean, std, strict=True)], dtype=torch.float64)
@@ -169,14 +172,14 @@ def affine(
 
 
 def arrays_of(given: Given) -> list[Images]:
-    """Return images as uint8 arrays ``(n, height, width, 1 or 3)``, in their order; sizes may differ between arrays.
+    """Return images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
 
     Args:
         given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, or 0 to 1 as floats.
 
     Raises:
-        DataError: There are none, or one is something else; a file is no readable image.
-        EnvironmentFailure: The system does not let a file be read.
+        DataError: There are none, an input has another form, or a file is not a readable image.
+        EnvironmentFailure: A file cannot be read.
     """
     found = list(_arrays(given))
     if not found:
@@ -215,7 +218,7 @@ def _array(given: Any) -> Images:
     flat = values.ndim == 2 and not tensor
     if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
         raise DataError(
-            f"A{' tensor' if tensor else 'n array'} of shape {shape} is no image and no batch of images: expected "
+            f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
             f"{EXPECTED}; 1 or 3 channels. Grey ones without it: images[{':, None' if tensor else '..., None'}].",
             subject=shape,
         )

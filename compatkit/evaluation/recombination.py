@@ -1,4 +1,4 @@
-"""A recombined network: the extractor of one, the head of another, the adapters between, and a policy."""
+"""Recombined networks: an extractor, adapters, another network's head, and a batch-norm policy."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ from compatkit.evaluation.normalisation import norm_layers, normalised, reestima
 
 @attrs.frozen
 class Estimate:
-    """Statistics of batch normalisation that were estimated anew.
+    """Estimated statistics of batch normalisation.
 
     Attributes:
-        tensors: By name in the recombination, such as ``"head.bn.running_mean"``.
-        facts: What they came from, as JSON values: ``data`` (name, digest, count of ``images``), ``batch_size`` and
-            ``seed``.
+        tensors: Statistics by name in the recombination, such as ``"head.bn.running_mean"``.
+        facts: Origin as JSON values: ``data`` (name, digest, number of ``images``), ``batch_size`` and ``seed``.
     """
 
     tensors: Mapping[str, Tensor]
@@ -38,23 +37,23 @@ class Estimate:
 
 
 class Recombination(Assembly):
-    """A plain module: call it on normalised images ``(batch, channels, height, width)``, get logits.
+    """A plain module that maps normalised images ``(batch, channels, height, width)`` to logits.
 
     Attributes:
-        extractor: Gives features.
-        adapters: Applied in turn between the two; often empty.
-        head: Takes features.
-        inserted: The adapters with what they take and give, and what they were fitted on.
-        contract: Ports of the whole, the extractor's preprocessing with the head's classes, what either part asks
-            of normalisation and was trained against, and the adapters' blueprints in order.
-        report: What the check said of the two parts as they are, with what this recombination adds to it.
-        normalisation: ``"batch"``:
-            in eval mode batch normalisation uses the statistics of the batch it is called on and writes no
-            buffer, so that an image's logits depend on its batch. Else statistics are stored in the module.
-        data: Preprocessing of the extractor, which is the one to use.
-        labels: Classes in the order of the logits; empty where the head names none.
-        sources: The components that extractor and head are, without their modules and registry.
-        estimated: What estimated statistics came from; empty where none were.
+        extractor: Produces features.
+        adapters: Applied between the two; often empty.
+        head: Consumes features.
+        inserted: The adapters with their ports and what they were fitted on.
+        contract: Contract of the whole: the extractor's preprocessing, the head's classes, normalisation and anchors
+            of both parts, and the blueprints of the adapters in order.
+        report: Check of the two parts, with findings on this recombination.
+        normalisation: Batch-norm policy. Under ``"batch"``, batch normalisation in eval mode uses the statistics of
+            the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
+            statistics are stored in the module.
+        data: Preprocessing to use: that of the extractor.
+        labels: Classes in the order of the logits; empty if the head names none.
+        sources: The components of extractor and head, without module and registry.
+        estimated: Origin of estimated statistics; empty if there are none.
     """
 
     extractor: nn.Module
@@ -93,25 +92,24 @@ class Recombination(Assembly):
         batch_size: int = 256,
         seed: int = 0,
     ) -> Recombination:
-        """Put two parts together, in eval mode.
+        """Combine two parts in eval mode.
 
         Args:
-            extractor: Its module is used as it is, or a copy of it where statistics are estimated.
+            extractor: Its module is shared, or copied if statistics are estimated.
             head: The same.
-            report: What the check said of the two.
-            normalisation: Policy; None takes ``"reestimate"`` where there are images, the stored statistics where the
-                head was trained with this extractor, else those of each batch, as a matrix does.
+            report: Check of the two.
+            normalisation: Batch-norm policy; None for ``"reestimate"`` if images are given, stored statistics if the
+                head was trained with this extractor, else ``"batch"``, as in a matrix.
             images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
-            statistics: What they gave before, in place of ``images``.
-            adapters: What makes the features fit, where the wiring needs it.
+            statistics: An earlier estimate, instead of ``images``.
+            adapters: Adapters, if the wiring needs them.
             batch_size: Largest batch of the estimate.
-            seed: Of the order of the images of the estimate.
+            seed: Seed of the order of the images of the estimate.
 
         Raises:
-            IncompatibleError: The parts cannot be wired, or need an adapter and none is given; carries the
-                report.
-            UsageError: An unknown policy, one that estimates statistics without images, or images for another;
-                statistics that are not those of these parts.
+            IncompatibleError: The parts cannot be wired, or need an adapter and none is given; carries the report.
+            UsageError: The policy is unknown, needs images that are missing or takes none, or the statistics belong
+                to other parts.
         """
         own = head.trained_with == extractor.digest
         if normalisation is None:
@@ -160,10 +158,10 @@ class Recombination(Assembly):
         }
 
     def restore(self, statistics: Mapping[str, Tensor]) -> None:
-        """Take over statistics as ``statistics`` gave them, all of them and no others.
+        """Load all statistics, as returned by ``statistics``.
 
         Raises:
-            UsageError: Names, shapes or dtypes are of other parts; nothing is changed.
+            UsageError: Names, shapes or dtypes do not match; nothing is changed.
         """
         own = self.statistics
         other = sorted(own.keys() ^ statistics.keys()) or [
@@ -173,7 +171,7 @@ class Recombination(Assembly):
         ]
         if other:
             raise UsageError(
-                f"The statistics are not those of this recombination: {', '.join(other[:3])}. Take those that were "
+                f"The statistics do not match this recombination: {', '.join(other[:3])}. Use those that were "
                 "estimated for the same parts.",
                 subject=other,
             )
@@ -182,18 +180,18 @@ class Recombination(Assembly):
                 value.copy_(statistics[name])
 
     def extra_repr(self) -> str:
-        """Say how it was put together."""
+        """Return how it was composed, for ``repr``."""
         between = "".join(f"\n{one}" for one in self.inserted)
         return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
 
 
 def _apart(part: Component) -> Component:
-    """Return what a part is without its module, of which the network may hold a copy."""
+    """Return a component without its module and registry; the network may hold a copy of the module."""
     return attrs.evolve(part, registry=None, module=None)
 
 
 def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) -> Contract:
-    """Return what the whole takes, gives and asks for."""
+    """Return the contract of the whole."""
     sides = extractor.protocol, head.protocol
     anchors = dict.fromkeys(one for side in sides for one in side.anchors)
     return Contract(
@@ -205,7 +203,7 @@ def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) 
 
 
 def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Finding:
-    """Name an adapter; one that was fitted for other parts is warned of."""
+    """Return the finding for an adapter; a warning if it was fitted for other parts."""
     made_for = (adapter.parent(ADAPTS), adapter.parent(TARGETS))
     others = adapter.blueprint.model in FITTED and made_for != (extractor.digest, head.trained_with)
     return Finding(
@@ -220,7 +218,7 @@ def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Findin
 
 
 def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
-    """What the choice of a policy adds to the report."""
+    """Return the findings that the policy adds to the report."""
     if not matters:
         return [
             _normalisation(

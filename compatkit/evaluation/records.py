@@ -1,6 +1,6 @@
-"""A measured cell as the registry keeps it, and back: conditions, settings and figures.
+"""Convert measured cells to the registry's records and back: conditions, settings and figures.
 
-Reading is plain code and no general structuring, because 90,000 results are read at once.
+Reading avoids general structuring, because up to 90,000 results are read at once.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
 
 TOLD = 3
-"""Damaged results that are named one by one."""
+"""Most damaged results named one by one."""
 CLASSES = "classes"
-"""Beside the settings: the common classes, by the names of the data set."""
+"""Stored with the settings: the common classes, named as in the data set."""
 WIRING = "wiring"
 _NOT_KEPT = frozenset(("own",))
-"""Settings that say how the parts are related; known from their manifests, whatever they were then."""
+"""Settings about the relation of the parts; recomputed from their manifests instead of stored."""
 _TYPES = {
     "metric": str,
     "metric_version": str,
@@ -39,10 +39,10 @@ _TYPES = {
     BOUND: str,
 }
 _KEPT_AS: Mapping[Grade, Grade] = {"weak": "compatible"}
-"""Documents know no weak grade; the figures tell it apart when they are read."""
+"""Records have no weak grade; it is recomputed from the figures on reading."""
 _GRADES = frozenset(get_args(Grade)) - _KEPT_AS.keys()
 SLACK = 1e-9
-"""Rounding of a Wilson end that should be exactly 0 or 1."""
+"""Tolerance for rounding of Wilson bounds that should be exactly 0 or 1."""
 
 
 def record(cell: Cell) -> dict[str, dict[str, Any]]:
@@ -64,18 +64,18 @@ def record(cell: Cell) -> dict[str, dict[str, Any]]:
 
 
 def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> bool:
-    """Record measured cells as evidence; warn where the registry cannot be written, for the figures are there.
+    """Record measured cells as evidence; warn if the registry cannot be written, since the figures exist anyway.
 
-    A cell that was measured with adapters is kept under a key that names them, and so never read as one of the bare
-    pair. What was read as stale is kept already.
+    A cell measured with adapters is stored under a key that names them, so it is never read as one of the bare pair.
+    Cells read as stale are stored already.
 
     Args:
-        store: Where to.
-        parts: Every extractor and head that a cell names.
-        cells: As they were measured.
+        store: Where to record.
+        parts: All extractors and heads that a cell names.
+        cells: Measured cells.
 
     Returns:
-        Whether all could be kept.
+        Whether all were recorded.
     """
     functions = {part.reference: part.function for part in parts}
     for cell in cells:
@@ -96,44 +96,44 @@ def keep(store: Store, parts: Iterable[Component], cells: Sequence[Cell]) -> boo
 
 @attrs.frozen(eq=False)
 class Cells:
-    """Makes cells of results again; what many have in common is checked once, damaged ones are told together."""
+    """Restores cells from results; shared settings are checked once, damaged results are reported together."""
 
     _known: dict[tuple[int, int], tuple[Any, ...]] = attrs.field(init=False, factory=dict)
     _damaged: list[str] = attrs.field(init=False, factory=list)
 
     def settings(self, result: StoredResult) -> Mapping[str, Any]:
-        """Return how a result was measured, once it is sure that the settings are whole and those of its key.
+        """Return the settings of a result after checking that they are complete and match its key.
 
         Raises:
-            FormatError: It is damaged, or holds something else than a measured cell.
+            FormatError: The result is damaged or not a measured cell.
         """
         return self._shared(result)[0]
 
     def of(
         self, result: StoredResult, extractor: str, head: str, *, promise: str = "none", own: bool = False
     ) -> Cell:
-        """Return the cell that a result was made from, for the parts as they are called now.
+        """Return the cell of a result, with the present names of the parts.
 
         Args:
-            result: Settings and conditions that results share as one object save time.
+            result: The result; settings and conditions that are one object for many results are checked once.
             extractor: Reference of the row.
             head: Reference of the column.
-            promise: What both were trained against, by their contracts now.
+            promise: Promise according to the present contracts.
             own: Whether the head was trained with this extractor.
 
         Raises:
-            FormatError: It is damaged, or holds something else than a measured cell.
+            FormatError: The result is damaged or not a measured cell.
         """
         shared = self._shared(result)
         figures = read_figures(result.figures)
         return Cell(extractor, head, shared[2], promise, *figures, shared[3], shared[own])
 
     def leave_out(self, extractor: str, head: str, error: FormatError) -> None:
-        """Note a result that cannot be read, with the pair that it is of."""
+        """Note the pair of a result that cannot be read."""
         self._damaged.append(f"{extractor} with {head}: a result is left out: {str(error).rstrip('.')}")
 
     def warn(self, *, stacklevel: int) -> None:
-        """Warn of all results that were left out: there may be thousands."""
+        """Warn once of all results left out; there may be thousands."""
         if not self._damaged:
             return
         more = len(self._damaged) - TOLD
@@ -155,20 +155,20 @@ class Cells:
             check_settings(settings, conditions)
             plain = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
             shared = plain | {"own": False}, plain | {"own": True}, settings[WIRING], tuple(settings[CLASSES])
-            # the two objects are kept, so that no others can have their places
+            # keep references to both objects so that their ids are not reused
             known = self._known[place] = (*shared, settings, conditions)
         return known
 
 
 def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
-    """Refuse settings that no measured cell has, or that are not those of their key.
+    """Raise if settings are not those of a measured cell or do not match their key.
 
     Args:
         settings: As ``record`` writes them.
-        key: The conditions beside them.
+        key: The conditions stored with them.
 
     Raises:
-        FormatError: Says what is wrong.
+        FormatError: The settings are damaged.
     """
     classes, wiring = settings.get(CLASSES), settings.get(WIRING)
     rest = {name: one for name, one in settings.items() if name not in (CLASSES, WIRING)}
@@ -187,10 +187,10 @@ def check_settings(settings: Mapping[str, Any], key: Mapping[str, Any]) -> None:
 
 
 def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, Any, Any]:
-    """Return grade, restricted, unrestricted, chance, bound, recovered and difference, as ``Cell`` has them.
+    """Return grade, restricted, unrestricted, chance, bound, recovered and difference; see ``Cell``.
 
     Raises:
-        FormatError: A figure is none.
+        FormatError: A figure is missing or malformed.
     """
     try:
         grade, difference = figures["grade"], figures["difference"]
@@ -217,7 +217,7 @@ def read_figures(figures: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any, A
 
 
 def _written(figure: Figure | None) -> list[float] | None:
-    """Return accuracy, right answers, images and the two ends of the interval."""
+    """Return accuracy, correct count, image count and the bounds of the interval."""
     if figure is None:
         return None
     return [figure.accuracy, figure.correct, figure.count, figure.low, figure.high]
@@ -228,10 +228,12 @@ def _read(value: Any) -> Figure | None:
         return None
     accuracy, correct, count, low, high = value
     if type(correct) is not int or type(count) is not int or not 0 <= correct <= count or count == 0:
-        raise FormatError(f"{correct!r:.40} right of {count!r:.40} is no figure.")
+        raise FormatError(
+            f"expected 0 <= correct <= count and count > 0, got {correct!r:.40} of {count!r:.40}."
+        )
     for one in (accuracy, low, high):
         if type(one) is not float or not -SLACK <= one <= 1 + SLACK:
-            raise FormatError(f"{one!r:.40} is no share from 0 to 1.")
+            raise FormatError(f"expected a share from 0 to 1, got {one!r:.40}.")
     return Figure(accuracy, correct, count, low, high)
 
 

@@ -1,4 +1,4 @@
-"""The statistical level: mean and standard deviation of every feature channel, in one pass over images."""
+"""The statistical level: mean and standard deviation of each feature channel, in one pass over images."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 SAMPLES = 5000
-"""Images that are looked at unless more or fewer are asked for."""
+"""Default number of images."""
 
 Floats = NDArray[np.float64]
 
 
 @attrs.frozen(eq=False)
 class Moments:
-    """Count, mean and sum of squared deviations of every channel of one port, in float64.
+    """Count, mean and sum of squared deviations of each channel of one port, in float64.
 
     Attributes:
-        images: Count of images.
-        count: Count of values in each channel.
+        images: Number of images.
+        count: Number of values per channel.
         mean: ``(C,)``.
-        squares: ``(C,)``, of the deviations from the mean.
-        fixed: Whether the width is the same for all images, so that the channels can be told apart.
+        squares: Sum of squared deviations from the mean, ``(C,)``.
+        fixed: Whether all images have the same width, so that channels correspond.
     """
 
     images: int
@@ -46,7 +46,7 @@ class Moments:
 
     @classmethod
     def of(cls, features: Tensor, port: Port, images: int) -> Moments:
-        """Return the moments of one batch, whatever its layout.
+        """Return the moments of one batch of features in the layout of ``port``.
 
         Raises:
             IntegrityError: The features are not finite.
@@ -58,8 +58,8 @@ class Moments:
         squares = (flat - mean).square().sum(dim=0)
         if not bool(torch.isfinite(squares).all()):
             raise IntegrityError(
-                f"The features at {port.name!r} are not finite on images like those that it was trained on; the "
-                "component is not published. Train again with a lower learning rate or in float32."
+                f"The features at {port.name!r} are not finite on images like the training images, so the component "
+                "is not published. Train again with a lower learning rate or in float32."
             )
         return cls(images, len(flat), mean.numpy(), squares.numpy(), isinstance(port.channels, int))
 
@@ -73,11 +73,11 @@ class Moments:
 
     @property
     def blob(self) -> bytes | None:
-        """What ``per_channel`` names; None where the width is not fixed."""
+        """Blob for ``per_channel``; None if the width is not fixed."""
         return channel_bytes(self.mean, np.sqrt(self.squares / self.count)) if self.fixed else None
 
     def statistics(self) -> FeatureStatistics:
-        """Return what a contract states; its blob must be put into the registry."""
+        """Return the statistics for a contract; the blob must be stored separately."""
         mean = float(self.mean.mean())
         variance = float((self.squares / self.count + (self.mean - mean) ** 2).mean())
         blob = self.blob
@@ -94,22 +94,21 @@ def feature_moments(
     samples: int = SAMPLES,
     batch_size: int = 64,
 ) -> tuple[Moments, ...]:
-    """Run images through an extractor, in eval mode with its stored statistics, and return each port's moments.
+    """Run images through an extractor in eval mode with stored statistics; return the moments of each port.
 
-    The images are evenly spaced over the split: positions ``i * len(split) // n`` for i from 0 to n - 1, so that sets
-    sorted by class are covered too, and the same images are taken always. They are prepared batch by batch, so that
-    memory does not grow with their count.
+    The images are evenly spaced over the split, at indices ``i * len(split) // n`` for i from 0 to n - 1, so that sets
+    sorted by class are covered and the choice is reproducible. They are prepared batch by batch to bound memory.
 
     Args:
-        extractor: Runs where it is; its mode and buffers are as before.
-        ports: Its outputs.
+        extractor: Runs on its present device; mode and buffers are restored.
+        ports: Its output ports.
         split: Training images.
         data: Preprocessing.
-        samples: Largest count of images.
-        batch_size: Images in a batch; no result depends on it but by rounding.
+        samples: Largest number of images.
+        batch_size: Images per batch; affects results only by rounding.
 
     Raises:
-        CutError: The extractor gives another count of tensors than there are ports.
+        CutError: The number of output tensors differs from that of the ports.
         IntegrityError: The features are not finite.
     """
     device = next((tensor.device for tensor in extractor.state_dict().values()), torch.device("cpu"))
@@ -123,14 +122,14 @@ def feature_moments(
             out = extractor(images)
             features = tuple(out) if isinstance(out, tuple | list) else (out,)
             if len(features) != len(ports):
-                raise CutError(f"{len(ports)} feature ports were expected, {len(features)} tensors came out.")
+                raise CutError(f"Expected {len(ports)} feature tensors, one per port; got {len(features)}.")
             found = [Moments.of(one, port, len(chosen)) for one, port in zip(features, ports, strict=True)]
             total = [a.merged(b) for a, b in zip(total, found, strict=True)] if total else found
     return tuple(total)
 
 
 def _exact(device: torch.device) -> AbstractContextManager[None]:
-    """float32 without TF32 shortcuts in convolutions."""
+    """Compute convolutions in float32 without TF32."""
     if device.type != "cuda":
         return nullcontext()
     return torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)

@@ -1,8 +1,8 @@
 """The demo: two domains of digits, three arms, one compatibility matrix.
 
-Handwritten digits (scikit-learn's) and digits typeset in code are two domains with the same ten classes, in a
-different order each: identical initial class layers would help only where row k means the same class in both. Each arm
-trains one network for each domain; the arms differ only in their regularizers.
+Handwritten digits (of scikit-learn) and typeset digits form two domains with the same ten classes in different orders,
+because identical initial class layers would help only if row k means the same class in both. Each arm trains one
+network per domain; the arms differ only in their regularizers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from compatkit.training.trainer import Trainer
 BACKBONE, SPLIT, SIZE, STEPS = "resnet8_cifar", "layer2", (16, 16), 500
 DOMAINS = {"handwritten": "digits", "typeset": "typeset-digits"}
 ROLLED = 3
-"""Number of places that the classes of the second domain are rolled by."""
+"""Number of places by which the classes of the second domain are rotated."""
 ARMS = {"none": (), "iiw": ("identical_init",), "iiw-dcc": ("identical_init", "dcc")}
 
 
@@ -36,7 +36,7 @@ class Demo:
         recombined: Mean accuracy of the two recombinations, by arm.
         own: Mean accuracy of the two networks as trained, by arm.
         matrix: All extractors with all heads.
-        files: Where the registry and the reports are.
+        files: Paths of the registry and the reports.
     """
 
     recombined: Mapping[str, float]
@@ -62,13 +62,13 @@ def run(
 ) -> Demo:
     """Train, publish, recombine, measure and report, on one thread.
 
-    Images this small gain nothing from a second thread, and lose much on shared cores.
+    With images this small a second thread gains nothing, and on shared cores it costs much.
 
     Args:
-        folder: Where the registry and the reports go.
-        steps: Steps for each network.
+        folder: Folder for the registry and the reports.
+        steps: Steps per network.
         seed: Seed of everything random.
-        rotation: Add an arm with rotation prediction as well.
+        rotation: Also run an arm with rotation prediction.
         say: Called with each line of news.
         progress: As in ``Trainer``.
     """
@@ -112,7 +112,7 @@ def _run(
 
 
 def rolled(data: DataSet) -> DataSet:
-    """Return the same images with their classes rolled."""
+    """Return the same images with rotated class order."""
     return data.of_classes([*data.classes[ROLLED:], *data.classes[:ROLLED]])
 
 

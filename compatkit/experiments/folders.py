@@ -1,4 +1,4 @@
-"""Folders of runs: what recipes, sweeps and studies share in keeping runs and going on with them.
+"""Folders of runs, shared by recipes, sweeps and studies.
 
 A folder is accepted if it is empty or holds runs of the same kind, records are read strictly, and a folder in which
 nothing was written is removed again.
@@ -22,9 +22,9 @@ def holds(folder: Path, note: str, kind: str) -> bool:
     """Return whether a folder holds runs; False if it is missing or empty.
 
     Args:
-        folder: Where runs are to be kept.
+        folder: Folder for runs.
         note: Name of the file that marks a folder of such runs.
-        kind: What is kept there, for messages: ``"run"``, ``"sweep"``.
+        kind: What it holds, for messages: ``"run"``, ``"sweep"``.
 
     Raises:
         UsageError: The path is a file, or the folder holds other files.
@@ -46,7 +46,7 @@ def holds(folder: Path, note: str, kind: str) -> bool:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """Create a folder for the body; remove it afterwards if it stayed empty, with the parents that were created.
+    """Create a folder for the block; remove it afterwards if it stayed empty, with the parents that were created.
 
     Raises:
         EnvironmentFailure: It cannot be created.
@@ -57,7 +57,7 @@ def made(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # it holds something by now
+        with suppress(OSError):  # not empty any more
             for one in (folder, *folder.absolute().parents):
                 if one == above:
                     break
@@ -68,7 +68,7 @@ def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or None if the file does not exist.
 
     Raises:
-        FormatError: It is not strict JSON.
+        FormatError: The file is not strict JSON.
         EnvironmentFailure: It cannot be read.
     """
     with environment("read", path):
@@ -77,20 +77,20 @@ def read_json(path: Path) -> Any:
 
 
 def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any] | None = None) -> Kept:
-    """Return an attrs object from the JSON object that holds its fields.
+    """Convert a JSON object to an attrs object.
 
     Args:
-        kind: Its annotations say which values are usable; fields with a default may be missing.
-        value: As ``read_json`` returned it.
-        what: Where the value stands, for messages.
-        beside: Further keys that the object must hold, with their values: ``{"schema": 1}``.
+        kind: Attrs class; fields with a default may be missing.
+        value: Result of ``read_json``.
+        what: Name of the value, for messages.
+        beside: Further keys and values that the object must contain: ``{"schema": 1}``.
 
     Raises:
-        FormatError: It is no object, a field is missing or unknown, or a value is of another type.
+        FormatError: The value is not an object, a field is missing or unknown, or has the wrong type.
     """
     beside = beside or {}
     if not isinstance(value, dict):
-        raise FormatError(f"{what} is no JSON object.", subject=what)
+        raise FormatError(f"{what} is not a JSON object.", subject=what)
     for name, one in beside.items():
         if value.get(name) != one:
             raise FormatError(

@@ -5,7 +5,6 @@ A plugin can change torch's random state, default dtype or thread count at impor
 
 from __future__ import annotations
 
-import difflib
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import PluginError
+from compatkit.errors import PluginError, near
 
 
 @attrs.frozen
@@ -65,8 +64,8 @@ def raised(error: BaseException) -> str:
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
     """Return ``" Did you mean 'x'?"``, or nothing where no known name is near."""
     short = {one.removeprefix(prefix): one for one in known}
-    near = difflib.get_close_matches(name.removeprefix(prefix), short, n=1, cutoff=0.5)
-    return f" Did you mean {short[near[0]]!r}?" if near else ""
+    close = near(name.removeprefix(prefix), short, 1, 0.5)
+    return f" Did you mean {short[close[0]]!r}?" if close else ""
 
 
 class PluginWarning(UserWarning):

@@ -7,7 +7,6 @@ pointer that was written by hand.
 
 from __future__ import annotations
 
-import os
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.codec import dumps, loads
-from compatkit.errors import AliasMoved, FormatError, IntegrityError, InvalidName
+from compatkit.errors import AliasMoved, FormatError, InvalidName
 from compatkit.registry import disk as durable
 from compatkit.registry.log import NUMBER, Log, names_in
 from compatkit.registry.names import Version, check_alias
@@ -75,8 +74,6 @@ class Aliases:
             FormatError: Its last move is damaged; or there is no move, and the pointer is damaged.
         """
         log = self._log(alias)
-        if (move := self._last(alias, log)) is not None:
-            return move.after
         return self._current(alias, log, log.numbers())
 
     def log(self, alias: str) -> list[AliasEntry]:
@@ -120,16 +117,6 @@ class Aliases:
 
     def _log(self, alias: str) -> Log:
         return Log(self.root, self.folder / "@log" / check_alias(alias))
-
-    def _last(self, alias: str, log: Log) -> AliasEntry | None:
-        """Return the move that the pointer names if none follows it, which saves listing the log."""
-        try:
-            pointer = read_pointer(self._says(alias) or b"")
-        except IntegrityError:
-            return None  # something else stands in its place; the log counts
-        if pointer is None or not pointer[1] or os.path.lexists(log.path(pointer[1] + 1)):
-            return None
-        return _read(log, pointer[1])
 
     def _current(self, alias: str, log: Log, numbers: list[int]) -> str | None:
         for number in reversed(numbers):

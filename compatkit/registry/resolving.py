@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from compatkit.errors import NotFound
+from compatkit.errors import NotFound, near
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
@@ -147,7 +147,5 @@ def _near(references: References, name: str) -> str:
     known = references.names()
     if not known:
         return f"the registry {references.root} is empty"
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, known, n=3, cutoff=0.5)
-    return f"perhaps {' or '.join(near)}" if near else f"there are {len(known)} names, see `compatkit ls`"
+    close = near(name, known, 3, 0.5)
+    return f"perhaps {' or '.join(close)}" if close else f"there are {len(known)} names, see `compatkit ls`"

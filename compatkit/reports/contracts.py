@@ -1,4 +1,4 @@
-"""A manifest in words: what a component takes, gives and was trained against, for tables and pages."""
+"""Describe a manifest for tables and pages: inputs, outputs, training and provenance of a component."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 SHORT_DIGEST = 12
 CLASSES = 100
-"""Class names that are listed."""
+"""Most class names listed."""
 POLICIES = {
     "batch": "statistics of each batch",
     "reestimate": "statistics estimated anew for these parts",
     "running": "stored statistics of the parts",
 }
-"""What a recombination does with batch normalisation."""
+"""Descriptions of the batch-norm policies of a recombination."""
 
 
 def dimension(value: Dimension) -> str:
@@ -52,13 +52,13 @@ def port(value: Port) -> str:
 
 
 def short(digest: str) -> str:
-    """Return the first characters of a digest, its prefix kept."""
+    """Return a digest shortened to its prefix and first characters."""
     head, _, hexadecimal = digest.rpartition(":")
     return f"{head}:{hexadecimal[:SHORT_DIGEST]}"
 
 
 def summary(manifest: Manifest) -> dict[str, str]:
-    """Return label and text of everything a person asks first about a component."""
+    """Return a summary of a component, text by label."""
     blueprint, contract = manifest.blueprint, manifest.contract
     data, protocol = contract.data, contract.protocol
     rows = {
@@ -87,7 +87,7 @@ def summary(manifest: Manifest) -> dict[str, str]:
 
 
 def facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
-    """Return the contract in words, with what a person gave and what the registry knows around it."""
+    """Return a description of the contract, with the component's metadata and what the registry knows of it."""
     about = manifest.about
     told = {
         name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
@@ -160,7 +160,7 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
 
 
 def _bridged(training: Mapping[str, object]) -> dict[str, str]:
-    """Return by which rung an adapter, a refitted head or a recombination bridges, on what, and how well it does."""
+    """Describe how an adapter, a refitted head or a recombination bridges: rung, images, judgement."""
     whole = training.get("bridge")
     facts = whole if isinstance(whole, Mapping) else training
     rung, residual, agreement = (

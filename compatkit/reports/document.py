@@ -1,4 +1,4 @@
-"""A matrix as JSON and back: nothing is lost, nothing unknown is let in."""
+"""Serialise a matrix to JSON and back, losslessly and strictly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from compatkit.reports.grid import CellGrid
 Made = typing.TypeVar("Made", bound=CellGrid)
 SCHEMA = 1
 LATER = "ladder"
-"""Field of a cell that documents have had only since there are bridges; written where it holds something."""
+"""Field of a cell that older documents lack; written only if not empty."""
 _FIELDS = ("schema", "kind", "settings", "extractors", "heads", "cells")
 
 
 def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
-    """Return the matrix as JSON with all figures in full precision."""
+    """Return the matrix as JSON with full precision."""
     value = {
         "schema": SCHEMA,
         "kind": "compatibility-matrix",
@@ -33,26 +33,26 @@ def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
         "heads": [attrs.asdict(part) for part in matrix.heads],
         "cells": [_written(cell) for cell in matrix.cells],
     }
-    # A half surrogate has no UTF-8; written as an escape it comes back as it was.
+    # Lone surrogates have no UTF-8 form; written as escapes they survive the round trip.
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n"
 
 
 def parse(text: str | bytes, kind: type[Made]) -> Made:
-    """Read what ``render`` wrote.
+    """Read the output of ``render``.
 
     Args:
         text: The document.
-        kind: Class of the value that is returned.
+        kind: Class of the result.
 
     Raises:
-        FormatError: Not JSON, a field too many or too few, a value of the wrong type, a figure outside
-            its range, a cell of an unknown part; the message names the place.
+        FormatError: Not JSON, an unknown or missing field, a value of the wrong type, a figure out of range, or a cell
+            of an unknown part; the message gives the path.
     """
     value = _load(text)
     _expect_fields(value, _FIELDS, "matrix")
     if value["schema"] != SCHEMA or type(value["schema"]) is not int:
-        raise FormatError(f"matrix.schema: this version reads {SCHEMA}, the file says {value['schema']!r}")
+        raise FormatError(f"matrix.schema: expected {SCHEMA}, got {value['schema']!r}; upgrade compatkit")
     if value["kind"] != "compatibility-matrix":
         raise FormatError(f"matrix.kind: expected 'compatibility-matrix', got {value['kind']!r}")
     if not isinstance(value["settings"], dict):
@@ -67,7 +67,7 @@ def parse(text: str | bytes, kind: type[Made]) -> Made:
     except FormatError:
         raise
     except CompatkitError as error:
-        raise FormatError(f"the JSON is no usable matrix: {error}") from error
+        raise FormatError(f"the JSON is not a valid matrix: {error}") from error
 
 
 def _written(cell: Cell) -> dict[str, Any]:

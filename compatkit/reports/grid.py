@@ -1,4 +1,4 @@
-"""Cells of extractors and heads as a plain value, checked once: what every report of a matrix is made of."""
+"""A grid of cells by extractor and head, validated on construction: the basis of all reports of a matrix."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import UsageError
 
-LEAST, MOST = -1e-9, 1 + 1e-9  # Rounding of a Wilson end that should be exactly 0 or 1.
+LEAST, MOST = -1e-9, 1 + 1e-9  # tolerance for rounding of Wilson bounds that should be exactly 0 or 1
 
 
 def _plain(value: Any) -> Any:
-    """Return a setting as JSON keeps it, so that a matrix read back equals the one written."""
+    """Return a setting in its JSON form, so that a matrix read back equals the one written."""
     if isinstance(value, Mapping):
         return {str(name): _plain(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -35,17 +35,17 @@ def _plain(value: Any) -> Any:
 
 @attrs.frozen(repr=False)
 class CellGrid(Shown):
-    """Extractors are rows, heads are columns, cells hold the figures.
+    """Cells with extractors as rows and heads as columns.
 
     Attributes:
-        extractors: Rows, in the order shown.
-        heads: Columns, in the order shown.
-        cells: At most one a pair, any order; a pair without one reads as not measured.
-        settings: What all cells have in common (JSON values), shown in the title.
+        extractors: Rows in display order.
+        heads: Columns in display order.
+        cells: At most one per pair, in any order; a pair without one counts as not measured.
+        settings: Settings common to all cells (JSON values), shown in the title.
 
     Raises:
-        UsageError: A reference appears twice, a cell belongs to no row or column or is given twice, a
-            figure lies outside its range, or a setting is no JSON value.
+        UsageError: A reference is duplicated, a cell belongs to no row or column or is duplicated, a figure is out of
+            range, or a setting is not a JSON value.
     """
 
     extractors: tuple[Part, ...] = attrs.field(converter=tuple)
@@ -68,7 +68,7 @@ class CellGrid(Shown):
             self._places[cell.extractor, cell.head] = cell
 
     def find(self, extractor: str, head: str) -> Cell | None:
-        """Return the cell of two exact references, or None where the pair was not measured."""
+        """Return the cell of two exact references, or None if the pair was not measured."""
         return self._places.get((extractor, head))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""A matrix as a PNG heat map; drawn on a figure of its own, so that no global state is touched."""
+"""Draw a matrix as a PNG heat map, without touching matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
 
 DPI = 160
-LINE = 0.18  # Inches from one line of settings to the next.
-LETTERS_AN_INCH = 14  # Of a line of settings.
-KEPT = "\u00a0"  # A space at which no line ends: a setting stays in one piece.
+LINE = 0.18  # inches between lines of settings
+LETTERS_AN_INCH = 14  # in a line of settings
+KEPT = "\u00a0"  # non-breaking space: keeps a setting on one line
 ASKED = ("fill", "cells", "where")
-"""Settings of a matrix that say what was asked for, and not how it was measured."""
+"""Settings that describe the request rather than the measurement."""
 EMPTY = "#eceef1"
 OWN_EDGE = "#c2410c"
 LETTERS = 30
-LETTER = 0.6  # Mean width of a letter, in units of the font size.
-BOUND_AT, BOUND_WIDTH = 0.3, 0.8  # In cells: where the column of bounds starts, and its width.
+LETTER = 0.6  # mean width of a letter, relative to the font size
+BOUND_AT, BOUND_WIDTH = 0.3, 0.8  # in cells: gap before the column of bounds, and its width
 
 
 @attrs.frozen
 class Scale:
-    """Sizes in inches and points that fit a number of rows and columns."""
+    """Sizes in inches and points for a number of rows and columns."""
 
     width: float
     height: float
@@ -54,12 +54,12 @@ class Scale:
 
     @property
     def slanted(self) -> bool:
-        """True where the columns are too narrow for level names."""
+        """True if the columns are too narrow for level names."""
         return self.lines < 3
 
     @classmethod
     def of(cls, rows: int, columns: int) -> Scale:
-        """Return full cells for a few parts, one number and a mark for many."""
+        """Return sizes: full cells for few parts, one number and a mark for many."""
         most = max(rows, columns)
         if most <= 6:
             return cls(1.55, 0.95, 15.0, 8.0, 9.5, 3)
@@ -69,7 +69,7 @@ class Scale:
 
 
 def render(matrix: CellGrid) -> bytes:
-    """Return the picture; rows are extractors, a column at the right holds each one's bound."""
+    """Return the PNG; rows are extractors, a column at the right shows each one's upper bound."""
     return png(_figure(matrix), "Compatibility matrix")
 
 
@@ -81,12 +81,12 @@ def _figure(matrix: CellGrid) -> Figure:
     row_names = [_name(part, scale) for part in matrix.extractors]
     column_names = [_name(part, scale) for part in matrix.heads]
     letter = scale.names / 72 * LETTER
-    if not scale.slanted:  # A few columns grow with their names.
+    if not scale.slanted:  # few columns: widen them to fit their names
         scale = attrs.evolve(scale, width=max(scale.width, letter * _longest(column_names) + 0.12))
     left = 0.3 + letter * _longest(row_names) + 0.12
     above = letter * _longest(column_names) * 0.75 + 0.2 if scale.slanted else 0.48
     grid = (columns + BOUND_AT + BOUND_WIDTH) * scale.width
-    body = max(grid, 6.2 - left)  # Title and legend need room even above a single cell.
+    body = max(grid, 6.2 - left)  # room for title and legend even with a single cell
     legend = _legend_lines(matrix, (left + body) / 1.5)
     width = left + body + (0.55 if scale.slanted else 0.3)
     told = _settings_lines(matrix, max(40, int((width - 0.6) * LETTERS_AN_INCH)))
@@ -105,7 +105,7 @@ def _figure(matrix: CellGrid) -> Figure:
 
 
 def _name(part: Part, scale: Scale) -> str:
-    """Return name and version, below each other where there is room."""
+    """Return name and version, on two lines if there is room."""
     shown = visible(part.reference)
     name, at, version = shown.rpartition("@")
     if scale.slanted or not at:
@@ -146,7 +146,7 @@ def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scal
         return
     is_stale = (
         cell.state == "stale"
-    )  # its figure is told, and not by a shade that could be taken for a current one
+    )  # stale figures are printed without shading, so that they do not look current
     fill, ink = (EMPTY, QUIET) if is_stale else shade(cell.restricted.accuracy)
     _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None, hatch=".." if is_stale else None)
     if scale.lines == 3:
@@ -191,12 +191,12 @@ def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -
     for column, name in enumerate([*columns, "bound"]):
         at = column + 0.5 if column < len(columns) else len(columns) + BOUND_AT + BOUND_WIDTH / 2
         text_at(axes, at, -0.09 / scale.height, name, scale.names, INK, va="bottom", **place)
-    # A thin rule keeps the bound apart from what was recombined.
+    # A thin rule separates the bounds from the recombinations.
     axes.plot([len(columns) + BOUND_AT / 2] * 2, [0, max(1, len(rows))], color="#c9d0d9", linewidth=1)
 
 
 def _settings_lines(matrix: CellGrid, letters: int) -> list[str]:
-    """Return how it was measured, and below it what was asked for and how many cells are what, broken into lines."""
+    """Return lines with the conditions of the measurement, then lines with the request and the numbers of cells."""
     asked = {name: value for name, value in matrix.settings.items() if name in ASKED}
     rest = {name: value for name, value in matrix.settings.items() if name not in ASKED}
     joined = (settings_line(some).replace(" ", KEPT).replace(f",{KEPT}", ", ") for some in (rest, asked))

@@ -1,4 +1,4 @@
-"""Colours and letters of a picture: what can be read on what, what the font can draw, and the bytes of the whole."""
+"""Colours and text of pictures: readable contrasts, characters of the font, reproducible PNG bytes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FONT = "DejaVu Sans"  # Comes with matplotlib, so that a picture looks the same everywhere.
+FONT = "DejaVu Sans"  # bundled with matplotlib, so pictures look the same everywhere
 INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
 
 
 def png(figure: Figure, title: str = "") -> bytes:
-    """Return a figure as PNG, the same bytes for the same figure: no time stands in it, no version."""
+    """Return a figure as PNG without time and version, so that equal figures have equal bytes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     out = io.BytesIO()
@@ -24,24 +24,24 @@ def png(figure: Figure, title: str = "") -> bytes:
 
 
 def shade(accuracy: float) -> tuple[str, str]:
-    """Return fill and ink; lightness falls with accuracy, which survives colour blindness and grey print."""
+    """Return fill and ink colour; lightness falls with accuracy, which survives colour blindness and grey print."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
     red, green, blue, _ = colormaps["Blues"](0.04 + 0.86 * min(1.0, max(0.0, accuracy)))
-    # Relative luminance, WCAG 2.2, with the exponent 2.2 for the sRGB curve.
+    # Relative luminance (WCAG 2.2), with exponent 2.2 as an approximation of the sRGB curve.
     light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
     return to_hex((red, green, blue)), INK if light > 0.24 else PAPER
 
 
 def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **more: Any) -> None:
-    """Put a text on axes (centred) or on a figure (from the left), its dollars taken as dollars."""
+    """Add text to axes (centred) or to a figure (left-aligned), without interpreting dollars as math."""
     options: dict[str, Any] = {"ha": "center" if hasattr(where, "plot") else "left", "va": "center_baseline"}
     where.text(x, y, text, fontsize=size, color=ink, family=FONT, parse_math=False, **{**options, **more})
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with what the font cannot draw replaced; matplotlib would warn for each."""
+    """Return ``text`` with characters missing in the font replaced; matplotlib would warn of each."""
     known = _characters()
     return "".join(one if ord(one) in known else "\N{REPLACEMENT CHARACTER}" for one in text)
 

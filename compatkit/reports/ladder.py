@@ -1,6 +1,6 @@
-"""A ladder of bridges as a small picture: what each rung reaches against the seconds that it takes.
+"""A ladder of bridges as a small picture: agreement and accuracy of each rung against its seconds.
 
-Where points, ticks and names stand is worked out once, for the template of the page and for the PNG.
+The layout is computed here once, for the page's template and for the PNG.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
 from compatkit.reports.wording import share, visible
 
 LEAST = 0.01
-"""Seconds below which rungs stand at the left edge."""
+"""Seconds; faster rungs are drawn at the left edge."""
 
 LEFT, RIGHT, TOP, NAMES = 40.0, 330.0, 12.0, 362.0
-"""Units of the picture: ends of the axis of seconds, where shares of 1 stand, where names begin."""
+"""Coordinates: ends of the time axis, height of shares of 1, start of the names."""
 HEIGHT, LINE, MARGIN = 170.0, 15.0, 12.0
-"""From a share of 1 down to 0, at least; from one name to the next; from an axis to the first point."""
+"""Distances: least height of the axis of shares, between names, from an axis to the first point."""
 DECADES = 6
-"""Ticks at most."""
+"""Most ticks."""
 WIDTH, TITLE, DPI = 560.0, 24.0, 160
-"""Units from edge to edge, of which 96 are an inch of the PNG; units above it for its title."""
+"""Width in units, of which 96 make an inch of the PNG; units for the title; resolution."""
 CHOSEN = "#c2410c"
 
 
 @attrs.frozen
 class Point:
-    """One rung: its place, and the line of its name."""
+    """One rung: position, and line to its name."""
 
     x: float
     agreement: float
@@ -46,7 +46,7 @@ class Point:
 
 @attrs.frozen
 class Picture:
-    """What the template draws; ticks are places with their texts."""
+    """Layout for the template; ticks are positions with texts."""
 
     points: tuple[Point, ...]
     seconds: tuple[tuple[float, str], ...]
@@ -59,10 +59,10 @@ class Picture:
 
 
 def picture(rungs: Sequence[Rung]) -> Picture:
-    """Return where everything stands in the picture of a ladder, of one rung at least.
+    """Return the layout of a ladder with at least one rung.
 
-    Seconds run to the right on a logarithmic axis, shares upwards from 0 to 1. Names stand in a column beside, in the
-    order of agreement, since rungs in closed form lie close together.
+    Seconds increase to the right on a logarithmic axis, shares upwards from 0 to 1. Names form a column at the right in
+    the order of agreement, since rungs in closed form lie close together.
     """
     height = max(HEIGHT, LINE * len(rungs))
     logs = [math.log10(max(LEAST, one.seconds)) for one in rungs]
@@ -105,7 +105,7 @@ def picture(rungs: Sequence[Rung]) -> Picture:
 
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
-    """Return the picture as PNG; the same rungs, one at least, give the same bytes."""
+    """Return the picture as PNG; equal rungs (at least one) give equal bytes."""
     from matplotlib.figure import Figure
 
     found = picture(rungs)
@@ -143,7 +143,7 @@ def _mark(axes: Any, one: Point, found: Picture) -> None:
 
 
 def _told(one: Rung) -> str:
-    """Return a rung in words, for whoever points at it or has it read out."""
+    """Describe a rung, for tooltips and screen readers."""
     right = "" if one.accuracy is None else f", accuracy {_between(one.accuracy)}"
     chosen = ", chosen" if one.chosen else ""
     return (
@@ -162,7 +162,7 @@ def _between(figure: Figure) -> str:
 
 
 def _spread(wanted: Sequence[float], top: float, bottom: float) -> list[float]:
-    """Return places near those wanted, ``LINE`` apart at least, between top and bottom where they fit."""
+    """Return positions near the wanted ones, at least ``LINE`` apart, between top and bottom if they fit."""
     order = sorted(range(len(wanted)), key=lambda index: wanted[index])
     places = [0.0] * len(wanted)
     above = top - LINE

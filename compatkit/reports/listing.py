@@ -1,4 +1,4 @@
-"""What a search found, as a list that shows itself as a table."""
+"""Search results: a list displayed as a table."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from compatkit.registry.index.search import Found
 from compatkit.reports.wording import clip
 
 TITLE = 32
-"""Characters of a title that are shown."""
+"""Most characters of a title shown."""
 HEADINGS = ("name", "version", "kind", "parameters", "network", "title")
 
 
 class Listing(Shown, list[Found]):
-    """Versions of components, by name and rising version."""
+    """Versions of components, by name and ascending version."""
 
     __slots__ = ()
 
@@ -21,7 +21,7 @@ class Listing(Shown, list[Found]):
 
 
 def table(components: list[Found]) -> list[str]:
-    """Return a heading and a line for each version."""
+    """Return a heading and one line per version."""
     rows = [
         (
             one.name,

@@ -1,4 +1,4 @@
-"""A matrix as GitHub-flavoured Markdown: the grid, then one line of evidence for each pair."""
+"""A matrix as GitHub-flavoured Markdown: the grid, then one line of evidence per pair."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ _EVIDENCE = (
 
 
 def escape(text: str) -> str:
-    """Return ``text`` so that Markdown shows it as it is, in one line, inside a table cell."""
+    """Return ``text`` escaped for a single-line Markdown table cell."""
     safe = visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # An address would become a link; an entity in it shows the same and breaks the link.
+    # Prevent autolinks: an HTML entity looks the same but breaks the address.
     safe = re.sub(r"(?i)(https?|ftp|mailto|xmpp):", r"\1&#58;", safe).replace("www.", "www&#46;")
     return _SPECIAL.sub(r"\\\1", safe)
 
 
 def render(matrix: CellGrid) -> str:
-    """Return the document; it starts with a heading of level 2, so that it fits into a larger one."""
+    """Return the document; its headings start at level 2, so that it can be embedded."""
     lines = ["## Compatibility matrix", ""]
     if matrix.settings:
         lines += [escape(settings_line(matrix.settings)), ""]
@@ -62,7 +62,7 @@ def render(matrix: CellGrid) -> str:
 
 
 def row(*cells: str) -> str:
-    """Return a line of a table; its cells are escaped already."""
+    """Return a table row; cells must be escaped already."""
     return "| " + " | ".join(cells) + " |"
 
 

@@ -1,4 +1,4 @@
-"""The compatibility matrix as a value: extractors are rows, heads are columns, cells hold the figures."""
+"""The compatibility matrix: extractors are rows, heads are columns, cells hold the figures."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 class Matrix(CellGrid):
     """Which extractor works with which head, and how well.
 
-    Its cells are counted by ``len`` and iterated over row by row, without those that a filter left out; ``m[0, 1]``
-    and ``m["digits/mnist.extractor", "digits/usps.head"]`` are cells by place and by name.
+    ``len`` counts its cells, and iteration is row by row, without those that a filter left out; ``m[0, 1]`` and
+    ``m["digits/mnist.extractor", "digits/usps.head"]`` are cells by position and by name.
 
     Attributes:
-        extractors: Rows, in the order shown.
-        heads: Columns, in the order shown.
-        cells: At most one a pair, any order; a pair without one reads as not measured.
-        settings: What all cells have in common (JSON values), shown in the title.
+        extractors: Rows in display order.
+        heads: Columns in display order.
+        cells: At most one per pair, in any order; a pair without one counts as not measured.
+        settings: Settings common to all cells (JSON values), shown in the title.
 
     Raises:
-        UsageError: A reference appears twice, a cell belongs to no row or column or is given twice, a
-            figure lies outside its range, or a setting is no JSON value.
+        UsageError: A reference is duplicated, a cell belongs to no row or column or is duplicated, a figure is out of
+            range, or a setting is not a JSON value.
     """
 
     def with_ladders(
@@ -52,11 +52,11 @@ class Matrix(CellGrid):
         notes: Mapping[tuple[str, str], Sequence[str]],
         ladders: Mapping[tuple[str, str], Sequence[Rung]],
     ) -> Matrix:
-        """Return the same with what bridges gave in some cells, by references; its settings say by which rungs.
+        """Return a copy with results of bridges in some cells, by references; its settings list their rungs.
 
         Args:
-            notes: Further lines among the findings.
-            ladders: What each rung gave.
+            notes: Further lines for the findings of a cell.
+            ladders: Results of the rungs of a cell.
         """
         pairs = [(one.extractor, one.head) for one in self.cells]
         cells = [
@@ -69,7 +69,7 @@ class Matrix(CellGrid):
         told = [
             f"{name} in {count:,} cell{'' if count == 1 else 's'}" for name, count in sorted(rungs.items())
         ]
-        # in front: where cells have no room for words, nothing else says that figures are through bridges
+        # first: small cells have no room for words, so this alone shows that figures are through bridges
         bridge = {"bridge": told} if told else {}
         return attrs.evolve(self, cells=tuple(cells), settings={**bridge, **self.settings})
 
@@ -77,7 +77,7 @@ class Matrix(CellGrid):
         """Return the cell of a pair.
 
         Args:
-            extractor: ``name@version`` of a row, or only its name where one version is in the matrix.
+            extractor: ``name@version`` of a row, or its name if the matrix has only one version.
             head: The same for a column.
 
         Raises:
@@ -88,21 +88,21 @@ class Matrix(CellGrid):
         if found is None:
             raise UnknownName(
                 f"the matrix has no cell for the extractor {row!r} and the head {column!r}: the pair was not "
-                "measured; measure it and build the matrix anew",
+                "measured; measure it and build the matrix again",
                 subject=(row, column),
             )
         return found
 
     def __getitem__(self, pair: tuple[int | str, int | str]) -> Cell:
-        """Return a cell by the places of its row and column, counted from 0 or from the end, or by names as ``cell``.
+        """Return a cell by row and column, as positions from 0 or from the end, or as names like ``cell``.
 
         Raises:
             UnknownName: No such row or column, several versions of it, or no cell for the pair.
-            UsageError: It is no pair of places or names.
+            UsageError: The key is not a pair of positions or names.
         """
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise UsageError(
-                f"a cell is found by extractor and head, such as m[0, 1] or m['a.extractor', 'b.head'], got "
+                f"expected an extractor and a head, such as m[0, 1] or m['a.extractor', 'b.head'], got "
                 f"{pair!r:.80}",
                 subject=pair,
             )
@@ -122,10 +122,10 @@ class Matrix(CellGrid):
         promise: str | Collection[str] | None = None,
         grade: str | Collection[str] | None = None,
     ) -> Matrix:
-        """Return the matrix of the cells that fit all that is asked; rows and columns without any are left out.
+        """Return the matrix of the cells that match all filters, without empty rows and columns.
 
         Args:
-            keep: Returns whether a cell fits: ``lambda cell: cell.recovered is not None and cell.recovered > .9``.
+            keep: Predicate for cells: ``lambda cell: cell.recovered is not None and cell.recovered > .9``.
             extractors: Glob over the names of extractors, with or without a version: ``"digits/*"``.
             heads: The same for heads.
             state: One or several of ``measured``, ``stale``, ``missing``, ``barred``.
@@ -134,7 +134,7 @@ class Matrix(CellGrid):
             grade: One or several of ``none``, ``stale``, ``undecided``, ``chance``, ``compatible``, ``perfect``.
 
         Raises:
-            UsageError: There is no such state, wiring, promise or grade.
+            UsageError: A state, wiring, promise or grade is unknown.
         """
         asked = {
             "state": _values("state", state, State),
@@ -162,14 +162,14 @@ class Matrix(CellGrid):
             cells,
             {
                 name: value for name, value in self.settings.items() if name != "cells"
-            },  # they were counted before
+            },  # these counts refer to the unfiltered matrix
         )
 
     def to_dataframe(self) -> DataFrame:
-        """Return a pandas data frame with one row a cell: names, grades, numbers; missing where there is no figure.
+        """Return a pandas data frame with one row per cell: names, grades, numbers; missing without a figure.
 
-        ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` are of the common classes; ``unrestricted_...`` of
-        all outputs, ``bound_...`` of the extractor with its own head. ``setting_...`` are the settings of each cell.
+        ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to
+        all outputs, ``bound_...`` to the extractor with its own head. ``setting_...`` are the settings of each cell.
 
         Raises:
             MissingDependency: pandas is not installed.
@@ -177,19 +177,19 @@ class Matrix(CellGrid):
         return tidy.frame(self)
 
     def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
-        """Return a number of every pair as float64 ``(extractors, heads)``, NaN where there is none.
+        """Return one number per pair as float64 ``(extractors, heads)``, NaN if missing.
 
         Args:
-            field: Such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"`` or ``"bound_accuracy"``: a column
-                of numbers of ``to_dataframe``.
+            field: Numeric column of ``to_dataframe``, such as ``"accuracy"``, ``"low"``, ``"recovered"``, ``"chance"``
+                or ``"bound_accuracy"``.
 
         Raises:
-            UnknownName: No number has this name.
+            UnknownName: There is no such column.
         """
         return tidy.array(self, field)
 
     def to_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained page and return its path.
+        """Write one self-contained HTML page and return its path.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -209,7 +209,7 @@ class Matrix(CellGrid):
         return write(path, render(self))
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the matrix and its evidence as Markdown tables, and write them where a path is given.
+        """Return the matrix and its evidence as Markdown tables; also write them if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -217,7 +217,7 @@ class Matrix(CellGrid):
         return kept(markdown.render(self), path)
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return one line a pair with every figure, and write it where a path is given.
+        """Return CSV with one line per pair and all figures; also write it if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -225,7 +225,7 @@ class Matrix(CellGrid):
         return kept(tidy.csv_text(self), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return everything as JSON that ``from_json`` reads back, and write it where a path is given.
+        """Return lossless JSON for ``from_json``; also write it if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -234,10 +234,10 @@ class Matrix(CellGrid):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Matrix:
-        """Read what ``to_json`` wrote; the result equals the matrix that was written.
+        """Read the output of ``to_json``; the result equals the original matrix.
 
         Raises:
-            FormatError: The text is not such a document; the message names the place.
+            FormatError: The text is not such a document; the message gives the path.
         """
         return document.parse(text, cls)
 
@@ -259,11 +259,11 @@ def _at(place: int | str, parts: tuple[Part, ...], what: str) -> str:
         return parts[operator.index(place)].reference
     except IndexError:
         raise UnknownName(
-            f"the matrix has {len(parts)} {what}, counted from 0; there is no number {place}", subject=place
+            f"the matrix has {len(parts)} {what}, counted from 0; got number {place}", subject=place
         ) from None
     except TypeError:
         raise UsageError(
-            f"a row or column is given by its place or name, got {place!r:.80}; use filter for several",
+            f"expected the position or name of a row or column, got {place!r:.80}; use filter for several",
             subject=place,
         ) from None
 

@@ -1,7 +1,6 @@
-"""A matrix as one self-contained HTML page: it asks the network for nothing and runs without scripts too.
+"""A matrix as one self-contained HTML page that makes no network requests and works without scripts.
 
-Every text goes through autoescaping; style and script are allowed by their hash alone, so that a name that
-broke out of its place would still not run.
+All text is autoescaped; style and script are allowed only by hash, so injected markup would not run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from compatkit.reports.wording import (
 if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
 
-LEVELS = 20  # Steps of the shading; one class each, because the page forbids style attributes.
+LEVELS = 20  # steps of the shading, one CSS class each, because the page forbids style attributes
 MANY = 12
 _CLOSING = str.maketrans(
     {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
@@ -44,7 +43,7 @@ _CLOSING = str.maketrans(
 
 @attrs.frozen
 class Square:
-    """One cell as the template needs it; places of the scale are in percent of its length."""
+    """One cell for the template; positions on the scale are percentages of its length."""
 
     id: str
     extractor: str
@@ -67,7 +66,7 @@ class Square:
 
 @attrs.frozen
 class Heading:
-    """One row or column head with its contract."""
+    """One row or column heading with its contract."""
 
     id: str
     what: str
@@ -77,7 +76,7 @@ class Heading:
 
     @property
     def reference(self) -> str:
-        """The reference as shown."""
+        """The reference as displayed."""
         return self.name + self.version
 
 
@@ -114,9 +113,9 @@ def render(matrix: CellGrid) -> str:
 
 
 def embedded(matrix: CellGrid) -> str:
-    """Return the matrix as JSON fit for a script element: without ``<``, ``>``, ``&``, U+2028, U+2029.
+    """Return the matrix as JSON for a script element: without ``<``, ``>``, ``&``, U+2028 and U+2029.
 
-    The escapes are JSON's own, so that a program that cuts the text out reads the same matrix.
+    They are replaced by JSON escapes, so the extracted text is still the same matrix.
     """
     return document.render(matrix, indent=None).translate(_CLOSING)
 
@@ -135,12 +134,12 @@ def _environment() -> Environment:
 
 
 def _breakable(name: str) -> Markup:
-    """Escape a name and let it wrap after its separators; copied text stays the name."""
+    """Escape a name and allow line breaks after its separators, without changing the copied text."""
     return Markup("<wbr>").join(re.findall(r"[^/._@-]*[/._@-]+|[^/._@-]+", name))
 
 
 def _policy(style: str, script: str) -> str:
-    # The hash is of the element's exact text, as the browser sees it.
+    # The hash covers the element's exact text, as the browser sees it.
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
@@ -171,7 +170,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         head=visible(head.reference),
         said=said,
         own=bool(cell and cell.own),
-        # the figure of a stale cell is told, and not by a shade that could be taken for a current one
+        # stale figures are printed without shading, so that they do not look current
         level=round(min(1.0, max(0.0, figure.accuracy)) * LEVELS) if figure and said.key != "stale" else None,
         accuracy=share(figure.accuracy) if figure else "",
         low=share(figure.low) if figure else "",

@@ -1,6 +1,6 @@
-"""Pictures of what metrics found, as PNG: weights in a signed scale, images beside images, the information plane.
+"""Pictures of metrics' results as PNG: signed weights, images with reconstructions, the information plane.
 
-Drawn on figures of their own, so that no global state is touched; the same values give the same bytes.
+They do not touch matplotlib's global state; equal values give equal bytes.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 
 DPI = 160
 SIDE, GAP, TITLE = 1.0, 0.12, 0.26
-"""Inches: of one picture, between two, above each."""
+"""Inches: side of a picture, gap between two, height of a title."""
 NEAR = 0.04
-"""Share of an axis: names of layers that lie nearer would stand on each other."""
+"""Share of an axis; names of layers nearer than this would overlap."""
 COLOURS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
 MARKS = "osD^vPX*"
 Floats = NDArray[np.floating[Any]]
 
 
 def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) -> bytes:
-    """Return weights as pictures: red above zero, blue below, white at zero, each on a scale of its own.
+    """Return a PNG of weights: red above zero, blue below, white at zero, each scaled separately.
 
     Args:
-        pictures: ``(n, height, width)``, or ``(n, channels, height, width)``: channels are laid side by side.
-        titles: One above each, such as its singular value.
-        columns: In a row.
+        pictures: ``(n, height, width)``, or ``(n, channels, height, width)`` with channels drawn side by side.
+        titles: One per picture, such as its singular value; or none.
+        columns: Pictures per row.
 
     Raises:
-        DataError: The shape is another, a value is not finite, or titles do not pair up.
+        DataError: The shape is wrong, a value is not finite, or the number of titles differs.
     """
     shown = np.asarray(pictures, dtype=np.float64)
     if shown.ndim == 4:
         shown = shown.transpose(0, 2, 1, 3).reshape(len(shown), shown.shape[2], -1)
     if shown.ndim != 3 or not len(shown) or (titles and len(titles) != len(shown)):
         raise DataError(
-            f"Pictures of weights are (n, height, width) or (n, channels, height, width), with a title each or none; "
+            f"Expected weights (n, height, width) or (n, channels, height, width), with one title each or none; "
             f"got {np.shape(pictures)} and {len(titles)} titles."
         )
     _check_finite(shown)
@@ -61,13 +61,13 @@ def signed(pictures: Floats, titles: Sequence[str] = (), *, columns: int = 5) ->
 
 
 def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Sequence[str] = ()) -> bytes:
-    """Return rows of images below each other: inputs, and what was made of each.
+    """Return a PNG with rows of images, such as inputs above their reconstructions.
 
     Args:
-        rows: Images by the name of their row, ``(n, channels, height, width)`` with 1 or 3 channels, as many in each.
-        low: Value that is shown black.
-        high: Value that is shown white.
-        titles: One above each column, such as its error.
+        rows: Images by row name, ``(n, channels, height, width)`` with 1 or 3 channels, in equal shapes.
+        low: Pixel value shown as black.
+        high: Pixel value shown as white.
+        titles: One per column, such as its error; or none.
 
     Raises:
         DataError: The rows differ in shape, or a value is not finite.
@@ -76,7 +76,7 @@ def beside(rows: Mapping[str, Floats], *, low: float, high: float, titles: Seque
     shape = next(iter(shapes), ())
     if len(shapes) != 1 or len(shape) != 4 or shape[1] not in (1, 3) or not shape[0] or not low < high:
         raise DataError(
-            f"Rows of images are (n, 1 or 3 channels, height, width), all alike, and low is below high; got {shapes}, "
+            f"Expected rows (n, 1 or 3 channels, height, width) in equal shapes, and low below high; got {shapes}, "
             f"low={low}, high={high}."
         )
     figure, places = _grid(len(rows), shape[0], shape[3] / shape[2], left=1.1)
@@ -111,14 +111,14 @@ def information_plane(
     layers: Sequence[str] = (),
     label_entropy: float = 1.0,
 ) -> bytes:
-    """Return the mutual information plane: I(X;T) to the right, I(T;Y) upwards, a network's layers connected.
+    """Return a PNG of the mutual information plane: I(X;T) to the right, I(T;Y) upwards, layers connected.
 
     Args:
-        arms: By name, one array for each run, ``(layers, 2)``: ``table.values`` of ``mutual_information_plane``. Runs
-            of an arm have its colour; their mean is drawn strongly.
-        most: Bits of the input, log2 of the count of patterns; the right end.
+        arms: One array ``(layers, 2)`` per run, by arm: ``table.values`` of ``mutual_information_plane``. Runs of an
+            arm share its colour; their mean is drawn strongly.
+        most: Upper end of I(X;T) in bits: log2 of the number of patterns.
         layers: Names of the layers, written at the means of the first arm.
-        label_entropy: Bits of the label; the upper end.
+        label_entropy: Upper end of I(T;Y) in bits.
 
     Raises:
         DataError: Runs of an arm differ in shape, or a value is not finite.
@@ -131,7 +131,7 @@ def information_plane(
         points = [np.asarray(one, dtype=np.float64) for one in runs]
         if not points or any(one.ndim != 2 or one.shape != (len(points[0]), 2) for one in points):
             raise DataError(
-                f"Runs of {name!r} are arrays (layers, 2), all alike; got {[one.shape for one in points]}."
+                f"Expected arrays (layers, 2) of equal shape for {name!r}; got {[one.shape for one in points]}."
             )
         _check_finite(np.stack(points))
         colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
@@ -140,7 +140,7 @@ def information_plane(
         mean = np.mean(points, axis=0)
         axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=colour, label=printable(name), markersize=5)
         for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
-            left = x > 0.96 * most  # where names would run out of the picture
+            left = x > 0.96 * most  # the name would exceed the picture
             axes.annotate(
                 printable(text),
                 (x, y),
@@ -162,7 +162,7 @@ def information_plane(
 def _labels(
     layers: Sequence[str], points: Floats, ends: tuple[float, float]
 ) -> list[tuple[str, tuple[float, float]]]:
-    """Return names with their places; layers that follow each other at one place share a name there."""
+    """Return names with positions; consecutive layers at the same position share a label."""
     found: list[tuple[str, tuple[float, float]]] = []
     for name, (x, y) in zip(layers, points.tolist(), strict=False):
         if found:
@@ -175,7 +175,7 @@ def _labels(
 
 
 def _grid(rows: int, columns: int, ratio: float, left: float = GAP) -> tuple[Figure, Any]:
-    """Return a figure, and what makes the axes of a row and a column."""
+    """Return a figure, and a function from row and column to axes."""
     from matplotlib.figure import Figure
 
     width = left + columns * (SIDE * ratio + GAP)
@@ -199,4 +199,4 @@ def _title(axes: Axes, text: str) -> None:
 
 def _check_finite(values: Floats) -> None:
     if not np.isfinite(values).all():
-        raise DataError("A picture holds values that are not finite, and none can be shown for them.")
+        raise DataError("Expected finite values for a picture, got NaN or infinity.")

@@ -1,7 +1,7 @@
-"""A matrix, and verdicts of many pairs, as tables for people: coloured in a terminal, plain text elsewhere.
+"""Tables of a matrix, and of verdicts of many pairs: coloured in a terminal, plain text elsewhere.
 
-Words and marks carry what is said; colour only repeats it. A table takes the form that its width allows: cells in
-full, else numbered rows and columns with a key, in blocks where these do not stand side by side.
+Words and marks carry the information; colour only repeats it. The form depends on the width: full cells, else numbered
+rows and columns with a key, in blocks if they do not fit side by side.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH = 100
 PRINTED = 2500
-"""Pairs up to which a matrix is printed as a table."""
+"""Most pairs printed as a table."""
 CELL_WIDTH = 20
-"""Columns of the terminal for a figure with its interval, or for a mark with the longest word."""
+"""Width of a figure with its interval, or of a mark with the longest word."""
 SHORT_WIDTH, MARK_WIDTH = 9, 5
-"""Columns for a figure with its mark, and for a mark alone."""
+"""Width of a figure with its mark, and of a mark alone."""
 NAME_WIDTH, LONGEST_NAME = 22, 32
-"""Characters of a line of a name, where it has slashes and dots to break at, and of the column of names."""
+"""Width of a line of a name that can be broken at slashes and dots, and of the column of names."""
 REASONS, NAMED = 8, 6
-"""Reasons that are told, and heads that a list names for one word of one extractor; the rest is counted."""
+"""Most reasons printed, and most heads listed for one word and extractor; the rest is counted."""
 ASCII_HEAD = box.Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)
 STYLES = {
     "own": "bold blue",
@@ -86,7 +86,7 @@ NOTE = (
 
 @attrs.frozen
 class Sized:
-    """What rich draws, by the width of the console and whether it shows ASCII only."""
+    """A rich renderable that adapts to the console's width and to ASCII-only consoles."""
 
     draw: Callable[[int, bool], Iterator[RenderableType]]
 
@@ -95,7 +95,7 @@ class Sized:
         yield from self.draw(options.max_width, options.ascii_only)
 
     def text(self, *, ascii_only: bool) -> str:
-        """Return the same without colours, at most 100 columns wide."""
+        """Return the table without colours, at most 100 columns wide."""
         kept = io.StringIO()
         console = Console(file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False)
         for part in self.draw(PLAIN_WIDTH, ascii_only):
@@ -104,12 +104,12 @@ class Sized:
 
 
 def matrix_table(matrix: CellGrid) -> Sized:
-    """Return the table of a matrix; of one with too many pairs, how many pairs each word is said of."""
+    """Return the table of a matrix; with too many pairs, only the number of pairs per word."""
     return Sized(lambda width, ascii_only: _matrix(matrix, width, ascii_only))
 
 
 def verdict_table(verdicts: Outlines) -> Sized:
-    """Return the table of the verdicts of many pairs, with what their words mean and the distinct findings."""
+    """Return the table of the verdicts of many pairs, with explanations and the distinct findings."""
     return Sized(lambda width, ascii_only: _verdicts(verdicts, width, ascii_only))
 
 
@@ -149,7 +149,7 @@ def _grid(
     ascii_only: bool,
     numbers: range | None = None,
 ) -> Table:
-    """Return a table of all pairs; with ``numbers`` of some columns, its rows and columns are numbered, not named."""
+    """Return a table of all pairs; with ``numbers``, of these columns only, with numbers instead of names."""
     table = Table(
         box=ASCII_HEAD if ascii_only else box.SIMPLE_HEAD, padding=(0, 1), show_lines=False, leading=0
     )
@@ -172,7 +172,7 @@ def _numbered(
     size: int,
     ascii_only: bool,
 ) -> Iterator[RenderableType]:
-    """Yield numbered tables, each of as many columns as stand side by side, and the names of the numbers."""
+    """Yield numbered tables of as many columns as fit, and the key to the numbers."""
     at_once = max(1, (width - MARK_WIDTH - 2) // size)
     for start in range(0, len(columns), at_once):
         numbers = range(start, min(start + at_once, len(columns)))
@@ -197,7 +197,7 @@ def _name(reference: str) -> Text:
 
 
 def _broken(name: str) -> str:
-    """Break a long name behind its slashes and dots, not within a word."""
+    """Break a long name after slashes and dots."""
     lines = [""]
     for piece in re.findall(r"[^/.]*[/.]+|[^/.]+", name):
         if lines[-1] and len(lines[-1]) + len(piece) > NAME_WIDTH:
@@ -211,7 +211,7 @@ def _mark(said: VerdictWord, ascii_only: bool) -> str:
 
 
 def _figure(cell: Cell | None, ascii_only: bool) -> Text:
-    """Return a cell in full: accuracy and interval, and below them the verdict and the share recovered."""
+    """Return a full cell: accuracy and interval, and below them the verdict and the recovered share."""
     said = verdict(cell)
     style, mark = STYLES[said.key], "" if ascii_only else f"{said.mark} "
     if cell is None or cell.restricted is None:
@@ -316,7 +316,7 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
 
 
 def _folded(front: str, text: str, width: int, indent: str | None = None) -> str:
-    """Return a text wrapped to the width, its further lines below the first or by ``indent``."""
+    """Return wrapped text; continuation lines are aligned with the first, or start with ``indent``."""
     below = " " * len(front) if indent is None else indent
     lines = textwrap.wrap(text, width, initial_indent=front, subsequent_indent=below, break_on_hyphens=False)
     return "\n".join(lines) or front

@@ -1,4 +1,4 @@
-"""A matrix as rows of plain values, one a pair: CSV for spreadsheets, data frames, arrays."""
+"""A matrix as rows of plain values, one per pair: CSV for spreadsheets, data frames, arrays."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SHARES = (
     "difference_high",
 )
 SETTING = "setting_"
-"""Before the names of settings, which are columns of their own."""
+"""Prefix of columns with settings."""
 
 
 def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
-    """Return what is known of a pair by name: texts, truth values and numbers; None where there is nothing."""
+    """Return the values of a pair by column: texts, booleans and numbers; None if missing."""
     low, high = (cell.difference if cell is not None else None) or (None, None)
     return {
         "extractor": extractor.reference,
@@ -68,11 +68,11 @@ COLUMNS = (*NAMES, *TEXTS)
 
 
 def csv_text(matrix: CellGrid) -> str:
-    """Return the matrix as CSV: a header line and one line for each pair of the grid, row by row.
+    """Return the matrix as CSV: a header, then one line per pair of the grid, row by row.
 
-    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, empty without one. Text
-    that a spreadsheet would run as a formula (it starts with ``=``, ``+``, ``-``, ``@``, tab or return) gets an
-    apostrophe in front.
+    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, or empty. Text that a
+    spreadsheet would run as a formula (starting with ``=``, ``+``, ``-``, ``@``, tab or return) is prefixed with an
+    apostrophe.
     """
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
@@ -101,7 +101,7 @@ def _written(value: str | float | None) -> str:
 
 
 def frame(matrix: CellGrid) -> DataFrame:
-    """Return one row a cell; see ``Matrix.to_dataframe``.
+    """Return one row per cell; see ``Matrix.to_dataframe``.
 
     Raises:
         MissingDependency: pandas is not installed.
@@ -110,8 +110,8 @@ def frame(matrix: CellGrid) -> DataFrame:
         import pandas  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
     except ImportError as error:
         raise MissingDependency(
-            "A data frame is made by the library pandas, which is not installed. Run: pip install "
-            f"'compatkit[pandas]'; to_csv() gives the same without it. ({error})",
+            "A data frame needs the library pandas, which is not installed. Run: pip install "
+            f"'compatkit[pandas]'; or use to_csv(), which has the same columns. ({error})",
             subject="pandas",
         ) from error
     parts = {part.reference: part for part in (*matrix.extractors, *matrix.heads)}
@@ -134,10 +134,10 @@ def frame(matrix: CellGrid) -> DataFrame:
 
 
 def array(matrix: CellGrid, field: str) -> NDArray[float64]:
-    """Return a number of every pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
+    """Return one number per pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
 
     Raises:
-        UnknownName: No number has this name.
+        UnknownName: There is no such column.
     """
     import numpy as np
 

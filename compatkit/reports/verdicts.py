@@ -1,4 +1,4 @@
-"""What the contracts say of many pairs, with its reports: extractors are rows, heads are columns."""
+"""Verdicts of the contracts of many pairs, with reports: extractors are rows, heads are columns."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", 
 
 @attrs.frozen(repr=False, eq=False)
 class Verdicts(Outlines):
-    """What is known of every extractor with every head before a weight is read.
+    """What is known of every extractor with every head without reading weights.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
-        outlines: One a pair, row by row.
+        outlines: One per pair, row by row.
     """
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return the verdicts as Markdown tables, and write them where a path is given.
+        """Return the verdicts as Markdown tables; also write them if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -68,7 +68,7 @@ class Verdicts(Outlines):
         return kept("\n".join(lines) + "\n", path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return all reports as JSON, each finding written once, and write it where a path is given.
+        """Return all reports as JSON, each finding once; also write it if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -91,7 +91,7 @@ class Verdicts(Outlines):
             "findings": [attrs.asdict(one) for one in places],
         }
         text = json.dumps(value, ensure_ascii=False, indent=2)
-        # A half surrogate has no UTF-8; written as an escape it comes back as it was.
+        # Lone surrogates have no UTF-8 form; written as escapes they survive the round trip.
         return kept(text.encode("utf-8", "backslashreplace").decode("utf-8") + "\n", path)
 
     def __str__(self) -> str:
@@ -118,20 +118,19 @@ def check_all(
     """Compare every extractor's contract with every head's; reads no weights.
 
     Args:
-        extractors: By reference; without references they are numbered.
+        extractors: Manifests by reference, or a sequence, which is numbered.
         heads: The same.
         data: As for ``check``, for all pairs.
-        evidence: Measured cells by reference of extractor and head, oldest first.
-        channels: As for ``check``, of all manifests.
-        own: References of the extractors and heads of which ``check(own=True)`` holds.
+        evidence: Measured cells by references of extractor and head, oldest first.
+        channels: As for ``check``, for all manifests.
+        own: References of the pairs for which ``check(own=True)`` applies.
 
     Returns:
-        A verdict for each pair; its report says what ``check`` says.
+        A verdict per pair; its report equals that of ``check``.
 
     Raises:
-        UsageError: One of the extractors is none, or one of the heads.
-        DataError: Two classes of the data, or of a head, have one name, or one means the same as two of the
-            other side.
+        UsageError: A component is not an extractor, or not a head.
+        DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
     """
     lefts, rights = _named(extractors, "extractor"), _named(heads, "head")
     found = compare(lefts, rights, data=data, evidence=evidence or {}, channels=channels or {}, own=own)

@@ -1,4 +1,4 @@
-"""Words, marks and numbers that every report shares, so that none says it differently."""
+"""Words, marks and number formats shared by all reports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ SHORT_DIGEST = 12
 
 @attrs.frozen
 class VerdictWord:
-    """What a cell of a matrix, or the check of a pair, says in one word.
+    """The verdict on a cell of a matrix, or on a checked pair.
 
     Attributes:
-        key: Stable name, also the class of a cell on the page.
-        word: For people, at most 15 characters.
-        mark: One character that does not lean on colour.
+        key: Stable name, also the CSS class of a cell on the page.
+        word: Displayed word, at most 15 characters.
+        mark: One character that is distinguishable without colour.
         sign: The same in ASCII, for plain text.
         meaning: One line for the legend.
-        measured: False where there is no figure.
+        measured: False if there is no figure.
     """
 
     key: str
@@ -138,7 +138,7 @@ _BY_WORD = {one.word: one for one in _ALL}
 
 
 def verdict(cell: Cell | None) -> VerdictWord:
-    """Return the word for a cell; None is a pair that was never measured."""
+    """Return the verdict on a cell; None for a pair that was never measured."""
     if cell is None:
         return VERDICTS["missing"]
     if cell.state == "left-out":
@@ -147,7 +147,7 @@ def verdict(cell: Cell | None) -> VerdictWord:
         if cell.own and cell.grade in ("none", "perfect", "compatible", "weak"):
             return VERDICTS[
                 "own"
-            ]  # compatible: a row may have several own pairs, and only one gives its bound
+            ]  # compatible: a row may have several own pairs, but only one gives its bound
         return VERDICTS["ungraded" if cell.grade == "none" else cell.grade]
     if cell.wiring == "refused":
         return VERDICTS["refused"]
@@ -159,20 +159,20 @@ def verdict(cell: Cell | None) -> VerdictWord:
 
 
 def rung_of(cell: Cell | None) -> str:
-    """Return the rung of the ladder that a cell's figures are by; empty without figures, and without a bridge."""
+    """Return the rung of the bridge that a cell's figures were measured through; empty without figures or bridge."""
     if cell is None or cell.restricted is None:
         return ""
     return next((one.name for one in cell.ladder if one.chosen), "")
 
 
 def through(cell: Cell | None) -> str:
-    """Return by which rung a cell's figures are, as ``" through ridge"``; empty without a bridge."""
+    """Return ``" through ridge"`` for a cell measured through a bridge; else empty."""
     rung = rung_of(cell)
     return f" through {visible(rung)}" if rung else ""
 
 
 def explained(cells: Iterable[Cell | None]) -> list[VerdictWord]:
-    """Return the verdicts that a legend of some cells explains; own pairs are marked whatever their verdict is."""
+    """Return the verdicts for the legend of some cells; own pairs are marked whatever their verdict."""
     found: set[str] = set()
     for cell in cells:
         found |= {verdict(cell).key, *(["own"] if cell is not None and cell.own else [])}
@@ -180,7 +180,7 @@ def explained(cells: Iterable[Cell | None]) -> list[VerdictWord]:
 
 
 def listed(keys: Collection[str]) -> list[VerdictWord]:
-    """Return the verdicts with these keys that a legend explains; of what is left out nothing is told."""
+    """Return the verdicts with these keys for a legend, without left-out cells."""
     return [one for one in _ALL if one.key in keys and one.mark.strip()]
 
 
@@ -190,7 +190,7 @@ def of_word(word: Word) -> VerdictWord:
 
 
 def clip(text: str, width: int, gap: str = "…") -> str:
-    """Shorten the middle of ``text`` to ``width`` characters; both ends of a reference tell most."""
+    """Shorten ``text`` to ``width`` characters in the middle, as both ends of a reference matter."""
     if len(text) <= width:
         return text
     left = (width - len(gap) + 1) // 2
@@ -203,7 +203,7 @@ def many(pairs: int) -> str:
 
 
 def share(value: float, digits: int = 3) -> str:
-    """Return a share in [0, 1] with its zero: ``0.880``."""
+    """Return a share in [0, 1] with a leading zero: ``0.880``."""
     return f"{value:.{digits}f}"
 
 
@@ -214,13 +214,13 @@ def brief(value: float) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a difference with its sign: ``+0.012``, the minus a real one."""
+    """Return a difference with its sign, using a real minus: ``+0.012``."""
     text = f"{value:+.{digits}f}"
     return text.replace("-", MINUS)
 
 
 def interval(figure: Figure, digits: int = 3) -> str:
-    """Return the two ends of the Wilson interval: ``0.863`` to ``0.895``."""
+    """Return the bounds of the Wilson interval: ``0.863`` to ``0.895``."""
     return f"{share(figure.low, digits)}{DASH}{share(figure.high, digits)}"
 
 
@@ -230,7 +230,7 @@ def figure_text(figure: Figure) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return a setting for people: digests shortened, floats without noise, mappings in a line."""
+    """Return a setting for display: short digests, rounded floats, mappings on one line."""
     if isinstance(value, str):
         front, colon, last = value.rpartition(":")
         if colon and len(last) == 64 and all(one in "0123456789abcdef" for one in last):
@@ -248,17 +248,17 @@ def setting_text(value: Any) -> str:
 
 
 def setting_name(name: str) -> str:
-    """Return a setting's name for people: ``batch size`` for ``batch_size``."""
+    """Return a setting's name for display: ``batch size`` for ``batch_size``."""
     return visible(name.replace("_", " "))
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return all settings in one line: ``policy batch, batch size 256, seed 0``."""
+    """Return all settings on one line: ``policy batch, batch size 256, seed 0``."""
     return ", ".join(f"{setting_name(name)} {setting_text(value)}" for name, value in settings.items())
 
 
 def evidence(cell: Cell) -> list[tuple[str, str]]:
-    """Return label and text of every figure of a cell, in the order in which one asks for them."""
+    """Return label and text of every figure of a cell, the most important first."""
     rows: list[tuple[str, str]] = []
     if cell.restricted is not None:
         rows.append(("Accuracy, common classes", figure_text(cell.restricted)))

@@ -1,4 +1,4 @@
-"""Write a report as a whole or not at all."""
+"""Write reports atomically."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from compatkit.errors import EnvironmentFailure
 
 
 def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
-    """Put ``content`` at ``path``, replacing an older file in one step.
+    """Write ``content`` to ``path`` atomically, replacing an older file.
 
-    The bytes go to a temporary file in the same folder, reach the disk, and take the name with
-    ``os.replace``: a reader sees the old file or the new one. Pipes and devices are written directly.
+    The bytes are written to a temporary file in the same folder, synced, and renamed with ``os.replace``: a reader sees
+    the old file or the new one. Pipes and devices are written directly.
 
     Args:
-        path: Where to; the folder must exist.
-        content: Bytes, or text for UTF-8; half surrogates are written as escapes (valid in JSON).
+        path: Path of the file, in an existing folder.
+        content: Bytes, or text for UTF-8; lone surrogates are written as escapes (valid in JSON).
 
     Returns:
         The path.
@@ -43,7 +43,7 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
 
 
 def kept(text: str, path: str | os.PathLike[str] | None) -> str:
-    """Return ``text``, having written it where a path is given.
+    """Return ``text``, after writing it if a path is given.
 
     Raises:
         EnvironmentFailure: As for ``write``.
@@ -63,7 +63,7 @@ def _is_stream(target: Path) -> bool:
 
 def _replace(target: Path, data: bytes) -> None:
     temporary = target.parent / f".report-{secrets.token_hex(8)}.tmp"
-    # os.open, not tempfile: the file then gets the rights that the user's umask gives.
+    # os.open, not tempfile: the file then gets the permissions of the user's umask.
     descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(descriptor, "wb") as stream:

@@ -10,7 +10,6 @@ tensor; tensors that are overwritten there are copied in each step.
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from compatkit.errors import UnknownName, UsageError, type_of
+from compatkit.errors import UnknownName, UsageError, near, type_of
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
 
@@ -346,6 +345,6 @@ class Recorder:
         known = dict.fromkeys(
             path for part in (self.extractor, self.head) for path, _ in part.named_modules() if path
         )
-        near = difflib.get_close_matches(str(name), list(known), 3, 0.5)
-        hint = f"Did you mean {', '.join(map(repr, near))}?" if near else "Use names of its state dict."
+        close = near(name, known, 3, 0.5)
+        hint = f"Did you mean {', '.join(map(repr, close))}?" if close else "Use names of its state dict."
         return f"The network has no layer {name!r} that could be recorded. {hint}"

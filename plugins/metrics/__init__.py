@@ -1,1 +1,1 @@
-"""Metrics, one a file: they go through batches once and say what, in which unit, from which paper."""
+"""Metrics, one per file. Each module docstring gives paper, equations, units and cost."""

@@ -1,4 +1,4 @@
-"""How near pictures come to each other: correlation, structural similarity, LPIPS with weights from a local file."""
+"""Similarity of images: correlation, structural similarity, and LPIPS with weights from a local file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from compatkit.errors import DataError, IntegrityError, MissingDependency, Usage
 from ._singular import as_pictures
 
 WINDOW, SIGMA = 11, 1.5
-"""Side and deviation of SSIM's Gaussian window (Wang et al. 2004)."""
+"""Side and standard deviation, in pixels, of SSIM's Gaussian window (Wang et al. 2004)."""
 LPIPS_SIDE = 64
-"""Images with a smaller side are enlarged to it: AlexNet's last maps would be empty."""
+"""Images with a smaller side are enlarged to it, because AlexNet's last maps would be empty."""
 
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 
 def pearson(one: Tensor, other: Tensor) -> Tensor:
-    """Return the correlation of every picture with every other, ``(n, m)``; 0 where a picture is of one value.
+    """Return the correlation of each image with each other one, ``(n, m)``; 0 for constant images.
 
     Args:
         one: ``(n, ...)``.
-        other: ``(m, ...)``, as many values in each.
+        other: ``(m, ...)``, with the same number of values per image.
     """
     left, right = (value.flatten(1).double() for value in (one, other))
     left, right = (value - value.mean(1, keepdim=True) for value in (left, right))
@@ -38,18 +38,18 @@ def pearson(one: Tensor, other: Tensor) -> Tensor:
 
 
 def ssim(one: Tensor, other: Tensor) -> Tensor:
-    """Return the mean structural similarity of every picture with every other, ``(n, m)``.
+    """Return the mean structural similarity of each image with each other one, ``(n, m)``.
 
-    Wang, Bovik, Sheikh, Simoncelli (2004), eq. 13: Gaussian window 11 x 11 of deviation 1.5, K 0.01 and 0.03, where the
-    window lies inside the picture; mean over channels.
+    Source: Wang, Bovik, Sheikh, Simoncelli (2004), eq. 13: 11 x 11 Gaussian window with standard deviation 1.5, K 0.01
+    and 0.03, only windows inside the image; mean over channels.
 
     Args:
-        one: ``(n, channels, height, width)`` in [0, 1], sides of 11 at least.
+        one: ``(n, channels, height, width)`` in [0, 1], sides of at least 11.
         other: ``(m, channels, height, width)`` in [0, 1].
     """
     left, right = one.double(), other.double()
     (a, aa), (b, bb) = ((_windowed(value), _windowed(value.square())) for value in (left, right))
-    # One picture after the other: all products at once would be as many images as there are pairs.
+    # One image at a time: products of all pairs at once would need too much memory.
     return torch.stack(
         [
             _similarity(a[place], b, aa[place], bb, _windowed(left[place] * right))
@@ -59,7 +59,7 @@ def ssim(one: Tensor, other: Tensor) -> Tensor:
 
 
 def _similarity(a: Tensor, b: Tensor, aa: Tensor, bb: Tensor, ab: Tensor) -> Tensor:
-    """Return SSIM of one picture with several, from windowed means of values, squares and products."""
+    """Return SSIM of one image with several, from windowed means of values, squares and products."""
     c1, c2 = 0.01**2, 0.03**2
     alike = (2 * a * b + c1) * (2 * (ab - a * b) + c2)
     apart = (a.square() + b.square() + c1) * (aa - a.square() + bb - b.square() + c2)
@@ -77,19 +77,19 @@ def _windowed(pictures: Tensor) -> Tensor:
 
 @lru_cache(maxsize=2)
 def lpips(trunk: str, sha256: str) -> Distance:
-    """Return the LPIPS distance of every picture to every other, with AlexNet weights from a local file.
+    """Return a function for the LPIPS distances of images, with AlexNet weights from a local file.
 
-    The linear weights are those of the package ``lpips`` (version 0.1); nothing is downloaded.
+    The linear weights come with the package ``lpips`` (version 0.1); nothing is downloaded.
 
     Args:
-        trunk: State dict of torchvision's AlexNet, as ``alexnet-owt-7be5be79.pth`` holds it; no code in it is run.
-        sha256: Of that file, 64 hexadecimal digits.
+        trunk: State dict of torchvision's AlexNet, such as ``alexnet-owt-7be5be79.pth``; no code in it is run.
+        sha256: SHA-256 of that file, 64 hexadecimal digits.
 
     Raises:
         MissingDependency: The package ``lpips`` is not installed.
         EnvironmentFailure: The file cannot be read.
-        FormatError: It holds no weights.
-        IntegrityError: It is another file.
+        FormatError: The file contains no weights.
+        IntegrityError: The file has another SHA-256.
     """
     try:
         import lpips as package  # pyright: ignore[reportMissingImports]
@@ -102,7 +102,7 @@ def lpips(trunk: str, sha256: str) -> Distance:
     found = read.digest.rpartition(":")[2]
     if found != sha256.lower():
         raise IntegrityError(
-            f"{trunk} has the sha256 {found}, and {sha256} was asked for: LPIPS of other weights is another metric.",
+            f"{trunk}: expected sha256 {sha256}, got {found}; LPIPS with other weights is another metric.",
             subject=trunk,
         )
     model = _model(package, read.tensors)
@@ -118,8 +118,8 @@ def lpips(trunk: str, sha256: str) -> Distance:
 
 
 def _model(package: Any, weights: dict[str, Tensor]) -> Any:
-    """Return LPIPS on AlexNet without its download: the trunk is made empty, and filled."""
-    # The package calls torchvision, and torch's reader for its own linear weights, as they were called once.
+    """Return LPIPS on AlexNet without download: the trunk is created empty and filled."""
+    # The package uses deprecated calls of torchvision and torch.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = package.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
@@ -130,7 +130,7 @@ def _model(package: Any, weights: dict[str, Tensor]) -> Any:
     shapes = [tuple(trunk[f"{name}.weight"].shape) for name in names]
     if shapes != [tuple(one.weight.shape) for one in held]:
         raise UsageError(
-            f"lpips_trunk is no state dict of torchvision's AlexNet: its convolutions are {shapes}. Give "
+            f"lpips_trunk is not a state dict of torchvision's AlexNet: its convolutions are {shapes}. Use "
             "alexnet-owt-7be5be79.pth."
         )
     with torch.no_grad():
@@ -141,7 +141,7 @@ def _model(package: Any, weights: dict[str, Tensor]) -> Any:
 
 
 def _for_alexnet(pictures: Tensor) -> Tensor:
-    """Return RGB in [-1, 1], enlarged where it is too small."""
+    """Return RGB in [-1, 1], enlarged if too small."""
     rgb = pictures.float().cpu().expand(-1, 3, -1, -1) if pictures.shape[1] == 1 else pictures.float().cpu()
     if min(rgb.shape[2:]) < LPIPS_SIDE:
         rgb = F.interpolate(rgb, size=(LPIPS_SIDE, LPIPS_SIDE), mode="bilinear", antialias=True)
@@ -150,15 +150,15 @@ def _for_alexnet(pictures: Tensor) -> Tensor:
 
 @attrs.frozen(eq=False)
 class ImageMatch:
-    """Images as pictures on the scale 0 to 1, to find the nearest one to a vector.
+    """Scales images to [0, 1] and finds the nearest one to each vector.
 
     Attributes:
-        image_range: Lowest and highest value that an image may have, numbers or one a channel.
+        image_range: Lowest and highest possible value of an image, numbers or one per channel.
         trunk: File of AlexNet's weights, for LPIPS.
-        sha256: Of that file.
+        sha256: SHA-256 of that file.
 
     Raises:
-        UsageError: The range is none, or the file is not the one that is named.
+        UsageError: The range is invalid, or the file is not the named one.
     """
 
     image_range: Sequence[Any]
@@ -186,7 +186,7 @@ class ImageMatch:
         return low, high
 
     def scaled(self, images: Tensor) -> Tensor:
-        """Return images on the scale 0 to 1.
+        """Return images scaled to [0, 1].
 
         Raises:
             DataError: A value is outside the range.
@@ -202,12 +202,15 @@ class ImageMatch:
         return scaled.clamp(0, 1)
 
     def nearest(self, layer: nn.Module, vectors: Tensor, pictures: Tensor) -> dict[str, Tensor]:
-        """Return by score how near the nearest picture is to each vector, larger is nearer, over both signs.
+        """Return the similarity of each vector to its nearest image, by score, over both signs; larger is nearer.
 
         Args:
-            layer: Compared where it takes whole images.
-            vectors: One a row, ``(n, in)``.
-            pictures: From ``scaled``, ``(batch, channels, height, width)``.
+            layer: Compared only if its input is whole images.
+            vectors: One per row, ``(n, in)``.
+            pictures: Result of ``scaled``, ``(batch, channels, height, width)``.
+
+        Returns:
+            Scores by name, ``(n,)`` each.
         """
         if not isinstance(layer, nn.Linear) or layer.in_features != pictures[0].numel():
             return {}

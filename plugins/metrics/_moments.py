@@ -1,4 +1,4 @@
-"""Moments of two networks' channels on the same images, batch by batch, and some images kept for shuffled pairings."""
+"""Second moments of two networks' channels on the same images, and a sample of images for shuffled pairings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from torch import Tensor
 from compatkit.errors import DataError
 
 NEGLIGIBLE = 1e-12
-"""A channel is constant if its deviation is below this part of its mean: float32 values differ by 6e-8 of theirs."""
+"""A channel is constant if its standard deviation is below this share of its mean; float32 resolves 6e-8 of it."""
 
 
 @attrs.frozen(eq=False)
 class Pair:
-    """Sums over the outputs of two layers so far; all but the kept images in float64.
+    """Running sums for the outputs of two layers; float64 except for the kept images.
 
     Attributes:
-        images: Count of images.
-        rows: Count of positions in all of them.
-        means: Of each channel, ``(a,)`` and ``(b,)``.
+        images: Number of images.
+        rows: Number of positions in all images.
+        means: Mean of each channel, ``(a,)`` and ``(b,)``.
         squares: Sums of squared deviations, ``(a,)`` and ``(b,)``.
         products: Sums of products of deviations, ``(a, b)``.
         kept: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
-        keys: Of the kept images, rising, ``(n,)``.
+        keys: Keys of the kept images, ascending, ``(n,)``.
     """
 
     images: int
@@ -41,8 +41,8 @@ class Pair:
         Args:
             left: ``(images, positions, a)``.
             right: ``(images, positions, b)``.
-            keys: One for each image, ``(images,)``, int64.
-            most: How many images may be kept.
+            keys: One per image, ``(images,)``, int64.
+            most: Largest number of images to keep.
         """
         flat = [one.flatten(0, 1).double() for one in (left, right)]
         means = [one.mean(0) for one in flat]
@@ -86,7 +86,7 @@ class Pair:
         )
 
     def varies(self) -> tuple[Tensor, Tensor]:
-        """Tell which channels are not constant."""
+        """Return which channels are not constant, bool ``(a,)`` and ``(b,)``."""
         left, right = (
             square > self.rows * (NEGLIGIBLE * mean).square()
             for square, mean in zip(self.squares, self.means, strict=True)
@@ -94,10 +94,10 @@ class Pair:
         return left, right
 
     def correlations(self, products: Tensor | None = None) -> Tensor:
-        """Return the correlation of every channel with every other, ``(a, b)``; 0 for constant ones.
+        """Return the correlation of each channel with each other one, ``(a, b)``; 0 for constant ones.
 
         Args:
-            products: In place of this pair's own.
+            products: Used instead of this pair's own.
         """
         left, right = (one.sqrt() for one in self.squares)
         known, also = self.varies()
@@ -105,7 +105,7 @@ class Pair:
         return torch.where(torch.outer(known, also), found, 0.0).clamp(-1, 1)
 
     def shuffled(self, order: Tensor) -> Tensor:
-        """Return the correlations of the kept images where image i meets image ``order[i]``, position by position."""
+        """Return correlations ``(a, b)`` with kept image i paired with image ``order[i]``, position by position."""
         left, right = self.kept
         return Pair.of(left, right[order.to(right.device)], self.keys, 0).correlations()
 
@@ -114,24 +114,24 @@ def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return the outputs of two layers as ``(images, positions, channels)``, on one device.
 
     Args:
-        name: Of the layers, for messages.
+        name: Name of the layers, for messages.
         left: Maps ``(images, channels, height, width)``, tokens ``(images, length, channels)`` or vectors.
-        right: The same of the other network; it may have another count of channels.
+        right: The same of the other network; the number of channels may differ.
 
     Raises:
-        DataError: They are neither of these, or have other positions.
+        DataError: A tensor has another form, or the positions differ.
     """
     for one in (left, right):
         if one.ndim not in (2, 3, 4):
             raise DataError(
-                f"cross_correlation: {name!r} gave a tensor of shape {tuple(one.shape)}, where maps, tokens or vectors "
-                "are expected. Choose another layer."
+                f"cross_correlation: expected maps, tokens or vectors from {name!r}, got a tensor of shape "
+                f"{tuple(one.shape)}. Choose another layer."
             )
     apart = [one.shape[2:] if one.ndim == 4 else one.shape[1:-1] for one in (left, right)]
     if left.ndim != right.ndim or apart[0] != apart[1]:
         raise DataError(
             f"cross_correlation: {name!r} gave {tuple(left.shape)} in one network and {tuple(right.shape)} in the "
-            "other; channels are compared at the same positions. Choose layers of one size, or images of another."
+            "other; the positions must be equal. Choose layers of one size, or images of another size."
         )
     if left.ndim == 4:
         return left.flatten(2).transpose(1, 2), right.flatten(2).transpose(1, 2).to(left.device)
@@ -141,8 +141,12 @@ def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def drawn_keys(positions: Tensor, seed: int) -> Tensor:
-    """Return a number for each position that looks drawn and depends on nothing else, int64."""
+    """Return a pseudo-random number for each position, a function of position and seed alone, int64."""
     keys = positions.long() + seed * 1_000_003 + 1
-    for factor in (-7046029254386353131, -4658895280553007687, -7723592293110705685):  # odd, of splitmix64
+    for factor in (
+        -7046029254386353131,
+        -4658895280553007687,
+        -7723592293110705685,
+    ):  # odd constants of splitmix64
         keys = (keys ^ ((keys >> 31) & 0x1FFFFFFFF)) * factor
     return keys

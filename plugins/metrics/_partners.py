@@ -1,4 +1,4 @@
-"""What the other network gave for a layer: metrics of two networks compare layers of one name."""
+"""Find the other network's layer of the same name, for metrics of two networks."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from compatkit.errors import DataError
 
 
 def partner(metric: str, name: str, outputs: Mapping[str, Tensor]) -> Tensor:
-    """Return the output of the other network's layer of the same name.
+    """Return the output of the other network's layer of the same name, ``(batch, ...)``.
 
     Args:
-        metric: That asks.
-        name: Of the layer, with the number of its call.
-        outputs: Of the other network.
+        metric: Name of the metric, for messages.
+        name: Name of the layer, with the number of the call.
+        outputs: Outputs of the other network.
 
     Raises:
-        DataError: It has no output of that name.
+        DataError: There is no output of that name.
     """
     if name not in outputs:
         raise DataError(
-            f"{metric}: the other network gave nothing under the name {name!r}; it gave {', '.join(outputs)}. A layer "
-            "is compared with the one of its name, called as often."
+            f"{metric}: the other network has no output {name!r}; it has {', '.join(outputs)}. A layer is compared "
+            "with the one of the same name, which must be called as often."
         )
     return outputs[name]

@@ -1,4 +1,4 @@
-"""Layers as matrices: singular values and right singular vectors, what the matrix is multiplied with, subspaces."""
+"""Layers as matrices: singular values, right singular vectors, matrix inputs and principal angles."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ class Decomposition:
     """Singular values and right singular vectors of a layer's matrix, in float64.
 
     Attributes:
-        values: Falling, ``(r,)``.
-        vectors: One a row, ``(r, in)``, orthonormal.
+        values: Descending, ``(r,)``.
+        vectors: Orthonormal rows, ``(r, in)``.
     """
 
     values: Tensor
     vectors: Tensor
 
     def rank(self, tolerance: float | None) -> int:
-        """Return how many values are above ``tolerance`` times the largest; see ``usual_tolerance`` for None."""
+        """Return the number of values above ``tolerance`` times the largest; None for ``usual_tolerance``."""
         share = usual_tolerance(self.vectors.shape[1], len(self.values)) if tolerance is None else tolerance
         return int((self.values > share * self.values[:1].clamp(min=1e-300)).sum())
 
     def parted(self, rank: int) -> bool:
-        """Tell whether the first ``rank`` directions are set apart from the next by their values."""
+        """Return whether the first ``rank`` directions are separated from the next by their singular values."""
         return rank >= len(self.values) or bool(
             self.values[rank - 1] - self.values[rank] > 1e-3 * self.values[0]
         )
 
 
 def usual_tolerance(*shape: int) -> float:
-    """Return the share of the largest singular value that float32 cannot tell from zero: its step times the side."""
+    """Return the relative singular value that is zero in float32: machine epsilon times the larger side."""
     return max(shape) * torch.finfo(torch.float32).eps
 
 
 def decompose(layer: nn.Module) -> Decomposition:
-    """Return the singular values and right singular vectors of a layer.
+    """Return the singular value decomposition of a layer's matrix.
 
     Raises:
-        UsageError: It is no linear layer and no convolution without groups.
+        UsageError: The layer is not linear, nor a convolution without groups.
     """
     if (
         not isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
@@ -60,7 +60,7 @@ def decompose(layer: nn.Module) -> Decomposition:
 
 
 def angles(one: Tensor, other: Tensor) -> Tensor:
-    """Return the principal angles of two subspaces in radians, rising, as many as the smaller has dimensions.
+    """Return the principal angles of two subspaces in radians, ascending, ``(min(r, s),)``.
 
     Args:
         one: Orthonormal rows, ``(r, in)``.
@@ -69,34 +69,38 @@ def angles(one: Tensor, other: Tensor) -> Tensor:
     if len(one) < len(other):
         one, other = other, one
     cosines = torch.linalg.svdvals(other @ one.T).clamp(0, 1)
-    # A cosine near 1 has lost half the digits of its angle; the sine has them.
+    # Near 1 the cosine loses half the digits of the angle; the sine keeps them.
     sines = torch.linalg.svdvals(other - (other @ one.T) @ one).clamp(0, 1).flip(0)
     return torch.where(cosines > math.sqrt(0.5), torch.asin(sines), torch.acos(cosines))
 
 
 def as_pictures(vectors: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return vectors as pictures ``(n, channels, height, width)``, each spread over [0, 1].
+    """Return vectors as images ``(n, channels, height, width)``, each scaled to [0, 1].
 
     Args:
         vectors: ``(n, in)``.
-        shape: Channels, height, width: in values.
+        shape: Channels, height, width; their product is ``in``.
     """
     low, high = vectors.amin(1, keepdim=True), vectors.amax(1, keepdim=True)
     return ((vectors - low) / (high - low).clamp(min=1e-12)).reshape(-1, *shape)
 
 
 def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
-    """Return what each row of a layer's matrix is multiplied with, ``(batch * places, in)``, and the places an example.
+    """Return the rows that a layer's matrix multiplies, ``(batch * places, in)``, and the places per example.
+
+    Args:
+        layer: A linear layer, or a convolution of images without groups.
+        values: Its input, ``(batch, ...)``.
 
     Raises:
-        UsageError: The layer has no matrix.
+        UsageError: The layer is not a matrix.
     """
     if isinstance(layer, nn.Linear):
         rows = values.reshape(-1, values.shape[-1])
     elif isinstance(layer, nn.Conv2d) and layer.groups == 1 and layer.padding_mode == "zeros":
         sides = layer.padding
         if isinstance(sides, str):
-            raise UsageError(f"singular_features takes convolutions whose padding is a count; got {layer}.")
+            raise UsageError(f"singular_features takes convolutions with numeric padding; got {layer}.")
         patches = F.unfold(values, layer.kernel_size, layer.dilation, sides, layer.stride)  # type: ignore[arg-type]
         rows = patches.transpose(1, 2).flatten(0, 1)
     else:
@@ -107,5 +111,5 @@ def given_to(layer: nn.Module, values: Tensor) -> tuple[Tensor, int]:
 
 
 def _called(layer: nn.Module) -> str:
-    """Return a layer in a line, and of one that holds others what it is."""
+    """Describe a layer in one line; a container by its type."""
     return f"{type_of(layer)}, which holds other layers" if any(layer.children()) else str(layer)

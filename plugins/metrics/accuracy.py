@@ -1,10 +1,10 @@
-"""Accuracy: the share of examples whose own class is among the ``top`` highest logits.
+"""Accuracy: the share of examples whose class is among the ``top`` highest logits.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", Sec. 4: accuracy of recombined networks.
-Equations: 1/N sum over (x, y) of 1[fewer than top classes come before y]; a class comes before y with a
-    higher logit, or with the same logit and a lower index, which is arg max where top is 1.
-Cost: no pass of its own; two comparisons of the logits.
+Equations: 1/N sum over (x, y) of 1[fewer than top classes rank above y]; a class ranks above y with a higher logit, or
+    with an equal logit and a lower index, which is argmax for top = 1.
+Cost: no extra pass; two comparisons of the logits.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def compatkit_metrics(register: Register) -> None:
 
 
 def is_correct(logits: Tensor, labels: Tensor, *, top: int = 1) -> Tensor:
-    """Tell for each example whether its class is among the ``top`` first.
+    """Return for each example whether its class is among the ``top`` highest.
 
     Args:
-        logits: ``(batch, classes)``; an example with a NaN counts as wrong.
+        logits: ``(batch, classes)``; an example with NaN is wrong.
         labels: Class indices in ``[0, classes)``, ``(batch,)``.
-        top: How many classes may be named.
+        top: Number of classes considered.
 
     Returns:
-        Booleans, ``(batch,)``, on the device of ``logits``.
+        bool ``(batch,)``, on the device of ``logits``.
 
     Example:
         >>> is_correct(torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]]), torch.tensor([2, 0])).tolist()
@@ -50,7 +50,7 @@ def is_correct(logits: Tensor, labels: Tensor, *, top: int = 1) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Counts:
-    """Counts on the device, int64 of shape ``()``: examples, right ones, with NaN, with labels outside."""
+    """Counts on the device, int64 scalars: examples, correct ones, with NaN, with labels out of range."""
 
     examples: int
     correct: Tensor
@@ -60,7 +60,7 @@ class Counts:
 
 def _count(instance: object, attribute: object, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"accuracy: top is a count of classes, at least 1; got {value!r}.")
+        raise UsageError(f"accuracy: top must be a number of classes, at least 1; got {value!r}.")
 
 
 @attrs.frozen
@@ -68,7 +68,7 @@ class Accuracy:
     """Top-``top`` accuracy.
 
     Attributes:
-        top: How many classes may be named, >= 1.
+        top: Number of classes considered, >= 1.
     """
 
     top: int = attrs.field(default=1, validator=_count)
@@ -115,14 +115,14 @@ class Accuracy:
         )
 
     def finalise(self, state: Counts) -> Result:
-        """Return the share of right examples.
+        """Return the share of correct examples.
 
         Raises:
-            DataError: Labels were no class of the logits.
+            DataError: Labels were out of range.
         """
         if int(state.outside):
             raise DataError(
-                f"accuracy: {int(state.outside)} of {state.examples} labels are no class of the logits. "
+                f"accuracy: {int(state.outside)} of {state.examples} labels are out of range of the logits. "
                 "Give labels in the order of the head's outputs."
             )
         unreadable = int(state.unreadable)

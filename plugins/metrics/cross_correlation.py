@@ -1,14 +1,14 @@
-"""Cross-correlation of two networks' channels on the same images: in their own order, and under the best permutation.
+"""Cross-correlation of two networks' channels on the same images: in order, and under the best permutation.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible
     Representations", App. C.2 and Fig. 6; the permutation is that of Li et al. (2016), "Convergent Learning".
-Equations: r_ij = cov(f_i, g_j) / (s_i s_j) over images and positions, in float64. ``direct``: the mean of r_ii.
-    ``matched``: the mean of r_i,p(i) under the permutation p with the largest sum (linear assignment). ``shuffled``:
-    the same as ``matched`` where each image of one network meets another image of the other, the mean over ``shuffles``
-    drawn pairings. What is matched after the fact is above 0 for networks that have nothing in common: read ``matched``
-    against ``shuffled``. Each is also given for |r|, the permutation chosen for it.
-Constant channels have no correlation: they count as 0 and are counted in a table of their own.
-Cost: one matrix product a batch and channel pairs in memory; one assignment of C^3, and as many as there are shuffles.
+Equations: r_ij = cov(f_i, g_j) / (s_i s_j) over images and positions, in float64. ``direct``: mean of r_ii.
+    ``matched``: mean of r_i,p(i) under the permutation p with the largest sum (linear assignment). ``shuffled``:
+    ``matched`` with each image of one network paired with another image of the other, mean over ``shuffles`` random
+    pairings. Matching gives positive values even for unrelated networks: compare ``matched`` with ``shuffled``. Each is
+    also computed for |r|, with its own permutation.
+Constant channels have no correlation; they count as 0 and are reported in their own table.
+Cost: one matrix product per batch; memory for all channel pairs; an assignment of C^3 for each shuffle and one more.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def compatkit_metrics(register: Register) -> None:
 
 
 def best_pairs(correlations: Tensor) -> Tensor:
-    """Return the entries of the one-to-one assignment with the largest sum, by row, ``(min(a, b),)``.
+    """Return the entries of the one-to-one assignment with the largest sum, in order of rows, ``(min(a, b),)``.
 
     Args:
         correlations: ``(a, b)``, finite.
@@ -61,12 +61,12 @@ def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> Non
 
 @attrs.frozen
 class CrossCorrelation:
-    """Correlates the layers of one network with those of another.
+    """Correlation of the layers of one network with those of another.
 
     Attributes:
-        shuffles: How many pairings are drawn for ``shuffled``; 0 leaves it out and keeps no image.
-        shuffled_images: Images that are kept for it, as float32 features; of more, that many are drawn.
-        seed: Of that draw and of the pairings.
+        shuffles: Number of random pairings for ``shuffled``; 0 omits it and keeps no images.
+        shuffled_images: Most images kept for it, as float32 features; a random sample if there are more.
+        seed: Seed of the sample and the pairings.
     """
 
     shuffles: int = attrs.field(default=3, validator=_count)
@@ -74,7 +74,7 @@ class CrossCorrelation:
     seed: int = attrs.field(default=0, validator=_count)
 
     def init(self) -> State:
-        """Return no moments."""
+        """Return the empty state."""
         return {}
 
     def update(
@@ -84,7 +84,13 @@ class CrossCorrelation:
         outputs: Mapping[str, Tensor],
         other_outputs: Mapping[str, Tensor],
     ) -> State:
-        """Return the moments with one more batch.
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            positions: Indices of the images, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, channels, ...)``, tokens or vectors.
+            other_outputs: The same of the other network.
 
         Raises:
             DataError: Two layers of one name have different positions, or one has no output.
@@ -97,7 +103,7 @@ class CrossCorrelation:
         return found
 
     def merge(self, left: State, right: State) -> State:
-        """Return the moments of both."""
+        """Return the state of both parts."""
         return {
             name: left[name].merged(right[name], self._most)
             if name in left and name in right
@@ -106,7 +112,7 @@ class CrossCorrelation:
         }
 
     def finalise(self, state: State, layers: Mapping[str, Any]) -> tuple[Table, ...]:
-        """Return the means, the channels, and how many of them are constant."""
+        """Return tables of means, of channels, and of the numbers of constant channels."""
         names = tuple(state) or tuple(layers)
         images = max((pair.images for pair in state.values()), default=0)
         means, channels, constant = [], [], []
@@ -193,7 +199,7 @@ class CrossCorrelation:
 
 
 def _lacking(pair: Pair | None) -> str:
-    """Return why there is no correlation, else nothing."""
+    """Return why there is no correlation, or empty."""
     if pair is None:
         return "no examples"
     if pair.rows < 2:
@@ -202,7 +208,7 @@ def _lacking(pair: Pair | None) -> str:
 
 
 def _channels(pair: Pair | None, widest: int) -> list[Cell]:
-    """Return the correlation of each channel with its partner, as it stands and matched."""
+    """Return the correlation of each channel with its partner, direct and matched."""
     reason = _lacking(pair)
     if reason or pair is None:
         return [Cell(None, "undefined", reason)] * (2 * widest)

@@ -1,16 +1,16 @@
-"""Mutual information plane: how much a layer tells about the input, I(X;T), and about the label, I(T;Y), in bits.
+"""Mutual information plane: information of a layer about the input, I(X;T), and the label, I(T;Y), in bits.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 3 and B.1; binning as Shwartz-Ziv, Tishby (2017), arXiv:1703.00810
-    (code IDNNs): 30 edges from -1 to 1, each unit's bin is a digit, a layer's code is the row of its digits.
-Equations: the inputs are equally likely and the network is a function of them, so I(X;T) = H(T) and
+    (code IDNNs): 30 edges from -1 to 1; the bins of a layer's units form the digits of its code.
+Equations: inputs are equally likely and the network is deterministic, so I(X;T) = H(T) and
     I(T;Y) = H(T) - sum over y of p(y) H(T | y), with H = log2 N - sum c log2 c / N over counts c of codes.
-    Over a complete set of patterns, each once, these are exact for the binned layer.
-Range: edges from -1 to 1 are right for tanh. A layer with values outside is binned from its least to its largest value,
-    and its estimator says so: for ReLU the fixed edges would put all large values into one bin. The last layer is
-    binned as softmax probabilities, from 0 to 1.
-Saturation: with N examples H(T) is log2 N at most. Near it nearly every example has a code of its own, and I(X;T)
-    counts examples and not information; such cells are ``degenerate``.
-Cost: the values of the layers are kept until the end, in float32; one sort of the codes a layer.
+    For a complete set of patterns, each once, these are exact for the binned layer.
+Range: edges from -1 to 1 suit tanh. A layer with values outside is binned from its minimum to its maximum, and the
+    estimator says so: for ReLU the fixed edges would put all large values into one bin. The last layer is binned as
+    softmax probabilities, from 0 to 1.
+Saturation: with N examples H(T) is at most log2 N. Close to it nearly every example has its own code, and I(X;T) counts
+    examples rather than information; such cells are ``degenerate``.
+Cost: keeps the values of all layers in float32; sorts the codes of each layer once.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def compatkit_metrics(register: Register) -> None:
 
 
 def entropy(counts: NDArray[np.int64]) -> float:
-    """Return the entropy of a distribution in bits, from how often each value came, all at least once."""
+    """Return the entropy in bits of a distribution given by counts >= 1."""
     total = int(counts.sum())
     return max(0.0, math.log2(total) - float((counts * np.log2(counts)).sum()) / total) if total else 0.0
 
 
 def codes(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return one number an example, equal where all units fall into the same bins.
+    """Return one number per example, equal if all units fall into the same bins.
 
     Args:
         values: ``(n, units)``.
-        edges: Rising; a value equal to an edge lies above it.
+        edges: Ascending; a value equal to an edge lies above it.
 
     Returns:
         ``(n,)``, from 0.
@@ -58,13 +58,13 @@ def codes(values: NDArray[np.float64], edges: NDArray[np.float64]) -> NDArray[np
     digits = np.digitize(values, edges).astype(np.int16)
     if not digits.shape[1]:
         return np.zeros(len(digits), np.int64)
-    # Rows as single items of raw bytes: sorted once, whatever their length, where np.unique(axis=0) compares fields.
+    # Rows as raw bytes are sorted faster than by np.unique(axis=0), which compares field by field.
     rows = np.ascontiguousarray(digits).view(np.dtype((np.void, digits.itemsize * digits.shape[1]))).ravel()
     return np.unique(rows, return_inverse=True)[1].ravel().astype(np.int64)
 
 
 def information(numbers: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[float, float, int]:
-    """Return I(X;T) and I(T;Y) in bits, and how many codes there are.
+    """Return I(X;T) and I(T;Y) in bits, and the number of codes.
 
     Args:
         numbers: Code of each example, ``(n,)``.
@@ -81,21 +81,21 @@ def information(numbers: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[
 
 @attrs.frozen(eq=False)
 class Parts:
-    """Batches as they came: positions, labels, and by layer the values, ``(batch, units)``."""
+    """Batches: positions, labels, and values by layer, ``(batch, units)``."""
 
     batches: tuple[tuple[Tensor, Tensor, Mapping[str, Tensor]], ...] = ()
 
 
 @attrs.define
 class MutualInformationPlane:
-    """Gives two tables: ``information`` by layer and quantity in bits, ``codes`` by layer.
+    """Two tables: ``information`` by layer and quantity in bits, ``codes`` by layer.
 
     Attributes:
-        edges: How many, from 2.
-        range: ``"tanh"``: from -1 to 1, a layer that exceeds it adapts; ``"adapted"``: every layer from its least to
-            its largest value.
-        last: The layer of logits, binned as softmax probabilities; None takes the last one that gives the logits.
-        saturation: Bits below log2 N from where on I(X;T) is ``degenerate``.
+        edges: Number of bin edges, at least 2.
+        range: ``"tanh"``: from -1 to 1, except for layers that exceed it; ``"adapted"``: from minimum to maximum of
+            each layer.
+        last: Layer of the logits, binned as softmax probabilities; None finds the last one that gives the logits.
+        saturation: Distance from log2 N, in bits, within which I(X;T) is ``degenerate``.
     """
 
     edges: int = 30
@@ -114,16 +114,23 @@ class MutualInformationPlane:
             )
 
     def init(self) -> Parts:
-        """Return no batches."""
+        """Return the empty state."""
         return Parts()
 
     def update(
         self, state: Parts, positions: Tensor, labels: Tensor, logits: Tensor, outputs: Mapping[str, Tensor]
     ) -> Parts:
-        """Return the batches with one more.
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            positions: Indices of the examples, ``(batch,)``.
+            labels: Class indices, ``(batch,)``.
+            logits: ``(batch, classes)``.
+            outputs: Output of each layer, ``(batch, ...)``.
 
         Raises:
-            UsageError: The layer of logits is not among those that are looked at.
+            UsageError: The layer of the logits is not among the measured layers.
         """
         if self.last is not None and self.last not in outputs:
             raise UsageError(
@@ -144,14 +151,14 @@ class MutualInformationPlane:
         return Parts((*state.batches, (positions, labels, kept)))
 
     def merge(self, left: Parts, right: Parts) -> Parts:
-        """Return the batches of both."""
+        """Return the batches of both parts."""
         return Parts((*left.batches, *right.batches))
 
     def finalise(self, state: Parts, layers: Mapping[str, object]) -> tuple[Table, ...]:
         """Return the tables.
 
         Raises:
-            DataError: An example came twice: the inputs would not be equally likely.
+            DataError: An example occurred twice, so inputs are not equally likely.
         """
         count = sum(len(labels) for _, labels, _ in state.batches)
         if not count:
@@ -160,7 +167,7 @@ class MutualInformationPlane:
             return self._tables(names, cells, [nothing] * len(names), 0, "")
         positions = np.concatenate([one.cpu().numpy() for one, _, _ in state.batches])
         if len(np.unique(positions)) < count:
-            raise DataError("mutual_information_plane: an example came twice; give each pattern once.")
+            raise DataError("mutual_information_plane: an example occurred twice; give each pattern once.")
         labels = np.concatenate([one.cpu().numpy() for _, one, _ in state.batches])
         names = tuple(state.batches[0][2])
         cells, numbers, ranges = [], [], []

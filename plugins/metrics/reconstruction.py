@@ -1,10 +1,10 @@
-"""Reconstruction: how well the reverse pass of a network, with the same parameters, restores an image.
+"""Reconstruction: how well a network's reverse pass, with the same parameters, restores an image.
 
-Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, what the reverse pass makes of what the network
-    gave; a network that was trained with it recovers its input, a regular one does not.
-Equations: for each image e = ||d_1 - d'_1||^2 / ||d_1||^2 (relative: 0 recovered, 1 as good as nothing), and the mean
-    square over its values. Images are as the network takes them, after normalisation.
-Cost: one more pass there and one back a batch; the chain is found at the first batch. Two numbers an image are kept.
+Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, the reverse pass of the network's output. A
+    network trained with it recovers its input, a regular one does not.
+Equations: per image e = ||d_1 - d'_1||^2 / ||d_1||^2 (relative: 0 is perfect, 1 as bad as zeros), and the mean
+    square over its values. Images are normalised, as the network takes them.
+Cost: one forward and one reverse pass per batch; the chain is found at the first batch. Keeps two numbers per image.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ def compatkit_metrics(register: Register) -> None:
 
 
 def errors_of(images: Tensor, again: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the relative and the mean square error of each image, float64 ``(batch,)``.
+    """Return the relative and the mean square error of each image, float64 ``(batch,)`` each.
 
     Args:
         images: ``(batch, ...)``.
-        again: What was made of them, of the same shape.
+        again: Reconstructions of the same shape.
 
     Returns:
-        The relative error is infinite for an image of zeros that was not given back as such, and 0 where it was.
+        For an image of zeros the relative error is 0 if it is reconstructed as zeros, else infinite.
 
     Raises:
         DataError: The shapes differ.
     """
     if images.shape != again.shape:
         raise DataError(
-            f"reconstruction compares images with what was made of them: {tuple(images.shape)} and "
+            f"reconstruction: images and reconstructions must have the same shape; got {tuple(images.shape)} and "
             f"{tuple(again.shape)}."
         )
     apart = (images.double() - again.double()).flatten(1).square().sum(1)
@@ -71,15 +71,15 @@ def grid(
     """Return a PNG of images above their reconstructions, with the relative error of each.
 
     Args:
-        network: A chain; its modes are as before afterwards.
-        images: As the network takes them, ``(n, 1 or 3 channels, height, width)``.
-        low: Value of a pixel that is shown black.
-        high: Value that is shown white.
+        network: A chain; its modes are restored.
+        images: Normalised, ``(n, 1 or 3 channels, height, width)``.
+        low: Pixel value shown as black.
+        high: Pixel value shown as white.
         bn_reverse: See ``Reconstruction``.
         output_activation: See ``Reconstruction``.
 
     Raises:
-        UsageError: The network is no chain.
+        UsageError: The network is not a chain.
     """
     with torch.no_grad():
         again = reconstruct(network, images, bn_reverse=bn_reverse, output_activation=output_activation)
@@ -90,7 +90,7 @@ def grid(
 
 @attrs.frozen(eq=False)
 class Errors:
-    """Of the images so far: their positions, the relative and the mean square errors; batch by batch."""
+    """Positions, relative errors and mean square errors of images, per batch."""
 
     positions: tuple[Tensor, ...] = ()
     relative: tuple[Tensor, ...] = ()
@@ -100,12 +100,12 @@ class Errors:
 
 @attrs.define
 class Reconstruction:
-    """Gives two tables: ``summary`` by score and summary, ``images`` by score and image, in the order of the data.
+    """Two tables: ``summary`` by score and summary, ``images`` by score and image, in the order of the data.
 
     Attributes:
-        bn_reverse: Statistics of batch normalisation on the way back: ``"running"``, so that an image's error does not
-            depend on its batch; ``"batch"`` as in training, ``"forward_batch"``.
-        output_activation: ``"relu"``, ``"sigmoid"``, ``"tanh"`` for images in its range, or None.
+        bn_reverse: Statistics of batch normalisation in the reverse pass: ``"running"``, independent of the batch;
+            ``"batch"`` as in training, or ``"forward_batch"``.
+        output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
     """
 
     bn_reverse: Statistics = "running"
@@ -114,23 +114,29 @@ class Reconstruction:
     def __attrs_post_init__(self) -> None:
         if self.bn_reverse not in STATISTICS:
             raise UsageError(
-                f"reconstruction: bn_reverse is one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}."
+                f"reconstruction: bn_reverse must be one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}."
             )
         if self.output_activation is not None and self.output_activation not in OUTPUTS:
             raise UsageError(
-                f"reconstruction: output_activation is one of {', '.join(OUTPUTS)}, or None; got "
+                f"reconstruction: output_activation must be one of {', '.join(OUTPUTS)}, or None; got "
                 f"{self.output_activation!r}."
             )
 
     def init(self) -> Errors:
-        """Return no errors."""
+        """Return the empty state."""
         return Errors()
 
     def update(self, state: Errors, images: Tensor, positions: Tensor, network: nn.Module) -> Errors:
-        """Return the errors with those of one more batch.
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            images: Normalised, ``(batch, channels, height, width)``.
+            positions: Indices of the images, ``(batch,)``.
+            network: In eval mode; a chain.
 
         Raises:
-            UsageError: The network is no chain; the message says where.
+            UsageError: The network is not a chain; the message says where.
         """
         stages = state.stages if state.stages is not None else chain_of(network, images)
         again = reconstruct(
@@ -146,7 +152,7 @@ class Reconstruction:
         )
 
     def merge(self, left: Errors, right: Errors) -> Errors:
-        """Return the errors of both."""
+        """Return the errors of both parts."""
         return Errors(
             left.positions + right.positions,
             left.relative + right.relative,

@@ -1,17 +1,17 @@
-"""Retrieval: whether the nearest images are of the query's class, queries and gallery embedded by two networks.
+"""Retrieval: whether the nearest images are of the query's class, with queries and gallery from two networks.
 
 Papers: Shen, Xiong, Xia, Soatto (2020), "Towards Backward-Compatible Representation Learning": self-test, cross-test
-    and the empirical criterion, by which new queries may meet an old gallery where M(new, old) is above M(old, old).
+    and the empirical criterion: new queries are compatible with an old gallery if M(new, old) > M(old, old).
     Ramanujan, Vasu, Farhadi, Tuzel, Pouransari (2022), "Forward Compatible Training": CMC top-k and mAP, each image of
     a set a query against all others.
-Equations: for a query, irr_j is how many images of other classes are as near to it as the j-th nearest of its own
-    class, or nearer. It counts for ``retrieval`` (CMC) where irr_1 < ``top``; its average precision is the mean over j
-    of j / (j + irr_j). Both are means over the queries.
-Ties go against the query, so that features that are all the same retrieve nothing. A query is no part of its gallery;
-    images whose class no other image has are no queries, and stay in the gallery.
-Deviation: cosine similarity is of features of unit Euclidean length; the code published with the second paper divides
-    by the sum of absolute values there.
-Cost: keeps the features of all images; n^2 similarities a pair of networks in float64, 512 queries at once.
+Equations: for a query, irr_j is the number of images of other classes at least as near as the j-th nearest of its own
+    class. It counts for ``retrieval`` (CMC) if irr_1 < ``top``; its average precision is the mean over j of
+    j / (j + irr_j). Both are averaged over queries.
+Ties count against the query, so constant features retrieve nothing. A query is not in its own gallery; images whose
+    class has no other image are not queries but stay in the gallery.
+Deviation: cosine similarity normalises by Euclidean length; the code of the second paper divides by the sum of absolute
+    values.
+Cost: keeps the features of all images; n^2 similarities in float64 per pair of networks, 512 queries at a time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ._partners import partner
 compatkit_api = 1
 QUERIES = 512
 ROUNDING = 1e-12
-"""Similarities, in float64, that differ by less are the same: a product depends on its place in the matrix."""
+"""Float64 similarities closer than this are ties: a product depends on its place in the matrix."""
 SIDES = ("this", "other")
 PAPER = {
     "paper": "Shen et al. (2020), Towards Backward-Compatible Representation Learning",
@@ -49,16 +49,16 @@ def compatkit_metrics(register: Register) -> None:
 
 
 def ranks(queries: Tensor, gallery: Tensor, labels: Tensor, distance: str = "cosine") -> list[Tensor]:
-    """Return, for each class of two images at least, how many images of others come before those of its own.
+    """Return irr_j of the images of each class with at least two images; see the module docstring.
 
     Args:
         queries: ``(n, d)``.
-        gallery: Row by row of the same images, by another network or the same, ``(n, d)``.
+        gallery: Features of the same images in the same order, ``(n, d)``.
         labels: ``(n,)``.
         distance: ``"cosine"`` or ``"euclidean"``.
 
     Returns:
-        For a class of k images int64 ``(k, k - 1)``: irr_j of each of them, j from 1.
+        For each class of k images, int64 ``(k, k - 1)``: irr_j of each image, j from 1.
     """
     queries, gallery = queries.double(), gallery.double()
     if distance == "cosine":
@@ -73,10 +73,10 @@ def ranks(queries: Tensor, gallery: Tensor, labels: Tensor, distance: str = "cos
 
 
 def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, asked: Tensor, distance: str) -> Tensor:
-    """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are all k images of that class."""
+    """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are the k images of that class."""
     if distance == "cosine":
         near = queries[asked] @ gallery.T
-    else:  # by differences: expanded squares would lose what tells near neighbours apart
+    else:  # by differences: expanded squares are too inexact for near neighbours
         near = -torch.cdist(queries[asked], gallery, compute_mode="donot_use_mm_for_euclid_dist")
     among = torch.zeros(len(gallery), dtype=torch.bool, device=gallery.device)
     among[own] = True
@@ -87,22 +87,22 @@ def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, asked: Tensor, di
 
 
 def _vectors(name: str, given: Tensor) -> Tensor:
-    """Return a vector an image, ``(batch, d)``; a pooling may leave maps of one position."""
+    """Return one vector per image, ``(batch, d)``; maps of one position are flattened."""
     if given.ndim < 2 or given.shape[2:].numel() != 1:
         raise DataError(
-            f"retrieval: {name!r} gave a tensor of shape {tuple(given.shape)}, where a vector an image is expected. "
-            "Choose the layer behind the pooling."
+            f"retrieval: expected one vector per image from {name!r}, got a tensor of shape {tuple(given.shape)}. "
+            "Choose the layer after the pooling."
         )
     return given.flatten(1).float()
 
 
 @attrs.frozen(eq=False)
 class Seen:
-    """Features so far, a tensor a batch.
+    """Features so far, one tensor per batch.
 
     Attributes:
         labels: ``(batch,)``.
-        features: By layer, of both networks, ``(batch, d)``.
+        features: By layer, for both networks, ``(batch, d)``.
     """
 
     labels: tuple[Tensor, ...] = ()
@@ -116,15 +116,15 @@ def _known(instance: object, attribute: attrs.Attribute[str], value: Any) -> Non
 
 def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> None:
     if type(value) is not int or value < 1:
-        raise UsageError(f"retrieval: top is a count of images, at least 1; got {value!r:.60}.")
+        raise UsageError(f"retrieval: top is a number of images, at least 1; got {value!r:.60}.")
 
 
 @attrs.frozen
 class Retrieval:
-    """Retrieves images by the features of a layer that gives vectors.
+    """Retrieval of images by the features of a layer of vectors.
 
     Attributes:
-        top: Among how many nearest images one of the query's class has to be, >= 1.
+        top: Number of nearest images among which one of the query's class must be, >= 1.
         distance: ``"cosine"`` or ``"euclidean"``.
     """
 
@@ -132,16 +132,22 @@ class Retrieval:
     distance: str = attrs.field(default="cosine", validator=_known)
 
     def init(self) -> Seen:
-        """Return no features."""
+        """Return the empty state."""
         return Seen()
 
     def update(
         self, state: Seen, labels: Tensor, outputs: Mapping[str, Tensor], other_outputs: Mapping[str, Tensor]
     ) -> Seen:
-        """Return the features with one more batch.
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            labels: Class indices, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, d)``.
+            other_outputs: The same of the other network.
 
         Raises:
-            DataError: A layer's outputs are no vectors, or the other network has none.
+            DataError: A layer's outputs are not vectors, or the other network has none.
         """
         found = {}
         for name, given in outputs.items():
@@ -150,13 +156,13 @@ class Retrieval:
         return Seen((*state.labels, labels), found)
 
     def merge(self, left: Seen, right: Seen) -> Seen:
-        """Return the features of both."""
+        """Return the features of both parts."""
         names = {**left.features, **right.features}
         features = {one: (*left.features.get(one, ()), *right.features.get(one, ())) for one in names}
         return Seen((*left.labels, *right.labels), features)
 
     def finalise(self, state: Seen, layers: Mapping[str, Any]) -> tuple[Table, ...]:
-        """Return both shares for queries and galleries by either network."""
+        """Return both scores for queries and galleries of either network."""
         names = tuple(state.features) or tuple(layers)
         device = state.labels[0].device if state.labels else torch.device("cpu")
         labels = torch.cat([one.to(device) for one in state.labels]) if state.labels else torch.zeros(0)
@@ -176,7 +182,7 @@ class Retrieval:
     def _cells(
         self, parts: tuple[tuple[Tensor, Tensor], ...], labels: Tensor, asked: int
     ) -> tuple[list[Cell], list[Cell]]:
-        """Return the cells of a layer: queries by this and by the other network, and so the gallery for each."""
+        """Return the cells of a layer, for all combinations of the networks of queries and gallery."""
         if not asked:
             reason = "no class has two images" if len(labels) else "no examples"
             return [Cell(None, "undefined", reason)] * 4, [Cell(None, "undefined", reason)] * 4

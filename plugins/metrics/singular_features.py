@@ -2,14 +2,14 @@
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and A.4: the right singular vectors of a network with a reverse pass
     are the dominant features of its data. A layer's matrix M is ``(out, in * k * k)``, M = U S V'; features are the
-    columns of V, rows of ``Vh``, up to their sign.
-Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of the layer's input, in the r first directions and in
-    all active ones (singular value above ``tolerance`` times the largest); |cos| of each vector with each class mean,
-    both without their own mean; principal angles to the data's principal components (uncentred second moment), and
-    to the same layer of another network; the best match of each vector, as a picture, with an image. Where singular
-    values are equal, single vectors are arbitrary in their subspace: energy and angles of subspaces are what to read.
-LPIPS, the paper's score, needs AlexNet's weights (``lpips_trunk``); the match by correlation and SSIM is not LPIPS.
-Cost: one SVD a layer; a matrix of in x in where that is at most 4096.
+    columns of V, rows of ``Vh``, up to sign.
+Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of the layer's input, in the first r directions and in all
+    active ones (singular value above ``tolerance`` times the largest); |cos| of each vector with each class mean, both
+    centred; principal angles to the principal components of the data (uncentred second moment) and to the same layer of
+    another network; the best match of each vector, as an image, with an image of the data. If singular values are
+    equal, single vectors are arbitrary within their subspace: use the energy and angles of subspaces.
+LPIPS, the paper's score, needs AlexNet's weights (``lpips_trunk``); correlation and SSIM are no substitute.
+Cost: one SVD per layer; an in x in matrix if in is at most 4096.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from ._singular import (
 
 compatkit_api = 1
 LARGEST = 4096
-"""Values that a layer may be given for principal components to be found."""
+"""Largest input width of a layer for which principal components are computed."""
 PAPER = {"paper": "Reviving Autoencoder Pretraining (anonymous, 2020)", "equation": "Sec. 2, A.2, A.4"}
 MATCHES = {"pearson": "|correlation|", "ssim": "1 - SSIM", "lpips": "LPIPS (AlexNet, v0.1)"}
 
@@ -55,24 +55,24 @@ def compatkit_metrics(register: Register) -> None:
 def singular_pictures(
     layer: nn.Module, shape: Sequence[int], top: int = 10
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Return the first right singular vectors of a layer as pictures, and their singular values as titles.
+    """Return the first right singular vectors of a layer as images, and their singular values as titles.
 
     Args:
         layer: A linear layer, or a convolution without groups.
-        shape: Channels, height and width of the layer's input; of a convolution's patch.
-        top: How many at most.
+        shape: Channels, height and width of the layer's input (of a patch for a convolution).
+        top: Largest number of vectors.
 
     Returns:
-        ``(n, channels, height, width)`` for ``compatkit.pictures.signed``, each with the sign that makes its sum
-        positive, since the sign says nothing; and the titles.
+        ``(n, channels, height, width)`` for ``compatkit.pictures.signed``, with signs (which are arbitrary) chosen
+        so that the sums are positive; and the titles.
 
     Raises:
-        UsageError: The layer has no matrix, or its rows have another length.
+        UsageError: The layer has no matrix, or its rows do not fit ``shape``.
     """
     known = decompose(layer)
     if math.prod(shape) != known.vectors.shape[1]:
         raise UsageError(
-            f"A row of the matrix has {known.vectors.shape[1]} values, which are no picture of shape {tuple(shape)}."
+            f"Expected rows of {tuple(shape)} values; the matrix has rows of {known.vectors.shape[1]}."
         )
     vectors = known.vectors[:top]
     signs = torch.where(vectors.sum(1, keepdim=True) < 0, -1.0, 1.0)
@@ -85,10 +85,10 @@ class Sums:
     """Sums over the inputs of a layer, in float64.
 
     Attributes:
-        classes: Sums of each class, ``(classes, in)``.
-        squares: Sum of x x', ``(in, in)``; None where that is too large.
-        best: Nearest image of each vector by the name of a score, ``(top,)``; larger is nearer.
-        layer: Its singular vectors, found at the first batch.
+        classes: Sums per class, ``(classes, in)``.
+        squares: Sum of x x', ``(in, in)``; None if too large.
+        best: Similarity of each vector to its nearest image, by score, ``(top,)``; larger is nearer.
+        layer: Its decomposition, computed at the first batch.
     """
 
     classes: Tensor
@@ -99,7 +99,7 @@ class Sums:
 
 @attrs.frozen(eq=False)
 class LayerSums:
-    """Sums of each layer, and how many values entered each class's sum, ``(classes,)``, by layer."""
+    """Sums of each layer, and the number of values in each class's sum, ``(classes,)``, by layer."""
 
     examples: int = 0
     layers: Mapping[str, Sums] = attrs.field(factory=dict)
@@ -108,15 +108,15 @@ class LayerSums:
 
 @attrs.define(eq=False)
 class SingularFeatures:
-    """Gives tables by layer: ``energy``, ``cosine``, ``angle_to_data``, ``angle_to_other``, ``match_...``.
+    """Tables by layer: ``energy``, ``cosine``, ``angle_to_data``, ``angle_to_other``, ``match_...``.
 
     Attributes:
-        top: How many directions are looked at, from 1.
-        tolerance: Singular values above this share of the largest are active; None takes float32's.
-        image_range: Lowest and highest value that an image may have as the network takes it, numbers or one a channel;
-            needed to compare vectors with images, which is left out without.
+        top: Number of directions, at least 1.
+        tolerance: Singular values above this share of the largest are active; None for float32's resolution.
+        image_range: Lowest and highest possible value of a normalised image, numbers or one per channel; without it
+            vectors are not compared with images.
         lpips_trunk: File of AlexNet's weights, for LPIPS.
-        lpips_sha256: Of that file.
+        lpips_sha256: SHA-256 of that file.
     """
 
     top: int = 10
@@ -129,19 +129,19 @@ class SingularFeatures:
     def __attrs_post_init__(self) -> None:
         if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1:
             raise UsageError(
-                f"singular_features: top is a count of directions, at least 1; got {self.top!r}."
+                f"singular_features: top is a number of directions, at least 1; got {self.top!r}."
             )
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise UsageError(f"singular_features: tolerance is a share in [0, 1); got {self.tolerance!r}.")
         if (self.lpips_trunk is None) != (self.lpips_sha256 is None):
-            raise UsageError("singular_features: lpips_trunk and lpips_sha256 go together.")
+            raise UsageError("singular_features: lpips_trunk and lpips_sha256 must be given together.")
         if self.lpips_trunk is not None and self.image_range is None:
-            raise UsageError("singular_features: LPIPS compares with images; declare their image_range.")
+            raise UsageError("singular_features: LPIPS compares with images; give their image_range.")
         if self.image_range is not None:
             self._images = ImageMatch(self.image_range, self.lpips_trunk, self.lpips_sha256)
 
     def init(self) -> LayerSums:
-        """Return empty sums."""
+        """Return the empty state."""
         return LayerSums()
 
     def update(
@@ -153,10 +153,18 @@ class SingularFeatures:
         layers: Mapping[str, nn.Module],
         classes: Sequence[str],
     ) -> LayerSums:
-        """Return the sums with one more batch.
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            images: Normalised, ``(batch, channels, height, width)``.
+            labels: Class indices, ``(batch,)``.
+            inputs: Input of each layer, ``(batch, ...)``.
+            layers: The layers by name.
+            classes: Class names in the order of the labels.
 
         Raises:
-            DataError: An image has values outside the range that was declared.
+            DataError: An image has values outside the declared range.
             UsageError: A layer has no matrix.
         """
         pictures = None if self._images is None else self._images.scaled(images)
@@ -168,7 +176,7 @@ class SingularFeatures:
                 rows, each = given_to(layer, given)
             except UsageError as error:
                 raise UsageError(
-                    f"The layer {name!r}: {error} Name others, such as layers=['layer1.*.conv?', 'fc']."
+                    f"The layer {name!r}: {error} Name other layers, such as layers=['layer1.*.conv?', 'fc']."
                 ) from error
             chosen = F.one_hot(labels, total).double()
             sums = chosen.T @ rows.double().unflatten(0, (len(labels), each)).sum(1)
@@ -184,7 +192,7 @@ class SingularFeatures:
         return LayerSums(state.examples + len(labels), held, counts)
 
     def merge(self, left: LayerSums, right: LayerSums) -> LayerSums:
-        """Return the sums of both."""
+        """Return the sums of both parts."""
         if not left.examples or not right.examples:
             return left if left.examples else right
         layers = {name: _joined(one, right.layers[name]) for name, one in left.layers.items()}
@@ -313,7 +321,7 @@ class SingularFeatures:
                 reason = f"the layer is given {sums.classes.shape[1]:,} values, more than {LARGEST:,}"
                 yield from [Cell(None, "undefined", reason)] * self.top
             else:
-                # Rising eigenvalues; those that are zero have no directions of their own.
+                # Eigenvalues ascend; directions of zero eigenvalues are arbitrary and left out.
                 strength, directions = torch.linalg.eigh(sums.squares)
                 rank = int((strength > strength[-1] * usual_tolerance(len(strength))).sum())
                 data = directions.flip(1).T[: min(self.top, rank)]
@@ -352,7 +360,7 @@ class SingularFeatures:
 
 
 def _at_rank(value: float, one: Decomposition, rank: int) -> Cell:
-    """Return a figure of the first directions, which are arbitrary where the next singular value is equal."""
+    """Return a figure of the first directions, degenerate if the next singular value is nearly equal."""
     if one.parted(rank):
         return Cell(value)
     return Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
@@ -373,7 +381,7 @@ def _joined(left: Sums, right: Sums) -> Sums:
 
 
 def _plus(left: Tensor | None, right: Tensor) -> Tensor:
-    """Add up along classes, of which one may have seen fewer."""
+    """Add along classes, of which one side may have seen fewer."""
     if left is None:
         return right
     total = max(len(left), len(right))

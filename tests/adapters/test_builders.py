@@ -139,7 +139,7 @@ def test_layers_by_timms_own_names_are_fine() -> None:
         ({"width": {1: 2}}, "keys must be strings"),
         ({"width": float("inf")}, "only finite numbers"),
         ({"width": torch.nn.ReLU}, "must be JSON values"),
-        ({"width": "\ud800"}, "half a surrogate pair"),
+        ({"width": "\ud800"}, "a lone surrogate"),
         ({"width": 10**5000}, "must be JSON values"),
         ({"width": "x" * MAX_BYTES}, "at most 65536 bytes"),
     ],

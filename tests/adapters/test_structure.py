@@ -171,7 +171,7 @@ def test_a_head_without_one_vector_an_image_is_refused():
     port = Port("features", ("N", 32, "H", "W"), measured={"32x32": (16, 16)})
     with pytest.raises(CutError, match="A head gives one vector an image"):
         structural(torch.nn.Conv2d(32, 10, 1), planned.head, feature_ports=[port])
-    with pytest.raises(UsageError, match="not known for images of 32x32"):
+    with pytest.raises(UsageError, match="unknown for images of 32x32"):
         structural(
             torch.nn.Conv2d(32, 10, 1), planned.head, feature_ports=[Port("features", ("N", 32, "H", "W"))]
         )

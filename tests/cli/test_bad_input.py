@@ -135,7 +135,7 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
         said = run("--registry", file, "ls")
         assert said.code in (3, 4)
         said = run("--registry", file, "train", file)
-        assert said.code == 4 and "is no folder" in said.err
+        assert said.code == 4 and "is not a folder" in said.err
         said = run("--registry", "", "ls")
         assert said.code == 2 and "--registry" in said.err
 
@@ -210,7 +210,7 @@ def test_a_device_that_is_not_there(run: Any) -> None:
     [
         (["resnet19", "--at", "layer3"], "resnet18"),
         (["resnet20_cifar", "--at", "layer9"], "layer3"),
-        (["resnet20_cifar", "--at", "layer2", "--kwargs", "{"], "is no JSON"),
+        (["resnet20_cifar", "--at", "layer2", "--kwargs", "{"], "is not JSON"),
         (["resnet20_cifar", "--at", "layer2", "--kwargs", "[1]"], "JSON object"),
         (["resnet20_cifar", "--at", "layer2", "--kwargs", '{"depht": 3}'], "depht"),
         (["resnet20_cifar", "--at", "layer2", "--pretrained"], "no pretrained weights"),

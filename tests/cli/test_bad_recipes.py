@@ -40,7 +40,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
         2,
         "half must be 1 or 2",
     ),
-    "no TOML": ([('prefix = "digits"', "prefix = digits")], 2, "is no TOML file"),
+    "no TOML": ([('prefix = "digits"', "prefix = digits")], 2, "is not a TOML file"),
     "unknown key": (
         [('prefix = "digits"', 'prefix = "digits"\nregularisers = []')],
         2,
@@ -103,7 +103,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "frozen without heads": (
         [("[trainer]", '[frozen]\nstatistics = "batch"\n[trainer]')],
         2,
-        "names what does not move",
+        "needs heads",
     ),
     "frozen statistics": (
         [("[trainer]", '[frozen]\nheads = "x"\nstatistics = "bath"\n[trainer]')],
@@ -184,10 +184,10 @@ def test_hostile_names_are_refused_before_the_training(
     [
         (None, "There is no recipe"),
         (b"", "lacks"),
-        (b"\xff\xfe\x00", "is no TOML file"),
-        (b"\x80\x04\x95pickle", "is no TOML file"),
-        (b"[[" * 20000, "is no TOML file"),
-        (b"a = " + b"[" * 20000, "is no TOML file"),
+        (b"\xff\xfe\x00", "is not a TOML file"),
+        (b"\x80\x04\x95pickle", "is not a TOML file"),
+        (b"[[" * 20000, "is not a TOML file"),
+        (b"a = " + b"[" * 20000, "is not a TOML file"),
     ],
     ids=["missing", "empty", "not text", "pickle", "brackets", "deep"],
 )

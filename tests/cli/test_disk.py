@@ -1,4 +1,4 @@
-"""Full disks and folders that may not be written: exit code 4, one clear error, and nothing half written.
+"""Full disks and folders that is not writable: exit code 4, one clear error, and nothing half written.
 
 Twice each: simulated at every step that changes the disk, which works everywhere, and on a real small or
 read-only file system where this process may mount one.
@@ -200,7 +200,7 @@ def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Pat
         said = run("--registry", disk / "parts", "train", file)
         assert said.code == 4 and "mounted read-only" in said.err and "EROFS" in said.err
         said = run("--registry", disk / "new", "train", file)
-        assert said.code == 4 and "may not be written" in said.err
+        assert said.code == 4 and "is not writable" in said.err
         said = run("init", disk / "new")
         assert said.code == 4 and "read-only" in said.err
         said = run("--registry", disk / "parts", "recombine", "digits/left.extractor", "digits/right.head")
@@ -214,7 +214,7 @@ def test_a_really_read_only_folder(run: Any, recipe: Any, mount: Any, parts: Pat
             "--html",
             disk / "m",
         )
-        assert said.code == 4 and "may not be written" in said.err
+        assert said.code == 4 and "is not writable" in said.err
 
 
 @pytest.mark.case("C2")

@@ -75,8 +75,8 @@ def test_a_head_is_extended_and_updated(run: Run, place: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "name", "message"),
     [
-        ("frog,", "fleet/x.head", "expects names with commas between them"),
-        ("frog,zero", "fleet/x.head", "tells it apart already, as '0'"),
+        ("frog,", "fleet/x.head", "expects names separated by commas"),
+        ("frog,zero", "fleet/x.head", "has this class already, as '0'"),
         ("frog", "../x", "../x"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_head_of_rotations_and_a_name_of_another_kind_are_refused(run: Run, pl
     found = run(*words, "fleet/shared.dcc", "--classes", "frog", "--publish", "fleet/shared.dcc")
     told = " ".join(found.err.split())
     assert (
-        found.code == 2 and "fleet/shared.dcc@1.0.0 is of kind auxiliary head, and what is published" in told
+        found.code == 2 and "fleet/shared.dcc@1.0.0 is of kind auxiliary head, but this would publish" in told
     )
 
 

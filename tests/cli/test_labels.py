@@ -16,7 +16,7 @@ KWARGS = '{"in_chans": 1, "num_classes": 3}'
         (b"a\nb\nb\n", "labels[2]"),
         (b"a\n\nb\n", "labels[1]"),
         (b"a\n\x1bb\nc\n", "labels[1]"),
-        (b"a\nb\n", "3 outputs; 2 labels were given"),
+        (b"a\nb\n", "each of the 3 outputs of resnet8_cifar, got 2"),
         (b"a\n\xe9\nc\n", "expected UTF-8"),
     ],
 )

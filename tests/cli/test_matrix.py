@@ -78,7 +78,7 @@ def test_every_policy_is_named_in_the_result(run: Any, policy: str) -> None:
 @pytest.mark.usefixtures("parts")
 def test_a_prior_that_is_no_number_is_refused_as_an_option(run: Any) -> None:
     said = run("recombine", LEFT, RIGHT, "--normalisation", "mix:few")
-    assert said.code == 2 and "such as mix:16" in " ".join(said.err.split())
+    assert said.code == 2 and "for example mix:16" in " ".join(said.err.split())
 
 
 @pytest.mark.usefixtures("parts")

@@ -39,8 +39,8 @@ def test_a_move_from_elsewhere_than_expected_is_refused(run: Any) -> None:
         ((HEAD, "latest", "1.0.0"), "could be mistaken"),
         ((HEAD, "prod"), "has no alias 'prod'"),
         (("nobody", "prod", "1.0.0"), "no component is named 'nobody'"),
-        ((HEAD, "prod", "1.0.0", "--remove"), "not both"),
-        ((HEAD, "prod", "--expected", "1.0.0"), "give the VERSION"),
+        ((HEAD, "prod", "1.0.0", "--remove"), "exclude each other"),
+        ((HEAD, "prod", "--expected", "1.0.0"), "needs a VERSION"),
     ],
 )
 def test_what_an_alias_cannot_be(run: Any, words: tuple[str, ...], expected: str) -> None:

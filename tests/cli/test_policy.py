@@ -73,7 +73,7 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("set", EXTRACTOR, "--mode", "backward"), "Say on which images"),
+        (("set", EXTRACTOR, "--mode", "backward"), "The images to decide on are missing"),
         (("set", EXTRACTOR, "--mode", "none", "--data", "left"), "leave --data"),
         (("set", "UP", "--mode", "none"), "component name 'UP'"),
         (("set", EXTRACTOR, "--mode", "sideways"), "sideways"),
@@ -84,16 +84,16 @@ def test_the_images_of_a_recipe(run: Any, parts: Path, recipe: Callable[..., Pat
         ),
         (
             ("set", EXTRACTOR, "--mode", "backward", "--data", "left", "--metric", "top5"),
-            "'top5' is not measured",
+            "'top5' is not supported",
         ),
         (("set", EXTRACTOR, "--mode", "none", "--expected", "x"), "number of a revision"),
         (("set", EXTRACTOR, "--mode", "none", "--expected", "1"), "somebody changed it"),
         (("show", EXTRACTOR), "no policy binds"),
-        (("show", "--log"), "name it"),
+        (("show", "--log"), "give its NAME"),
         (("show", EXTRACTOR, "--log"), "never had a policy"),
         (("clear", EXTRACTOR), "never had a policy: there are no policies"),
         (("test", "nobody"), "nobody"),
-        (("test", EXTRACTOR, "--against", HEAD), "nothing says how"),
+        (("test", EXTRACTOR, "--against", HEAD), "no policy defines how"),
     ],
 )
 def test_what_is_not_usable_is_said(run: Any, words: tuple[str, ...], expected: str) -> None:
@@ -222,5 +222,5 @@ def test_training_does_not_begin_where_it_could_not_be_published(
 
 @pytest.mark.usefixtures("parts")
 def test_a_number_for_all_parts_or_the_next_major(run: Any, recipe: Callable[..., Path]) -> None:
-    assert "not both" in run("train", recipe(), "--version", "2.0.0", "--major").err
+    assert "exclude each other" in run("train", recipe(), "--version", "2.0.0", "--major").err
     assert run("train", recipe(), "--version", "two").code == 2

@@ -139,8 +139,8 @@ def test_a_folder_that_was_named_keeps_the_state(
     ("words", "code", "said"),
     [
         (("--out", "held"), 2, "holds other files and no run"),
-        (("--out", "held/file"), 4, "is no folder; name another"),
-        (("--out", "run", "--checkpoint", "state"), 2, "Give --out or --checkpoint, not both"),
+        (("--out", "held/file"), 4, "is not a folder; name another"),
+        (("--out", "run", "--checkpoint", "state"), 2, "--out and --checkpoint exclude each other"),
     ],
 )
 def test_folders_that_no_run_can_have(
@@ -236,10 +236,10 @@ class TestPublishingLater:
 
     def test_folders_that_hold_no_run(self, run: Any, tmp_path: Path) -> None:
         said = run("publish", tmp_path)
-        assert said.code == 2 and f"No run is kept in {str(tmp_path)!r}" in said.err
+        assert said.code == 2 and f"There is no run in {str(tmp_path)!r}" in said.err
         (tmp_path / "run.json").write_text('{"recipe": 1}')
         said = run("publish", tmp_path)
-        assert said.code == 3 and "does not say what was started" in said.err
+        assert said.code == 3 and "does not describe a run" in said.err
         assert run("publish", tmp_path, "--version", "1.0.0", "--major").code == 2
 
     def test_python_does_it_from_the_checkpoint(

@@ -158,7 +158,7 @@ def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Pa
     refused = run(*call, "--set", "shift=0.5")
     assert refused.code == 2 and toy() == []
     assert (
-        "holds 2 runs of other settings (shift: 0.125 there, 0.5 here)" in refused.err
+        "holds 2 runs with other settings (shift: 0.125 there, 0.5 here)" in refused.err
         and "--anew" in refused.err
     )
     assert "size: cpu there, paper here" in run(*call, "--size", "paper").err
@@ -205,7 +205,7 @@ def test_runs_with_other_images_do_not_come_into_one_table(run: Run, toy: Any, t
     kept = (tmp_path / "out" / "runs.jsonl").read_text()
     refused = run(*call, "2")
     assert refused.code == 2
-    assert "holds runs that were made with other images of left/train" in refused.err
+    assert "holds runs with other images of left/train" in refused.err
     assert (tmp_path / "out" / "runs.jsonl").read_text() == kept
     write_left(tmp_path, value=0)
     assert run(*call, "2").code == 0
@@ -233,7 +233,7 @@ def test_missing_data_says_what_to_do(run: Run, tmp_path: Path) -> None:
         "study", "run", "3.1", "--seeds", "1", "--arms", "none", "--data", tmp_path, "--out", tmp_path / "out"
     )
     assert result.code == 2
-    assert "Study 3.1 reads the data set 'mnist'" in result.err
+    assert "Study 3.1 needs the data set 'mnist'" in result.err
     assert "mnist.npz" in result.err and "--data" in result.err
     assert not (tmp_path / "out").exists(), "nothing was written, so that no folder stays"
 
@@ -276,21 +276,21 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
         (
             "return Outcome(values={",
             "return dict(values={",
-            "Plugin 'studies.9.1' of toys 2.0: its run gives a dict",
+            "Plugin 'studies.9.1' of toys 2.0: its run returned a dict",
         ),
         (
             '"energy": value',
             '"strength": value',
             "its run measures 'strength', which is not one of its measures",
         ),
-        ('"energy": value', '"energy": float("nan")', "A run of a study measures finite numbers, or None"),
-        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must be JSON values"),
+        ('"energy": value', '"energy": float("nan")', "expected a finite number or None"),
+        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must hold JSON values"),
         ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
         ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
         (
             "lambda: Study(",
             "lambda: dict(",
-            "its factory gives a dict; a study is a compatkit.experiments.studies.Study",
+            "its factory returned a dict; expected a compatkit.experiments.studies.Study",
         ),
     ],
 )

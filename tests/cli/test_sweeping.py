@@ -122,6 +122,6 @@ def test_a_prefix_leaves_room_for_the_names_of_runs_and_of_runs_there_are_not_to
 
 def test_train_and_sweep_send_to_each_other(run: Any, recipe: Any, tmp_path: Path) -> None:
     said = run("train", written(tmp_path, "trainer.seed = [0]"), "--registry", tmp_path / "parts")
-    assert said.code == 2 and "it is many runs. Train them with `compatkit sweep" in said.err
+    assert said.code == 2 and "describes many runs. Train them with `compatkit sweep" in said.err
     said = run("sweep", recipe(), "--registry", tmp_path / "parts")
     assert said.code == 2 and "has no table [sweep], so it is one run" in said.err

@@ -228,7 +228,7 @@ def test_a_checkpoint_that_is_none(run: Any, recipe: Any, tmp_path: Path, conten
 def test_a_checkpoint_that_could_not_be_written(run: Any, recipe: Any, tmp_path: Path) -> None:
     words = "train", recipe(), "--registry", tmp_path / "parts", "--checkpoint"
     said = run(*words, tmp_path / "none" / "state")
-    assert said.code == 4 and "does not exist; make it first" in said.err
+    assert said.code == 4 and "does not exist; create it first" in said.err
     said = run(*words, tmp_path)
     assert said.code == 2 and "is a folder" in said.err
     assert not (tmp_path / "parts").exists()
@@ -264,7 +264,7 @@ def test_a_recipe_names_released_parts_to_stay_compatible_with(run: Any, recipe:
     assert run("check", "later/third.extractor", "digits/left.head", "--require", "shared-head").code == 0
     empty = recipe((begun, RELEASED.split("head =")[0]))
     said = run("train", empty)
-    assert said.code == 2 and "[frozen] names what does not move" in said.err
+    assert said.code == 2 and "[frozen] needs heads" in said.err
     gone = recipe((begun, RELEASED.replace("digits/left.head", "digits/gone.head")))
     said = run("train", gone)
     assert said.code != 0 and "digits/gone.head" in said.err

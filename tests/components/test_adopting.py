@@ -215,13 +215,13 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
     ("more", "error", "message"),
     [
         ({"point": "layer9"}, UnknownName, "layer9"),
-        ({"labels": ["a"]}, UsageError, "has 10 outputs; 1 labels were given"),
+        ({"labels": ["a"]}, UsageError, "one label for each of the 10 outputs of .*, got 1"),
         ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
         ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),
         ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
         ({"images": {"interpolation": "best"}}, UsageError, "interpolation is one of"),
         ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
-        ({"images": {"colour": "red"}}, UsageError, "'colour' is no known fact about images"),
+        ({"images": {"colour": "red"}}, UsageError, "'colour' is not a known fact about images"),
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
         ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),
@@ -278,7 +278,7 @@ def test_a_folder_or_another_format_is_refused(registry: ck.Registry, tmp_path: 
 def test_weights_and_pretrained_ones_exclude_each_other(state: State) -> None:
     from compatkit.components.splitting import split
 
-    with pytest.raises(UsageError, match="not both"):
+    with pytest.raises(UsageError, match="exclude each other"):
         split("resnet8_cifar", "layer2", pretrained=True, weights=state)
 
 

@@ -103,7 +103,9 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
     with pytest.raises(PolicyUndecided) as refused:
         here.care.import_from(there.store, [EXTRACTOR], evidence=False)
     said = str(refused.value)
-    assert said.startswith(f"{NEXT} does not come in, and nothing was imported. {EXTRACTOR}: no result")
+    assert said.startswith(
+        f"{NEXT} does not come in, and nothing was imported. {EXTRACTOR}: there is no result"
+    )
     for text in (f"{EXTRACTOR}@candidate with {HEAD}@1.0.0", "--measure", "--unmeasured"):
         assert text in said
     assert not has(here)
@@ -113,9 +115,9 @@ def test_without_figures_the_message_says_what_is_missing_and_what_to_do(
 
 def test_what_is_missing_is_measured_where_that_is_asked_for(here: ck.Registry, there: ck.Registry) -> None:
     succeed(there, nearly)
-    with pytest.raises(Incomplete, match="no result is kept"):
+    with pytest.raises(Incomplete, match="there is no result"):
         here.pull(str(there.store.root))
-    with pytest.raises(Incomplete, match="not at hand") as refused:
+    with pytest.raises(Incomplete, match="not available") as refused:
         here.pull(str(there.store.root), measure=True)
     assert isinstance(refused.value.errors[0], PolicyDataMissing)
     here.pull(str(there.store.root), measure=True, data=[SPLIT])

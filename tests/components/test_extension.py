@@ -63,8 +63,8 @@ def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (["frog", "zero"], "'zero' cannot be added .*: output 0 tells it apart already, as '0'"),
-        (["car", "automobile"], "'automobile' cannot be added .*: output 3 tells it apart already, as 'car'"),
+        (["frog", "zero"], "'zero' cannot be added .*: output 0 has this class already, as '0'"),
+        (["car", "automobile"], "'automobile' cannot be added .*: output 3 has this class already, as 'car'"),
         ([], "expects the names of at least one new class"),
         ("frog", "expects the names of at least one new class"),
     ],
@@ -77,20 +77,20 @@ def test_a_class_is_there_once_under_whatever_name(
 
 
 def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> None:
-    with pytest.raises(UsageError, match=r"is of kind extractor\. Name a head"):
+    with pytest.raises(UsageError, match=r"is of kind extractor, which has no classes"):
         kept.extend("fleet/desk.extractor", ["frog"], "x/x.head")
     part = load(kept.store, kept.store.resolve("fleet/shared.dcc"))
     with pytest.raises(UsageError, match="have no names"):
         extend(attrs.evolve(part, manifest=_without_labels(part.manifest)), ["frog"])
     part.module.classifier = nn.Sequential(nn.Linear(1280, 8), nn.Linear(8, 3))
-    with pytest.raises(UsageError, match=r"one linear layer .* came classifier \(Sequential of 10,275 param"):
+    with pytest.raises(UsageError, match=r"one linear layer .* got classifier \(Sequential of 10,275 param"):
         extend(part, ["frog"])
 
 
 def test_heads_that_tell_no_classes_apart_are_refused(kept: ck.Registry) -> None:
     with pytest.raises(
         UsageError,
-        match=r"fleet/shared\.rotation@1\.0\.0 was made by rotation_prediction: .*\(0 degrees, 90 deg",
+        match=r"fleet/shared\.rotation@1\.0\.0 was made by rotation_prediction; its outputs \(0 degrees, 90 deg",
     ):
         kept.extend("fleet/shared.rotation", ["frog"], "x/x.head")
     assert not kept.names("x/*")

@@ -199,15 +199,15 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
     assert not isinstance(registry.load(LEFT), ck.Recombination)
     with pytest.raises(NotFound):
         registry.load("pairs/ba")
-    with pytest.raises(UsageError, match=r"must be of kind extractor .* is of kind recombination"):
+    with pytest.raises(UsageError, match=r"component of kind extractor .* is of kind recombination"):
         registry.check("pairs/ab", RIGHT)
-    with pytest.raises(UsageError, match=r"must be of kind head .* is of kind recombination"):
+    with pytest.raises(UsageError, match=r"component of kind head .* is of kind recombination"):
         registry.check(LEFT, "pairs/ab")
     with pytest.raises(UsageError, match="recombination"):
         registry.recombine("pairs/ab", RIGHT)
-    with pytest.raises(UsageError, match="is of kind recombination, where extractor is expected"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected extractor"):
         registry.matrix("pairs/ab", RIGHT, [IMAGES])
-    with pytest.raises(UsageError, match="is of kind recombination, where an adapter is expected"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected an adapter"):
         recombined(registry, adapters="pairs/ab")
     with pytest.raises(UsageError, match="is a recombination"):
         registry.publish(registry.store.manifest("pairs/ab"), "pairs/x", state={})
@@ -298,7 +298,7 @@ def other_policy(manifest: Manifest) -> Manifest:
 
 
 LIES: dict[str, tuple[Lie, str]] = {
-    "parts in each other's place": (swapped, "is of kind head, where extractor or encoder is expected"),
+    "parts in each other's place": (swapped, "is of kind head; expected extractor or encoder"),
     "no head": (
         lambda one: attrs.evolve(one, parents=one.parents[:1]),
         "expected the parents extractor, head",
@@ -311,7 +311,7 @@ LIES: dict[str, tuple[Lie, str]] = {
         lambda one: with_kwargs(one, functions=list(reversed(one.blueprint.kwargs["functions"]))),
         "is the function value:sha256",
     ),
-    "a policy that keeps no statistics": (other_policy, "nothing takes the tensors"),
+    "a policy that keeps no statistics": (other_policy, "unexpected tensors"),
     "no policy": (lambda one: with_kwargs(one, normalisation="best"), "expected a policy of batch"),
     "an adapter that is not there": (lambda one: with_kwargs(one, pinned=[0]), "expected the parents"),
     "unknown arguments": (lambda one: with_kwargs(one, model="x"), "unknown field"),
@@ -319,7 +319,7 @@ LIES: dict[str, tuple[Lie, str]] = {
     "another side": (lambda one: with_blueprint(one, side="extractor"), "side and builder"),
     "another network": (
         lambda one: with_blueprint(one, model="vgg11"),
-        "does not state what follows.*blueprint.model",
+        "does not match what follows.*blueprint.model",
     ),
     "other classes": (
         lambda one: attrs.evolve(
@@ -329,7 +329,7 @@ LIES: dict[str, tuple[Lie, str]] = {
                 data=attrs.evolve(one.contract.data, labels=one.contract.data.labels[::-1]),
             ),
         ),
-        "does not state what follows from its parts: contract.data.labels",
+        "does not match what follows from its parts: contract.data.labels",
     ),
     "another mean": (
         lambda one: attrs.evolve(
@@ -426,7 +426,7 @@ def test_statistics_must_be_exactly_those_of_the_parts(honest: ck.Registry, chan
         state[first] = torch.zeros(3)
     payload = honest.store.put_state(state, parameters=manifest.payload.parameters)
     honest.store.publish(f"lies/{change}", attrs.evolve(manifest, payload=payload))
-    with pytest.raises(IntegrityError, match="cannot be put together: The statistics are not those"):
+    with pytest.raises(IntegrityError, match="cannot be put together: The statistics do not match"):
         honest.load(f"lies/{change}")
 
 

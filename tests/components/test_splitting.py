@@ -71,7 +71,7 @@ def test_without_data_and_labels_nothing_is_claimed() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"labels": ["a", "b"]}, "has 10 outputs; 2 labels were given"),
+        ({"labels": ["a", "b"]}, "one label for each of the 10 outputs of .*, got 2"),
         ({"kwargs": {"in_chans": 4}}, "takes images of 4 channels"),
     ],
 )

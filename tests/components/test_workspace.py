@@ -288,9 +288,7 @@ def test_a_wrong_kind_is_told_before_a_weight_is_read(
     monkeypatch.setattr(
         type(registry.store), "load_state", lambda *args, **kwargs: pytest.fail("read weights")
     )
-    with pytest.raises(
-        UsageError, match=r"digits/left.head@1.0.0 is of kind head, where extractor is expected"
-    ):
+    with pytest.raises(UsageError, match=r"digits/left.head@1.0.0 is of kind head; expected extractor"):
         registry.matrix("digits/left.head", RIGHT, tests)
     with pytest.raises(NotFound, match=r"'\*.head' matches \d+ components, none of kind extractor: .* head"):
         registry.matrix("*.head", RIGHT, tests)

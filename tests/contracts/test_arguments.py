@@ -32,7 +32,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "weight by its place": (
         lambda registry: ck.use("dcc", 0.5),  # type: ignore[misc]
         "weight",
-        "use takes name without a name; 2 came. Name the others, such as weight=...; there are weight, as_",
+        "use takes name by position; got 2 arguments. Name the others, such as weight=...; there are weight, as_",
     ),
     "use without a name": (lambda registry: ck.use(), "name", "use lacks 'name'"),  # type: ignore[call-arg]
     "folder of data": (
@@ -53,7 +53,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "publish by place": (
         lambda registry: registry.publish(NO_FIT, "digits"),
         "prefix",
-        "Publish.fit lacks 'prefix' (by its name, prefix=...); it takes fit, prefix, version",
+        "Publish.fit lacks 'prefix' (as prefix=...); it takes fit, prefix, version",
     ),
     "publish twice": (
         lambda registry: registry.publish(NO_FIT, fit=None, prefix="a"),
@@ -76,7 +76,7 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "a number without its name": (
         lambda registry: ck.Trainer("2"),
         "steps",
-        "Trainer lacks 'steps' (by its name, steps=...)",
+        "Trainer lacks 'steps' (as steps=...)",
     ),
     "epochs": (lambda registry: ck.Trainer(epochs=3), "epochs", "did you mean 'steps'?"),  # type: ignore[call-arg]
     "learning rate": (

@@ -195,7 +195,7 @@ def test_bytes_and_values_are_counted_before_they_are_made(monkeypatch: pytest.M
     monkeypatch.setattr(codec, "MAX_VALUES", 30)
     monkeypatch.setattr(codec, "_decoder", lambda kind: pytest.fail("parsed"))
     many = dumps(TREE | {"free": {"x": [0] * 40}})
-    with pytest.raises(FormatError, match="tree: at most"):
+    with pytest.raises(FormatError, match="tree: expected at most"):
         decode(Tree, many, what="tree", max_bytes=len(many) - 1)
 
 

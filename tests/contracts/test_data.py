@@ -98,9 +98,9 @@ def test_many_look_alikes_are_counted() -> None:
 @pytest.mark.parametrize(("first", "second"), [("cat", "cat"), ("cat", "Cat"), ("big cat", "big_cat")])
 def test_two_classes_of_one_name_in_one_contract_are_refused_by_name(first: str, second: str) -> None:
     two = f"number 1, {first!r}, and number 3, {second!r}"
-    with pytest.raises(DataError, match=f"classes of the head have one name: {two}"):
+    with pytest.raises(DataError, match=f"classes of the head have the same name: {two}"):
         check(extractor(), head(classes=labels(first, "dog", second)), data=asked("cat"))
-    with pytest.raises(DataError, match=f"classes of the data asked for have one name: {two}"):
+    with pytest.raises(DataError, match=f"classes of the data asked for have the same name: {two}"):
         check(extractor(), head(classes=DIGITS), data=asked(first, "dog", second))
 
 

@@ -124,12 +124,12 @@ def test_no_parts_are_no_pairs() -> None:
 
 
 def test_the_wrong_part_is_named() -> None:
-    with pytest.raises(UsageError, match="must be of kind extractor or encoder, but x/y is of kind head"):
+    with pytest.raises(UsageError, match="of kind extractor or encoder, but x/y is of kind head"):
         check_all({"x/y": head()}, {})
     with pytest.raises(UsageError, match="but head 1 is of kind extractor"):
         check_all([extractor()], [extractor()])
     asked = attrs.evolve(GREY, labels=labels("cat"))
-    with pytest.raises(DataError, match=r"Two of the classes of the head x/twice have one name"):
+    with pytest.raises(DataError, match=r"Two of the classes of the head x/twice have the same name"):
         check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=asked)
 
 

@@ -61,7 +61,7 @@ def test_two_classes_that_mean_the_same_are_ambiguous():
 
 
 def test_two_classes_of_one_name_are_refused_even_where_nobody_asks_for_them():
-    with pytest.raises(DataError, match=r"have one name: number 1, 'Big cat', and number 3, 'big_cat'"):
+    with pytest.raises(DataError, match=r"have the same name: number 1, 'Big cat', and number 3, 'big_cat'"):
         common(["Big cat", "dog", "big_cat"], ["bird"])
     with pytest.raises(DataError, match="Two of the second classes"):
         common(["bird"], [label("crane"), label("crane")])

@@ -405,7 +405,7 @@ def test_bad_input_is_refused() -> None:
         measured(lefts, rights, data, batch_size=0)
     with pytest.raises(DataError, match="at least 2 images"):
         measured(lefts, rights, data, batch_size=1)
-    with pytest.raises(UsageError, match="first of the two"):
+    with pytest.raises(UsageError, match="first component"):
         measured(rights, rights, {rights[0].reference: noise()})
     if not torch.cuda.is_available():
         with pytest.raises(EnvironmentFailure, match="cuda"):

@@ -240,7 +240,7 @@ def test_mixing_needs_more_than_one_value_a_channel() -> None:
     "policy", ["mix", "mix:", "mix:-1", "mix:1.5", "mix:016", "mix:1e3", f"mix:{LARGEST + 1}"]
 )
 def test_a_prior_that_is_no_count_of_images_is_refused(policy: str) -> None:
-    with pytest.raises(UsageError, match=r"mix: is followed by how many images .* such as mix:16"):
+    with pytest.raises(UsageError, match=r"mix: takes the number of images .* for example mix:16"):
         check_policy(policy)
     assert not is_policy(policy)
 

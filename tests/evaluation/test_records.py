@@ -103,10 +103,13 @@ def odd(**changes: Any) -> dict[str, Any]:
 
 ODD: dict[str, tuple[dict[str, Any], str]] = {
     "no accuracy": ({"figures": odd(restricted=None)}, "a result has no accuracy"),
-    "a share above 1": ({"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])}, "no share"),
-    "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "no share"),
-    "more right than images": ({"figures": odd(restricted=[0.5, 101, 100, 0.4, 0.6])}, "no figure"),
-    "no images": ({"figures": odd(restricted=[0.5, 0, 0, 0.4, 0.6])}, "no figure"),
+    "a share above 1": ({"figures": odd(restricted=[1.5, 50, 100, 0.4, 0.6])}, "expected a share"),
+    "a share that is text": ({"figures": odd(bound=["x", 50, 100, 0.4, 0.6])}, "expected a share"),
+    "more right than images": (
+        {"figures": odd(restricted=[0.5, 101, 100, 0.4, 0.6])},
+        "expected 0 <= correct <= count",
+    ),
+    "no images": ({"figures": odd(restricted=[0.5, 0, 0, 0.4, 0.6])}, "expected 0 <= correct <= count"),
     "a figure cut off": ({"figures": odd(restricted=[0.5, 50])}, "not complete"),
     "a stale grade": ({"figures": odd(grade="stale")}, "no grade 'stale'"),
     "a grade that is a list": ({"figures": odd(grade=[])}, "not complete"),

@@ -123,7 +123,7 @@ def test_every_port_of_a_tuple_has_its_own_figures() -> None:
     # What all images share is the same in every batch.
     np.testing.assert_allclose(shared.mean, [3, 4])
     np.testing.assert_allclose(shared.squares / shared.count, [5, 5])
-    with pytest.raises(CutError, match="2 feature ports were expected, 3 tensors came out"):
+    with pytest.raises(CutError, match="Expected 2 feature tensors, one per port; got 3"):
         feature_moments(Both("NCHW"), ports[:2], split(), GREY)
 
 
@@ -164,7 +164,7 @@ def test_the_blob_is_means_then_deviations_as_little_endian_float32() -> None:
         (b"\0" * 12, "got 12 bytes"),
         (channel_bytes([float("nan")], [1.0]), "finite"),
         (channel_bytes([0.0], [float("inf")]), "finite"),
-        (channel_bytes([0.0], [-1.0]), "deviations from 0"),
+        (channel_bytes([0.0], [-1.0]), "non-negative deviations"),
     ],
 )
 def test_bytes_that_are_no_channel_statistics_are_refused(data: bytes, message: str) -> None:

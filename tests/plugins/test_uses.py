@@ -54,9 +54,9 @@ def test_a_recipe_says_the_same_as_python() -> None:
         ({"weight": True}, "A weight is a number; got True"),
         ({"weight": "1"}, "A weight is a number; got '1'"),
         ({"as": "a/b"}, r"instance name \(as\) is lower-case letters"),
-        ({"start": -1}, "start is the number of a step, a whole number from 0; got -1"),
-        ({"stop": 1.5}, "stop is the number of a step"),
-        ({"start": 5, "stop": 5}, "leaves no step"),
+        ({"start": -1}, "start is a step number, a whole number from 0; got -1"),
+        ({"stop": 1.5}, "stop is a step number"),
+        ({"start": 5, "stop": 5}, "stop must be greater than start"),
         ({"before": 3}, "before and after name other instances"),
     ],
 )

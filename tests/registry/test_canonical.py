@@ -127,7 +127,7 @@ def test_values_are_counted_before_they_are_made(monkeypatch: pytest.MonkeyPatch
     assert loads(b"[" + b"0," * 9 + b"0]", what="thing", max_values=10) == [0] * 10
     monkeypatch.setattr(codec.json, "loads", lambda *args, **kwargs: pytest.fail("parsed"))
     for data in (b"[" + b"0," * 10 + b"0]", b"[" + b"[]," * 6 + b"0]", b'{"a":{"b":[[[[[[[[[]]]]]]]]]}}'):
-        with pytest.raises(FormatError, match="thing: at most 10 commas and opening brackets are read"):
+        with pytest.raises(FormatError, match="thing: expected at most 10 commas and opening brackets"):
             loads(data, what="thing", max_values=10)
 
 

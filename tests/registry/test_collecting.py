@@ -520,7 +520,7 @@ def damaged_record(store: Store) -> str:
 def damaged_pointer(store: Store) -> str:
     (pointer,) = (path for path in (store.root / "evidence").rglob("*") if path.is_file())
     overwrite(pointer, b"sha256:" + b"0" * 64 + b"\n")
-    return "should hold the digest that it is named by"
+    return "should hold the digest in its name"
 
 
 def missing_result(store: Store) -> str:

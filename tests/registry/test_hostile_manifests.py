@@ -85,7 +85,7 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
         "at most 1000000 commas",
     ),
     "not UTF-8": (lambda data: data.replace(b"better", b"\xffetter"), "expected UTF-8"),
-    "half a surrogate pair": (lambda data: data.replace(b"better", b"\\ud800"), "surrogate"),
+    "a lone surrogate": (lambda data: data.replace(b"better", b"\\ud800"), "surrogate"),
     "UTF-16": (lambda data: data.decode().encode("utf-16"), "expected UTF-8"),
     "a byte order mark": (lambda data: b"\xef\xbb\xbf" + data, "not valid JSON"),
     "a pickle": (lambda data: b"\x80\x04\x95" + data, "expected UTF-8"),

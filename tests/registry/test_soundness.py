@@ -176,7 +176,7 @@ def test_a_pattern_that_matches_nothing_is_an_error(whole: Parts, pattern: str) 
 
 @pytest.mark.parametrize("pattern", [f"{HEAD}:prod", f"{HEAD}@^1"])
 def test_a_pattern_is_no_alias_or_range(whole: Parts, pattern: str) -> None:
-    with pytest.raises(InvalidName, match="no alias"):
+    with pytest.raises(InvalidName, match="not an alias"):
         examine(whole.store, patterns=[pattern])
 
 

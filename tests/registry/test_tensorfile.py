@@ -136,7 +136,7 @@ def test_buffers_alone_are_a_state():
         ({"a": np.zeros(2, dtype=">f4")}, "expected a tensor, got ndarray"),
         ({"a": np.array([object()])}, "expected a tensor, got ndarray"),
         ({"a": torch.zeros(2).to_sparse()}, "dense"),
-        ({"a": torch.zeros(2, device="meta")}, "dense tensors with data"),
+        ({"a": torch.zeros(2, device="meta")}, "dense tensor with data"),
         ({"a": torch.zeros(2, dtype=torch.complex128)}, "cannot be stored"),
         ({"a": [1, 2]}, "expected a tensor, got list"),
         ({"": torch.zeros(2)}, "not safe"),

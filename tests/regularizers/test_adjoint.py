@@ -155,7 +155,7 @@ def test_what_has_no_transpose_is_refused_by_name(layer: nn.Module, said: str) -
 
 def test_a_layer_of_another_kind_is_no_silent_answer() -> None:
     with pytest.raises(
-        UsageError, match="A LayerNorm has no transpose here; dense layers and convolutions have one"
+        UsageError, match="A LayerNorm has no transpose here; expected a dense layer or convolution"
     ):
         adjoint(nn.LayerNorm(3), torch.zeros(1, 3), torch.zeros(1, 3))
 

@@ -219,7 +219,7 @@ def sequential(*layers: nn.Module) -> nn.Module:
     ],
 )
 def test_what_is_no_chain_is_refused_with_where_and_why(make, message):
-    with pytest.raises(UsageError, match=f'{message}.*variant="local" takes each layer by itself'):
+    with pytest.raises(UsageError, match=f'{message}.*variant="local", which reverses each layer separately'):
         chain_of(make(), images())
 
 
@@ -240,9 +240,9 @@ def test_a_plan_of_ones_own_is_taken():
     ("stages", "message"),
     [
         ([], "names no stage"),
-        ([{"linear": "conv1"}], "names 'conv1', which is no module of it or is not called"),
-        ([{"linear": "0"}, GOOD[1]], "gives something else than its 2 stages"),
-        ([GOOD[0], {"linear": "3", "act": "1", "pool": "2"}], "gives something else than its 2 stages"),
+        ([{"linear": "conv1"}], "names 'conv1', which is not a module of it or is not called"),
+        ([{"linear": "0"}, GOOD[1]], "differs from its 2 stages"),
+        ([GOOD[0], {"linear": "3", "act": "1", "pool": "2"}], "differs from its 2 stages"),
         ([GOOD[0], {"linear": "3", "act": "4"}], "has stages that do not follow one another"),
         ([GOOD[1]], "has stages that do not follow one another"),
     ],

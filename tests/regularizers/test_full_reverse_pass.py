@@ -339,8 +339,11 @@ def test_a_chain_that_is_known_is_not_looked_for(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bn_reverse": "forward"}, "bn_reverse is one of batch, forward_batch, running; got 'forward'"),
-        ({"output_activation": "elu"}, "output_activation is one of relu, sigmoid, tanh, or None; got 'elu'"),
+        ({"bn_reverse": "forward"}, "bn_reverse must be one of batch, forward_batch, running; got 'forward'"),
+        (
+            {"output_activation": "elu"},
+            "output_activation must be one of relu, sigmoid, tanh, or None; got 'elu'",
+        ),
     ],
 )
 def test_settings_that_are_not_known_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -350,7 +353,7 @@ def test_settings_that_are_not_known_are_refused(settings: dict[str, Any], messa
 
 def test_stored_statistics_that_are_not_there_are_refused():
     network = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2))
-    with pytest.raises(UsageError, match=r'A BatchNorm1d keeps no running statistics.*bn_reverse="running"'):
+    with pytest.raises(UsageError, match=r'A BatchNorm1d has no running statistics.*bn_reverse="running"'):
         reconstruct(network, torch.rand(4, 3), bn_reverse="running")
 
 

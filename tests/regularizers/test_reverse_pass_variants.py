@@ -157,21 +157,21 @@ def test_layers_of_a_chain_can_be_chosen() -> None:
     whole = loss()
     assert whole == pytest.approx(one + loss(layers=["!blocks.0.conv"]), rel=1e-5)
     assert loss(layer_weights={"*": 0.5}) == pytest.approx(0.5 * whole, rel=1e-5)
-    with pytest.raises(PluginError, match=r"'block' fits no layer of the chain of task 'a'; near it"):
+    with pytest.raises(PluginError, match=r"'block' matches no layer of the chain of task 'a'; near it"):
         loss(layers=["block"])
-    with pytest.raises(PluginError, match=r"nothing is left of the chain of task 'a': blocks\.0\.conv"):
+    with pytest.raises(PluginError, match=r"exclude all layers of the chain of task 'a': blocks\.0\.conv"):
         loss(layers=["!*"])
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"variant": "full", "activation": True}, "activation is a setting of variant='local'"),
-        ({"variant": "first", "layers": ["conv1"]}, "layers are of no use with variant='first'"),
-        ({"bn_reverse": "running"}, "bn_reverse and output_activation are of no use with variant='local'"),
-        ({"output_activation": "relu"}, "through each layer's linear part alone"),
-        ({"variant": "full", "sample_images": 0.5}, "is for variant='local' without activation"),
-        ({"activation": True, "sample_images": 0.5}, "is for variant='local' without activation"),
+        ({"variant": "full", "activation": True}, "activation applies only to variant='local'"),
+        ({"variant": "first", "layers": ["conv1"]}, "layers has no effect with variant='first'"),
+        ({"bn_reverse": "running"}, "bn_reverse and output_activation have no effect with variant='local'"),
+        ({"output_activation": "relu"}, "only the linear part of each layer"),
+        ({"variant": "full", "sample_images": 0.5}, "requires variant='local' without activation"),
+        ({"activation": True, "sample_images": 0.5}, "requires variant='local' without activation"),
     ],
 )
 def test_settings_that_would_not_be_heeded_are_refused(settings: dict[str, Any], said: str) -> None:

@@ -69,13 +69,16 @@ def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (lambda: ck.pictures.signed(np.zeros((4, 4))), "Pictures of weights are"),
-        (lambda: ck.pictures.signed(np.zeros((2, 4, 4)), ["one"]), "a title each or none"),
-        (lambda: ck.pictures.signed(np.full((1, 2, 2), np.nan)), "not finite"),
-        (lambda: ck.pictures.beside({}, low=0, high=1), "Rows of images are"),
+        (lambda: ck.pictures.signed(np.zeros((4, 4))), "Expected weights"),
+        (lambda: ck.pictures.signed(np.zeros((2, 4, 4)), ["one"]), "one title each or none"),
+        (lambda: ck.pictures.signed(np.full((1, 2, 2), np.nan)), "NaN or infinity"),
+        (lambda: ck.pictures.beside({}, low=0, high=1), "Expected rows"),
         (lambda: ck.pictures.beside({"a": np.zeros((1, 2, 4, 4))}, low=0, high=1), "1 or 3 channels"),
-        (lambda: ck.pictures.beside({"a": np.zeros((1, 1, 4, 4))}, low=1, high=1), "low is below high"),
-        (lambda: ck.pictures.information_plane({"a": []}, most=12), "Runs of 'a' are arrays"),
+        (lambda: ck.pictures.beside({"a": np.zeros((1, 1, 4, 4))}, low=1, high=1), "low below high"),
+        (
+            lambda: ck.pictures.information_plane({"a": []}, most=12),
+            r"arrays \(layers, 2\) of equal shape for 'a'",
+        ),
         (lambda: ck.pictures.information_plane({"a": [np.zeros((2, 3))]}, most=12), r"got \[\(2, 3\)\]"),
     ],
 )

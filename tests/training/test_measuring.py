@@ -273,9 +273,7 @@ def test_values_that_are_not_finite_are_refused_by_layer_and_batch() -> None:
     images = TENSORS[0].clone()
     images[7] = np.inf
     net = network()
-    with pytest.raises(
-        DataError, match=r"'stem' is given 64 values of 320 that are not finite, first in batch 2"
-    ):
+    with pytest.raises(DataError, match=r"'stem' is given 64 non-finite values of 320, first in batch 2"):
         ck.measure(net, (images, TENSORS[1]), [Seen()], layers=["stem"], batch_size=5)
     assert net.training and not net.stem._forward_hooks
 
@@ -292,7 +290,7 @@ def test_a_layer_that_is_not_called_or_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(DataError, match="'idle' was not called in batch 1"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["idle"])
-    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch, and .* in batch 2"):
+    with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch and .* in batch 2"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["used"], batch_size=5)
 
 
@@ -363,8 +361,8 @@ class Number(Seen):
     ("factory", "message"),
     [
         (Batchwise, "by smaller batches"),
-        (Asks, r"takes 'output', which is no known argument. Did you mean 'outputs'\?"),
-        (Twins, "two results of one name"),
+        (Asks, r"takes the unknown argument 'output'. Did you mean 'outputs'\?"),
+        (Twins, "two results with the same name"),
         (Number, "returned float"),
     ],
 )

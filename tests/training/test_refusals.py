@@ -141,7 +141,7 @@ def test_several_heads_of_one_name_from_a_registry_are_refused(tmp_path: Path) -
     registry = ck.Registry.init(tmp_path / "parts")
     for seed, prefix in enumerate(("x", "y")):
         registry.publish(quick(steps=1, seed=seed).fit([task()], ["dcc"]), prefix=prefix)
-    with pytest.raises(UsageError, match=r"means several heads 'dcc'"):
+    with pytest.raises(UsageError, match=r"matches several heads 'dcc'"):
         registry.frozen("*/shared.dcc")
 
 

@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
         return kept.task("x", data, extractor="d/left.extractor", head="d/left.head", supervised=supervised)
 
     five = data_set("five", classes=("0", "1", "x"))
-    with pytest.raises(UsageError, match=r"tells apart 0, 1, 2; the images of five are also of x"):
+    with pytest.raises(UsageError, match=r"knows 0, 1, 2; the images of five are also of x"):
         started(five)
     with pytest.raises(UsageError, match="is of kind extractor, where head is expected"):
         kept.task("x", data_set("left"), extractor="d/left.extractor", head="d/left.extractor")

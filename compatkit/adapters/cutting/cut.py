@@ -9,7 +9,6 @@ size: the extractor is the network itself, stopped at the cut module.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -23,7 +22,7 @@ from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.pruned import StoppedSide, canonical_sides
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.cutting.tracing import Traced, ancestors, late_nodes, trace
-from compatkit.errors import CutError, UnknownName
+from compatkit.errors import CutError, UnknownName, near
 
 CANONICAL = "forward_features"
 
@@ -208,7 +207,7 @@ def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]
 def unknown_split(whole: nn.Module, split: str) -> str:
     """Return the message for a split point that is no module of the network."""
     paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
-    near = difflib.get_close_matches(split, paths, n=3, cutoff=0.5)
+    close = near(split, paths, 3, 0.5)
     short = [path for path in paths if path.count(".") == 0]
-    hint = f"did you mean {' or '.join(near)}?" if near else f"modules at the top are {', '.join(short)}."
+    hint = f"did you mean {' or '.join(close)}?" if close else f"modules at the top are {', '.join(short)}."
     return f"{type(whole).__name__} has no module {split!r} to split at; {hint}"

@@ -1,7 +1,7 @@
-"""The absorbed bridge: the head's entry layers are refitted to another extractor's features; no layer is added.
+"""The absorbed bridge: refit the head's entry layers to another extractor's features; no layer is added.
 
-Each linear layer A of the head that takes the features themselves is replaced by the ridge regression from patches of
-the new features, seen as A sees them, to what A gives on the features that the head knows.
+Each linear layer A of the head that takes the features directly is replaced by the ridge regression from patches of the
+new features (in A's receptive field) to A's output on the features of the head's own extractor.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compatkit.evaluation.normalisation import norm_layers
 
 LINEAR = frozenset({"conv2d", "linear"})
 ASKING = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
-"""Functions that only read shape or type of the features."""
+"""Functions that only read shape or dtype of the features."""
 
 
 @attrs.frozen(eq=False)
@@ -34,9 +34,9 @@ class EntryLayer:
     """A linear layer that takes the features.
 
     Attributes:
-        path: Its name in the head.
+        path: Its path in the head.
         layer: The layer.
-        normalised: Path of the batch normalisation that takes what it gives, which nothing else does; else empty.
+        normalised: Path of the batch normalisation that is the only user of its output; else empty.
     """
 
     path: str
@@ -45,7 +45,7 @@ class EntryLayer:
 
     @property
     def window(self) -> Window:
-        """What it sees for one of its positions."""
+        """Receptive field of one position."""
         if isinstance(self.layer, nn.Linear):
             return Window()
         sides = (self.layer.kernel_size, self.layer.stride, self.layer.padding, self.layer.dilation)
@@ -56,7 +56,7 @@ def absorbed(ground: Ground) -> Candidate:
     """Return the head with refitted entry layers.
 
     Raises:
-        IncompatibleError: The features do not go into linear layers alone, or these are too wide.
+        IncompatibleError: The features enter something other than linear layers, or these are too wide.
     """
     _, target = next(iter(ground.paired))[:2]
     head = copy.deepcopy(ground.head.module).eval()
@@ -67,8 +67,7 @@ def absorbed(ground: Ground) -> Candidate:
         columns = ground.widths[0] * one.window.size
         if columns > COLUMNS:
             raise IncompatibleError(
-                f"The head's layer {one.path} would see patches of {columns:,} values; up to {COLUMNS:,} are "
-                "solved for."
+                f"The head's layer {one.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
             )
         old = copy.deepcopy(one.layer)
         pairs = ((pair[0], pair[1]) for pair in ground.paired)
@@ -86,10 +85,10 @@ def absorbed(ground: Ground) -> Candidate:
 
 
 def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
-    """Return the linear layers that take the features; found by running the head.
+    """Return the linear layers that take the features, found by running the head.
 
     Raises:
-        IncompatibleError: Something else takes them too.
+        IncompatibleError: Something else takes them, too.
     """
     given: dict[str, Tensor] = {}
     normed: list[tuple[Tensor, str]] = []
@@ -114,14 +113,13 @@ def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     if other or odd or not found or uses.linear != len(found):
         what = ", ".join(other or odd) or "functions that are no layers"
         raise IncompatibleError(
-            f"The features go into {what}, and not only into linear layers of the head, so that none can be refitted "
-            "in their place. Take the rung ridge."
+            f"The features enter {what}; only linear layers of the head can be refitted. Use the rung ridge."
         )
     return found
 
 
 class _Uses(FunctionWatch):
-    """Records every function that is called on the features, or on the output of a layer that takes them."""
+    """Records every function called on the features, or on the output of a layer that takes them."""
 
     def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
         super().__init__()
@@ -143,14 +141,14 @@ class _Uses(FunctionWatch):
         return func(*args, **kwargs)
 
     def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
-        """Return the batch normalisation that can hold a layer's bias: that alone takes the output."""
+        """Return the batch normalisation that can hold a layer's bias, as the only user of its output."""
         names = [norm for out, norm in normed if out is self.given[path]]
         alone = len(names) == 1 and [norm for _, norm in normed].count(names[0]) == 1
         return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
 
 
 def _each(value: Any) -> Sequence[Any]:
-    """Return what a function is given in one argument: tensors may come in a list, as for a concatenation."""
+    """Return the values of one argument: tensors may come in a list, as for a concatenation."""
     return value if isinstance(value, list | tuple) else (value,)
 
 
@@ -176,7 +174,7 @@ def _plain(layer: nn.Conv2d | nn.Linear) -> bool:
 
 
 def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> bool:
-    """Put the fitted weights in; return whether the layer has another form now."""
+    """Set the fitted weights; return whether the layer's form has changed."""
     layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
     if isinstance(layer, nn.Conv2d):
         weight = weight.unflatten(1, (came, *layer.kernel_size))
@@ -193,7 +191,7 @@ def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> b
 
 
 def _fold(norm: nn.Module, bias: Tensor) -> None:
-    """Move a bias into the mean that batch normalisation takes off."""
+    """Move a bias into the mean of batch normalisation."""
     mean = norm.running_mean
     if isinstance(mean, Tensor):
         mean -= bias

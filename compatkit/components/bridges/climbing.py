@@ -1,4 +1,4 @@
-"""Bridges between two parts: every rung is climbed and judged, one is chosen; for one pair or many."""
+"""Build bridges: try and judge every rung between two parts and choose one; for one pair or many."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from compatkit.registry.store import Store
 
 
 def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> Bridge:
-    """Bring a head to an extractor; see ``Registry.bridge``."""
+    """Bridge a head to an extractor; see ``Registry.bridge``."""
     parts = Parts(store)
     left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
     report = check_pair(store, left, right)
@@ -71,7 +71,7 @@ def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> B
 def bridge_pair(
     store: Store, extractor: Component, head: Component, report: Report, request: BridgeRequest
 ) -> Bridge:
-    """Climb the ladder between two parts and choose a rung."""
+    """Try the rungs of the ladder between two parts and choose one."""
     rungs = chosen_rungs(request.rungs, request.labels is not None)
     base = ground(extractor, head, own_extractor(store, head), request)
     climb = Climb(base, request.labels, request.test)
@@ -102,10 +102,10 @@ def between(
     seed: int,
     progress: Progress | None,
 ) -> dict[tuple[str, str], Bridge]:
-    """Return a bridge for every pair; see ``Registry.bridges.between``."""
+    """Return a bridge for each pair; see ``Registry.bridges.between``."""
     rungs = _rungs_between(rung)
     if not isinstance(data, Mapping):
-        raise UsageError(f"data= expects images by the extractors' names, got {type_of(data)}.")
+        raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
     pairs = [(left, right) for left in extractors for right in heads]
     found: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):
@@ -117,7 +117,7 @@ def between(
         images_of = data.get(mine.reference, data.get(left.name))
         if images_of is None:
             raise DataError(
-                f"{left.name} has no images to fit a bridge on; they were given for {', '.join(data)}."
+                f"{left.name} has no images to fit a bridge on; images were given for {', '.join(data)}."
             )
         report = check(mine.manifest, theirs.manifest)
         test, note = _tests_of(theirs, tests.get(mine.reference, tests.get(left.name)))
@@ -138,7 +138,7 @@ def between(
 
 
 def _facts(request: BridgeRequest, base: Ground, climb: Climb) -> dict[str, Any]:
-    """Return the facts of a ladder, as JSON values."""
+    """Return the facts about a ladder, as JSON values."""
     return {
         "data": {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)},
         "paired_on": {
@@ -156,23 +156,23 @@ def _facts(request: BridgeRequest, base: Ground, climb: Climb) -> dict[str, Any]
 
 
 def _rungs_between(rung: str) -> list[str]:
-    """Return the rungs that a matrix climbs.
+    """Return the rungs to try for a matrix.
 
     Raises:
-        UsageError: The rung puts no adapter between the parts, or is none.
+        UsageError: The rung is unknown, or inserts no adapter.
     """
     if rung not in (*ADAPTERS, BEST):
-        chosen_rungs([rung], True)  # a name that is none
+        chosen_rungs([rung], True)  # raises for an unknown name
         raise UsageError(
-            f"The rung {rung} puts no adapter between the parts; those that do without labels are "
-            f"{', '.join(ADAPTERS)}, or {BEST} for the one in closed form that agrees most.",
+            f"The rung {rung} inserts no adapter. Use one of {', '.join(ADAPTERS)}, or {BEST} for the one in closed "
+            "form with the highest agreement.",
             subject=rung,
         )
     return ["statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
 
 
 def _recorded(step: RungResult, base: Ground) -> RungResult:
-    """Return a result whose adapter records how well it does."""
+    """Return a result whose adapter records its judgement."""
     made = step.candidate
     if made is None or made.fitted is None:
         return step
@@ -184,7 +184,7 @@ def _recorded(step: RungResult, base: Ground) -> RungResult:
 
 
 def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
-    """Return the test images if the head knows one of their classes, else None and a note that says so."""
+    """Return the test images if the head knows one of their classes; else None and a note."""
     if test is None or measurable(test, head):
         return test, ()
     return None, (
@@ -206,14 +206,14 @@ CLOSED: Mapping[str, Callable[[Ground], Candidate]] = {
 
 @attrs.define(eq=False)
 class Climb:
-    """One ladder between two parts.
+    """A ladder between two parts.
 
     Attributes:
-        ground: Images and features that all rungs share.
+        ground: Images and features shared by all rungs.
         labels: Labelled images of the extractor's domain, or None.
-        test: Labelled images to measure on, or None; nothing is chosen by them.
-        teacher: The head on its own extractor, statistics estimated on the images of the fit.
-        wanted: Its answers on held-out images, int64 ``(n,)``.
+        test: Labelled images for measurement only, or None.
+        teacher: The head on its own extractor, with statistics estimated on the fitting images.
+        wanted: Its predictions on held-out images, int64 ``(n,)``.
     """
 
     ground: Ground
@@ -240,13 +240,13 @@ class Climb:
             self._checks = ground.passes(checks, None), checks
 
     def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[RungResult]:
-        """Return what each rung gave; stops behind the first that fits and agrees on ``until`` of the images, if any.
+        """Return the results of the rungs; stop after the first that fits with an agreement of at least ``until``.
 
         Raises:
-            DataError: Features are not finite, or do not change.
+            DataError: Features are not finite or constant.
             IncompatibleError: The features of the two extractors cannot be paired.
         """
-        for _ in self.ground.features:  # made once, so that no rung's seconds are those of the extractors
+        for _ in self.ground.features:  # computed once here, so that no rung's time includes the extractors
             pass
         for _ in self.ground.paired:
             pass
@@ -262,7 +262,7 @@ class Climb:
         return steps
 
     def notes(self, steps: Sequence[RungResult]) -> list[str]:
-        """Return remarks on the images and features, one sentence each."""
+        """Return remarks on images and features, one sentence each."""
         found: list[str] = []
         if (most := largest(self.wanted)) >= ONE_CLASS:
             found.append(
@@ -279,7 +279,7 @@ class Climb:
         return found
 
     def reference_accuracy(self) -> float | None:
-        """Return the accuracy of the head's own network on the test images; None without any."""
+        """Return the accuracy of the head's own network on the test images, or None."""
         if self.test is None:
             return None
         logits = self.ground.answers(self.teacher, self.test)
@@ -304,12 +304,12 @@ class Climb:
         return self._measured(rung, made, seconds)
 
     def _check_features(self, rung: str) -> None:
-        """Refuse features that nothing can be fitted to, whichever rung meets them first."""
+        """Raise for features that nothing can be fitted to, whichever rung needs them first."""
         if rung not in UNFITTED:
             self.ground.check()
 
     def _measured(self, rung: str, made: Candidate, seconds: float) -> RungResult:
-        """Return a step with what its bridge gives on held-out, on test and on labelled images."""
+        """Return the result of a bridge on held-out, test and labelled images."""
         head, left, right, figure = self.ground.head, made.residual, None, None
         if self._checks is not None:
             right = rightly(self._on(made, *self._checks), self._checks[1], head)
@@ -330,13 +330,13 @@ class Climb:
         )
 
     def _images(self, rung: str, made: Candidate) -> int:
-        """Return how many images without labels a rung uses; statistics are estimated on those of the fit."""
+        """Return the number of unlabelled images that a rung uses, including those for statistics."""
         if rung in UNFITTED and not made.estimates:
             return 0
         return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
 
     def _fell(self, made: Candidate, before: Sequence[RungResult]) -> str:
-        """Return why the training of an absorbed bridge is rolled back; empty where it is not."""
+        """Return why the training of an absorbed bridge is rolled back, or empty."""
         climbed = (one.candidate for one in before if one.rung == "absorbed")
         first = next(climbed, None) or absorbing.absorbed(self.ground)
         was, now = (held_answers(one) == self.wanted for one in (first, made))
@@ -345,7 +345,7 @@ class Climb:
         return f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(now).accuracy:.3f}"
 
     def _on(self, made: Candidate, features: Passes, images: Split) -> Tensor:
-        """Return the logits of a bridge; the rung ``direct`` may stand on other features than the rest."""
+        """Return the logits of a bridge; the rung ``direct`` may use other features than the rest."""
         return made.answers(features if made.ground is self.ground else made.ground.passes(images, None))
 
     def _built(self, rung: str) -> Candidate:
@@ -356,14 +356,14 @@ class Climb:
         if rung == "infomax":
             return training.informed(self.ground)
         if self._labelled is None:
-            raise UsageError(f"The rung {rung} needs labels.")
+            raise UsageError(f"The rung {rung} needs labels; pass labels=.")
         if rung == "stitch-labels":
             return training.stitched_to_labels(self.ground, self._labelled)
         return training.finetuned(self.ground, self._labelled)
 
 
 def _suffices(step: RungResult, until: float) -> bool:
-    """Tell whether a rung agrees so well that no further one is climbed: a share that chance gives too does not do."""
+    """Return whether a rung agrees well enough, beyond chance, to stop."""
     found = step.agreed
     return (
         found is not None
@@ -374,6 +374,6 @@ def _suffices(step: RungResult, until: float) -> bool:
 
 
 def held_answers(candidate: Candidate) -> Tensor:
-    """Return the answers of a bridge on held-out images, int64 ``(n,)``."""
+    """Return the predictions of a bridge on held-out images, int64 ``(n,)``."""
     logits = candidate.answers(candidate.ground.held_features)
     return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)

@@ -1,4 +1,4 @@
-"""Bridges that are built in one step: the head as it is, behind new statistics, or behind a map in closed form."""
+"""Bridges in closed form: the unchanged head after re-estimated statistics, or after a linear map."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from compatkit.evaluation.normalisation import evaluation_mode, norm_layers, ree
 from compatkit.evaluation.recombination import Estimate
 
 COLUMNS = 4608
-"""Columns of 3x3 patches up to which normal equations are solved: 512 channels, 170 MB."""
+"""Largest number of columns for which normal equations are solved: 3x3 patches of 512 channels, 170 MB."""
 
 
 @attrs.frozen(eq=False)
 class Candidate:
-    """One bridge between two parts.
+    """A bridge between two parts.
 
     Attributes:
         ground: Images and features that it is built on.
-        head: A copy of the head; its statistics, and on some rungs its weights, are this bridge's own.
-        fitted: The adapter with weights right before the head; None where there is none.
-        method: What is recorded of how it was made.
+        head: A copy of the head, with statistics and on some rungs weights of this bridge.
+        fitted: The adapter with weights directly before the head, or None.
+        method: Record of how it was made.
         refitted: Whether weights of the head were changed.
-        entries: Layers of the head that have another form now, as ``Blueprint.entries`` names them.
+        entries: Layers of the head with a changed form; see ``Blueprint.entries``.
     """
 
     ground: Ground
@@ -51,12 +51,12 @@ class Candidate:
 
     @property
     def network(self) -> nn.Module:
-        """The module behind the features of ``ground``; it may start with an in-place operation, so it gets a copy."""
+        """Module applied after the features of ``ground``; it copies its input, as it may start in place."""
         first = _Copied() if self.fitted is None else self.fitted.module
         return nn.Sequential(first, self.head)
 
     def estimated(self) -> Candidate:
-        """Estimate the head's statistics of batch normalisation on the features that now come; return this."""
+        """Estimate the head's batch-norm statistics on its present input; return self."""
         reestimate(self.network, self.ground.features.first())
         return self
 
@@ -68,22 +68,22 @@ class Candidate:
 
     @property
     def residual(self) -> float | None:
-        """Share of the target's variance that a fit left; None where nothing was fitted in closed form."""
+        """Share of unexplained variance of the target; None if nothing was fitted in closed form."""
         facts = self.method if self.fitted is None else self.fitted.training
         return facts.get("residual")
 
     @property
     def stored(self) -> bool:
-        """Whether it keeps the stored statistics of the head."""
+        """Whether it keeps the head's stored statistics."""
         return self.method.get("statistics") == "stored"
 
     @property
     def estimates(self) -> bool:
-        """Whether it runs with statistics that were estimated on the images of the fit."""
+        """Whether it uses statistics estimated on the fitting images."""
         return bool(norm_layers(self.head)) and not self.stored
 
     def statistics(self) -> Estimate | None:
-        """Return the statistics that it runs with; None where they are all stored ones, or there are none."""
+        """Return the estimated statistics; None if there are none or all are stored ones."""
         extractor, fit = self.ground.extractor.module, self.ground.fit
         if not self.estimates:
             return None
@@ -108,12 +108,12 @@ class _Copied(nn.Module):
 
 
 def plain(ground: Ground) -> Candidate:
-    """Return the head behind the adapters without weights, its statistics as stored."""
+    """Return the head after the adapters without weights, with stored statistics."""
     return Candidate(ground, copy.deepcopy(ground.head.module).eval(), method={"method": "statistics"})
 
 
 def with_projection(ground: Ground, fit: Callable[[Ground], Affine], facts: Mapping[str, Any]) -> Candidate:
-    """Return the head behind a fitted map, its statistics estimated anew."""
+    """Return the head after a fitted map, with re-estimated statistics."""
     fitted = fit(ground)
     adapter = projection(ground.place, fitted, ground.extractor, ground.own, ground.pairs, facts)
     head = copy.deepcopy(ground.head.module).eval()
@@ -121,7 +121,7 @@ def with_projection(ground: Ground, fit: Callable[[Ground], Affine], facts: Mapp
 
 
 def direct(ground: Ground) -> Candidate:
-    """Return the head on the features as they are, with its stored statistics.
+    """Return the head on the unchanged features, with its stored statistics.
 
     Raises:
         IncompatibleError: The features cannot enter the head without an adapter.
@@ -137,19 +137,19 @@ def direct(ground: Ground) -> Candidate:
 
 
 def statistics(ground: Ground) -> Candidate:
-    """Return the head on the features at its own positions, with statistics of these features."""
+    """Return the head on features at its own positions, with re-estimated statistics."""
     _same_widths(ground, "Statistics are estimated on features that the head takes")
     return plain(ground).estimated()
 
 
 def by_permutation(ground: Ground) -> Candidate:
-    """Return the head behind a permutation of the channels."""
+    """Return the head after a permutation of the channels."""
     _same_widths(ground, "A permutation gives as many channels as come")
     return with_projection(ground, lambda one: permutation(one.moments), {"method": "permutation"})
 
 
 def by_procrustes(ground: Ground) -> Candidate:
-    """Return the head behind a rotation; scaled where its statistics follow the features."""
+    """Return the head after a rotation; scaled if the head's statistics adapt to the features."""
     scaled = ground.head.manifest.contract.protocol.normalisation == "batch"
     facts = {"method": "procrustes", "scaled": scaled}
     return with_projection(
@@ -158,14 +158,14 @@ def by_procrustes(ground: Ground) -> Candidate:
 
 
 def by_ridge(ground: Ground) -> Candidate:
-    """Return the head behind a linear map of the channels."""
+    """Return the head after a linear map of the channels."""
     strength = usual_strength(len(ground.pairs))
     facts = {"method": "ridge", "strength": strength}
     return with_projection(ground, lambda one: ridge(one.moments, strength), facts)
 
 
 def by_ridge_procrustes(ground: Ground) -> Candidate:
-    """Return the head behind a linear map that is shrunk to the scaled rotation."""
+    """Return the head after a linear map shrunk towards the scaled rotation."""
     strength = usual_strength(len(ground.pairs))
 
     def fit(one: Ground) -> Affine:
@@ -175,19 +175,19 @@ def by_ridge_procrustes(ground: Ground) -> Candidate:
 
 
 def by_ridge3x3(ground: Ground) -> Candidate:
-    """Return the head behind a 3x3 convolution.
+    """Return the head after a 3x3 convolution.
 
     Raises:
-        IncompatibleError: The features are no maps, or have too many channels.
+        IncompatibleError: The features are not maps, or have too many channels.
     """
     came, strength = ground.widths[0], usual_strength(len(ground.pairs))
     if ground.layout not in ("NCHW", "NHWC"):
         raise IncompatibleError(
-            f"A 3x3 convolution needs maps; the features are {ground.layout}. Take the rung ridge."
+            f"A 3x3 convolution needs maps, but the features are {ground.layout}. Use the rung ridge."
         )
     if came * PATCH.size > COLUMNS:
         raise IncompatibleError(
-            f"{came} channels give patches of {came * PATCH.size:,} values; up to {COLUMNS:,} are solved for. Take the "
+            f"{came} channels give patches of {came * PATCH.size:,} values; at most {COLUMNS:,} are supported. Use the "
             "rung ridge."
         )
     place = attrs.evolve(ground.place, blueprint=with_kernel(ground.place.blueprint, 3))

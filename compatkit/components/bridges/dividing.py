@@ -1,4 +1,4 @@
-"""Which images are fitted on, trained on with labels, held out to choose by, and paired for their features."""
+"""Divide images for a bridge: to fit, to train with labels, to hold out for the choice, and to pair features."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ from compatkit.errors import DataError
 from compatkit.evaluation.component import Component
 
 On = Literal["src", "dst", "mix"]
-"""Where features are paired: on images of the extractor's domain, of the head's, or on as many of both."""
+"""Where features are paired: images of the extractor's domain, of the head's, or equally many of both."""
 HELD_OUT = 500
-"""Images that agreement is measured on at most; half of those given where there are fewer."""
+"""Most images held out for agreement; half of the images if there are fewer."""
 LEAST = 20
-"""Images without labels: ten to fit on, and ten to choose by."""
+"""Fewest unlabelled images: ten to fit on and ten to choose by."""
 FEWEST = 2
-"""Images of the head's domain that features are paired on."""
+"""Fewest images of the head's domain for pairing."""
 CHECKED = 5
-"""One labelled image of five is not trained on, to see whether labels helped."""
+"""One in five labelled images is held out from training, to see whether labels helped."""
 LEAST_LABELLED, LEFT = 10, 2
-"""Labelled images in all, and those of them that are left to train on: statistics of a batch are of two or more."""
+"""Fewest labelled images in all, and fewest left for training: batch statistics need at least two."""
 
 
 def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
-    """Return an order of a data set's images in which equal ones occur once.
+    """Return a random order of a data set's images without duplicates.
 
-    What is chosen by would else be what was fitted to: a copy of an image, and not a further one.
+    Otherwise a copy of a fitted image could be held out.
 
     Args:
         data: Images.
-        seed: Of the order.
-        without: Digests of images that are left out.
+        seed: Seed of the order.
+        without: Digests of images to leave out.
+
+    Returns:
+        Indices, int64 ``(n,)``.
     """
     found, first, known = data.image_digests, dict[bytes, int](), list[int]()
     for place in np.random.default_rng(seed).permutation(len(data)).tolist():
@@ -46,7 +49,7 @@ def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.
 
 
 def repeated(data: Split) -> str:
-    """Return a sentence on images that occur more than once; empty where none does."""
+    """Return a sentence on duplicate images, or empty."""
     count = len(data) - len(set(data.image_digests))
     return (
         f"{count:,} of the {len(data):,} images of {data.name} are copies of others and are left out."
@@ -56,13 +59,18 @@ def repeated(data: Split) -> str:
 
 
 def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
-    """Return how many images there are, and how many different ones were drawn, in words."""
+    """Describe how many images there are, and how many are different."""
     different = "" if len(order) == len(data) else f", {len(order)} of them different"
     return f"{len(data)} {what}{different}"
 
 
 def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
-    """Return images to fit on and images to choose by, drawn apart; of equal images one.
+    """Return distinct images to fit on and images to hold out.
+
+    Args:
+        data: Unlabelled images.
+        images: Most images to fit on.
+        seed: Seed of the draw.
 
     Raises:
         DataError: There are too few.
@@ -70,7 +78,7 @@ def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
     order = drawn(data, seed)
     if len(order) < LEAST:
         raise DataError(
-            f"{data.name} has {counted(data, order)}; a bridge needs {LEAST} at least, half of them to choose by."
+            f"{data.name} has {counted(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
         )
     plain, held = data.unlabelled(), min(HELD_OUT, len(order) // 2)
     return plain.take(order[held : held + images]), plain.take(order[:held])
@@ -82,21 +90,21 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
     Args:
         fit: Images of the extractor's domain.
         other: Images of the head's domain, or None.
-        images: How many of the head's at most, where they stand alone.
-        on: Where features are paired; ``"mix"`` takes as many of both, however few the head's are.
-        seed: Of the draw.
-        held: Images that are chosen by; where the head's are among them, they are left out.
+        images: Most images of the head's domain if used alone.
+        on: Where features are paired; ``"mix"`` uses equally many of both, however few the head's are.
+        seed: Seed of the draw.
+        held: Held-out images, which are excluded from ``other``.
 
     Raises:
-        DataError: There are too few of the head's.
+        DataError: There are too few images of the head's domain.
     """
     if other is None:
         return fit
     plain, order = other.unlabelled(), drawn(other, seed, set(held.image_digests))
     if len(order) < FEWEST:
         raise DataError(
-            f"{other.name} has {len(other)} images, {len(order)} of them different and not among those of {fit.name} "
-            f"that are held out to choose by; features are paired on {FEWEST} at least. Pass more, or others."
+            f"{other.name} has {len(other)} images, {len(order)} of them different and not held out in {fit.name}; "
+            f"pairing features needs at least {FEWEST}. Pass more, or others."
         )
     if on == "dst":
         return plain.take(order[:images])
@@ -111,22 +119,22 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
 
 
 def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Split, list[int], Split]:
-    """Return labelled images to train on, and others to see what it gave.
+    """Split labelled images into those to train on and those to check with.
 
-    An image that agreement is measured on is never trained on, also where it is among the labelled ones: such images
-    are the first that are kept apart. Of equal images one is used.
+    Images held out for agreement are never trained on; if they are among the labelled ones, they are the first to be
+    kept for the check. Duplicates are dropped.
 
     Args:
         labels: Labelled images.
-        head: Says which classes it tells apart.
-        held: Images that agreement is measured on.
-        seed: Of the draw.
+        head: Component whose classes count.
+        held: Images held out for agreement.
+        seed: Seed of the draw.
 
     Returns:
-        Images to train on, the head's output that each of them should give, and images to see what it gave.
+        Images to train on, the wanted output of the head for each, and images to check with.
 
     Raises:
-        DataError: There are too few, or classes that the head does not know.
+        DataError: There are too few, or they have classes that the head does not know.
     """
     outputs = dict(classes_of(labels, head))
     missing = [
@@ -134,23 +142,22 @@ def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Spli
     ]
     if missing:
         raise DataError(
-            f"{labels.name} has images of {', '.join(missing)}, which {head.reference} does not tell apart. "
-            "Leave these images out.",
+            f"{labels.name} has images of {', '.join(missing)}, which {head.reference} does not know. Leave these "
+            "images out.",
             subject=missing,
         )
     order = drawn(labels, seed)
     if (count := len(order)) < LEAST_LABELLED:
         told = counted(labels, order, "labelled images")
-        raise DataError(f"{labels.name} has {told}; training a bridge takes {LEAST_LABELLED} at least.")
+        raise DataError(f"{labels.name} has {told}; training a bridge takes at least {LEAST_LABELLED}.")
     known, found = set(held.image_digests), labels.image_digests
     among = np.array([found[place] in known for place in order])
     order = np.concatenate([order[among], order[~among]])
     apart = max(count // CHECKED, int(among.sum()))
     if count - apart < LEFT:
         raise DataError(
-            f"{int(among.sum())} of the {count} labelled images of {labels.name} are among those held out to choose "
-            f"by, which leaves {count - apart} to train on; it takes {LEFT} at least. Pass more labelled images, or "
-            "others."
+            f"{int(among.sum())} of the {count} labelled images of {labels.name} are held out to choose by, which "
+            f"leaves {count - apart} for training; at least {LEFT} are needed. Pass more labelled images, or others."
         )
     used = labels.take(order[apart:])
     return used, [outputs[int(one)] for one in used.labels], labels.take(order[:apart])

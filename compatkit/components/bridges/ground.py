@@ -1,4 +1,4 @@
-"""What all rungs between two parts share: images, both extractors' features, the head's own network."""
+"""Data shared by all rungs between two parts: images, features of both extractors, the head's own network."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from compatkit.evaluation.normalisation import evaluation_mode, reestimate
 T = TypeVar("T")
 SEEDS = 2**63
 LIMIT = 2**30
-"""Bytes that the features of one set of images may take before they are made again in every pass."""
+"""Most bytes of cached features per set of images; beyond it they are recomputed in every pass."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class BridgeRequest:
     progress: Progress | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Check what no type checks."""
+        """Check values beyond their types."""
         for name in ("data", "labels", "test", "head_data"):
             value = getattr(self, name)
             if not isinstance(value, Split) and not (value is None and name != "data"):
@@ -80,11 +80,11 @@ class BridgeRequest:
 
 @attrs.define(eq=False)
 class Passes:
-    """Batches of tensors, as often as they are asked for.
+    """Repeatable iteration over batches of tensors, cached within a limit.
 
     Attributes:
         make: Runs the networks.
-        limit: Bytes that are kept at most.
+        limit: Most bytes to cache.
     """
 
     make: Callable[[], Iterator[tuple[Tensor, ...]]]
@@ -108,7 +108,7 @@ class Passes:
 
     @property
     def held(self) -> bool:
-        """Whether all batches are in memory; True only after a whole pass."""
+        """Whether all batches are cached; True only after a complete pass."""
         return self._kept is not None
 
     def first(self) -> Iterator[Tensor]:
@@ -119,10 +119,10 @@ class Passes:
 
 @attrs.define(eq=False)
 class Once(Generic[T]):
-    """A value that is made when it is first asked for.
+    """A lazily computed value.
 
     Attributes:
-        make: Makes it.
+        make: Computes it.
     """
 
     make: Callable[[], T]
@@ -141,7 +141,7 @@ class Once(Generic[T]):
         return self._value
 
     def lent(self) -> float:
-        """Return the seconds of making it if, since the last call, it was used by another than its maker; else 0."""
+        """Return the seconds of its computation if another user than its maker used it since the last call; else 0."""
         lent = self._asked and not self._made
         self._asked = self._made = False
         return self._seconds if lent else 0.0
@@ -152,15 +152,15 @@ class Ground:
     """Two parts, the head's own extractor, and images.
 
     Attributes:
-        extractor: Gives features.
-        head: Takes them.
+        extractor: Produces features.
+        head: Consumes features.
         own: The extractor that the head was trained with.
-        place: Where a projection stands, right before the head.
-        before: Adapters without weights that bring the features there.
-        fit: Images of the extractor's domain: statistics are estimated on them.
+        place: Port of a projection, directly before the head.
+        before: Adapters without weights before that port.
+        fit: Images of the extractor's domain, on which statistics are estimated.
         pairs: Images on which features are paired.
-        held: Images that agreement is measured on; nothing is fitted to them.
-        seed: Of orders and draws.
+        held: Images held out for agreement; nothing is fitted to them.
+        seed: Seed of orders and draws.
     """
 
     extractor: Component
@@ -188,73 +188,73 @@ class Ground:
 
     @property
     def layout(self) -> str:
-        """Of the features."""
+        """Layout of the features."""
         return self.place.blueprint.kwargs["layout"]
 
     @property
     def widths(self) -> tuple[int, int]:
-        """Channels that come and that the head takes."""
+        """Numbers of channels of the extractor's features and of the head's input."""
         came, gone = self.place.blueprint.kwargs["channels"]
         return came, gone
 
     @property
     def needed(self) -> tuple[Blueprint, ...]:
-        """Adapters without which the features cannot enter the head."""
+        """Adapters that the features need to enter the head."""
         left, right = self.extractor.manifest.contract, self.head.manifest.contract
         return adapters_for(left.structural.outputs, right.structural.inputs, left.data, right.data)
 
     @property
     def moments(self) -> PairedMoments:
-        """Of the paired features, made in one pass and kept.
+        """Moments of the paired features, computed once.
 
         Raises:
-            DataError: Features of either side do not change.
+            DataError: Features of one side are constant.
         """
         return self._moments.get()
 
     def check(self) -> None:
-        """Refuse features that nothing can be fitted to.
+        """Raise for features that nothing can be fitted to.
 
         Raises:
-            DataError: They are not finite, or do not change; says whose they are.
+            DataError: Features are not finite or constant; the message names their extractor.
         """
         _ = self.moments
 
     @property
     def rotation(self) -> Tensor:
-        """Procrustes' Q of the paired features, made once: with thousands of channels it is the most expensive fit."""
-        _ = self.moments  # first, so that its seconds are not among those of the rotation
+        """Procrustes' Q of the paired features, cached: with thousands of channels it is the most expensive fit."""
+        _ = self.moments  # first, so that its time does not count for the rotation
         return self._rotation.get()
 
     def lent(self) -> float:
-        """Return the seconds of what was made before and used since the last call: they count for each user."""
+        """Return the seconds of cached values used since the last call: each user is charged for them."""
         return self._moments.lent() + self._rotation.lent()
 
     def passes(self, images: Split, order: int | None) -> Passes:
-        """Return the features of images behind the adapters without weights, in an order."""
+        """Return the features of images after the adapters without weights, in an order."""
         return Passes(lambda: self._features(images, order))
 
     def reference(self) -> nn.Module:
-        """Return the head on its own extractor, statistics of batch normalisation estimated on ``fit``."""
+        """Return the head on its own extractor, with batch-norm statistics estimated on ``fit``."""
         module = nn.Sequential(copy.deepcopy(self.own.module), copy.deepcopy(self.head.module)).eval()
         reestimate(module, images_for(self.own, self.fit, self.seed))
         return module
 
     def answers(self, module: nn.Module, images: Split, order: int | None = None) -> Tensor:
-        """Return the logits of a whole network of the head's own extractor, ``(n, outputs)``."""
+        """Return logits ``(n, outputs)`` of a network on the head's own extractor."""
         with evaluation_mode(module), torch.no_grad():
             return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
 
     def _paired_moments(self) -> PairedMoments:
-        """Return them, of features that change from image to image on both sides."""
+        """Compute the moments; features must vary between images on both sides."""
         found = moments_of(
             ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
         )
         for constant, part in zip(found.constant(), (self.extractor, self.own), strict=True):
             if constant:
                 raise DataError(
-                    f"The features of {part.reference} do not change from image to image; there is nothing to fit on. "
-                    "Look at its weights, and whether the images differ.",
+                    f"The features of {part.reference} are the same for all images, so nothing can be fitted. Check "
+                    "its weights, and whether the images differ.",
                     subject=part.reference,
                 )
         return found
@@ -265,16 +265,16 @@ class Ground:
         )
 
     def _finite(self, batches: Iterator[tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
-        """Yield what comes: features of the extractor, and of the head's own beside them where they are paired.
+        """Yield the batches unchanged: the extractor's features, and those of the head's own if paired.
 
         Raises:
-            DataError: They are not finite; says whose they are.
+            DataError: Features are not finite; the message names their extractor.
         """
         for batch in batches:
             for features, part in zip(batch, (self.extractor, self.own), strict=False):
                 if not bool(torch.isfinite(features).all()):
                     raise DataError(
-                        f"The features of {part.reference} are not finite on these images; look at its weights.",
+                        f"The features of {part.reference} are not finite on these images; check its weights.",
                         subject=part.reference,
                     )
             yield batch
@@ -289,16 +289,16 @@ class Ground:
 
 
 def ground(extractor: Component, head: Component, own: Component, request: BridgeRequest) -> Ground:
-    """Return what the rungs between two parts share.
+    """Return the data shared by the rungs between two parts.
 
     Args:
-        extractor: Gives features.
-        head: Takes them.
+        extractor: Produces features.
+        head: Consumes features.
         own: The extractor that the head was trained with.
         request: Images, and where features are paired.
 
     Raises:
-        IncompatibleError: The parts cannot be wired, or several tensors cross.
+        IncompatibleError: The parts cannot be wired, or several tensors cross the seam.
         DataError: There are too few images.
     """
     fit, held = divided(request.data, request.images, request.seed)
@@ -312,7 +312,7 @@ def _places(extractor: Component, head: Component) -> list[Place]:
     ports, contract = extractor.manifest.contract.structural.outputs, head.manifest.contract
     if len(ports) > 1 or len(contract.structural.inputs) > 1:
         raise IncompatibleError(
-            f"{len(ports)} tensors cross between {extractor.reference} and {head.reference}; a bridge is built for "
+            f"{len(ports)} tensors cross between {extractor.reference} and {head.reference}; a bridge supports only "
             "one. Cut both networks where a single tensor crosses."
         )
     planned = adapters_for(
@@ -320,8 +320,8 @@ def _places(extractor: Component, head: Component) -> list[Place]:
     )
     if not planned or planned[-1].model != "project":
         raise IncompatibleError(
-            f"Between {extractor.reference} and {head.reference} no projection can stand: their features have no known "
-            "count of channels in one place. Cut both networks where maps, tokens or vectors cross in float32."
+            f"No projection is possible between {extractor.reference} and {head.reference}: the number of channels of "
+            "their features is unknown. Cut both networks where maps, tokens or vectors cross in float32."
         )
     places: list[Place] = []
     for one in planned:

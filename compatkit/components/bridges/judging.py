@@ -1,4 +1,4 @@
-"""How well a bridge does: whether it answers as the head's own network does, and whether it is right."""
+"""Judge a bridge: agreement with the head's own network, and accuracy."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 Says = Literal["fit", "doubtful", "no fit"]
 GO, NO_GO = 5 / 9, 1 / 45
-"""Kappa from which a bridge fits, and up to which it does not: shares of .6 and .12 of ten classes of equal size."""
+"""Kappa from which a bridge fits, and up to which it does not: shares of .6 and .12 for ten equal classes."""
 ONE_CLASS = 0.9
-"""Share of one answer from which the answers that are wanted tell nothing of the images."""
+"""Share of one prediction from which the reference predictions are uninformative."""
 NOT_FINITE = -1
-"""Stands for the answer of outputs that are not all finite; it agrees with none."""
+"""Prediction for outputs that are not finite; it agrees with nothing."""
 
 
 @attrs.frozen
 class Judged:
-    """How often a bridge answers as it should, on images that nothing was fitted to.
+    """Share of correct predictions of a bridge on images that nothing was fitted to.
 
     Attributes:
-        figure: The share of them.
-        chance: The share that answers without regard to the images would reach.
-        largest: Share of the most frequent of the answers that are wanted.
+        figure: The share.
+        chance: Expected share of predictions independent of the images.
+        largest: Share of the most frequent reference prediction.
     """
 
     figure: Figure
@@ -41,22 +41,22 @@ class Judged:
 
     @property
     def kappa(self) -> float | None:
-        """Share of the way from chance to 1 (Cohen 1960); None where chance reaches 1."""
+        """Cohen's kappa, the share of the way from chance to 1 (Cohen 1960); None if chance is 1."""
         return self._of_the_way(self.figure.accuracy) if self.chance < 1 else None
 
     @property
     def says(self) -> Says:
-        """Whether it fits: only where the whole interval says so, and never where one answer is all that is wanted."""
+        """Verdict; definite only if the whole interval supports it and the reference predictions are informative."""
         if self.kappa is None or self.largest >= ONE_CLASS:
             return "doubtful"
         if self._of_the_way(self.figure.low) >= GO:
             return "fit"
-        # The interval of what agrees by chance always crosses the lower bound; it must not reach the upper one.
+        # The interval of chance agreement always crosses the lower bound; it must not reach the upper one.
         return "no fit" if self.kappa <= NO_GO and self._of_the_way(self.figure.high) < GO else "doubtful"
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the best of several last."""
+        """Sort key; the best is last."""
         return (self.kappa or 0.0, self.figure.accuracy)
 
     def _of_the_way(self, share: float) -> float:
@@ -64,14 +64,14 @@ class Judged:
 
 
 def agreement(answers: Tensor, wanted: Tensor) -> Judged:
-    """Return how often two networks answer alike.
+    """Return how often two networks predict the same.
 
-    Chance is what independent answers with the same shares of classes would agree on: the sum over all classes of the
-    product of their shares (Cohen 1960).
+    Chance is the agreement of independent predictions with the same class shares: the sum over classes of the product
+    of shares (Cohen 1960).
 
     Args:
-        answers: Of a bridge, int64 ``(n,)``; ``NOT_FINITE`` where there is none.
-        wanted: Of the head's own network on the same images.
+        answers: Predictions of a bridge, int64 ``(n,)``; ``NOT_FINITE`` if there is none.
+        wanted: Predictions of the head's own network on the same images, int64 ``(n,)``.
     """
     count, outputs = len(wanted), int(max(answers.max(), wanted.max())) + 1
     given, asked = (one[one >= 0].bincount(minlength=outputs) for one in (answers, wanted))
@@ -80,7 +80,7 @@ def agreement(answers: Tensor, wanted: Tensor) -> Judged:
 
 
 def largest(answers: Tensor) -> float:
-    """Return the share of the most frequent answer."""
+    """Return the share of the most frequent prediction."""
     return int(answers.bincount().max()) / len(answers)
 
 
@@ -90,12 +90,12 @@ def share(right: Tensor) -> Figure:
 
 
 def falls(after: Tensor, before: Tensor) -> bool:
-    """Tell whether fewer are right than before, beyond what the images leave open."""
+    """Return whether significantly fewer are right than before."""
     return _change(after, before)[1] < 0
 
 
 def rises(after: Tensor, before: Tensor) -> bool:
-    """Tell whether more are right than before, beyond what the images leave open."""
+    """Return whether significantly more are right than before."""
     return _change(after, before)[0] > 0
 
 
@@ -105,37 +105,37 @@ def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
 
 
 def wanted_answers(logits: Tensor) -> Tensor:
-    """Return the answers of the head's own network, classes as int64 ``(n,)``.
+    """Return the predictions of the head's own network, int64 ``(n,)``.
 
     Raises:
         DataError: Its logits are not finite.
     """
     if not bool(logits.isfinite().all()):
         raise DataError(
-            "The head's own network gives outputs that are not finite on these images, so that nothing can agree "
-            "with it; look at its weights."
+            "The outputs of the head's own network are not finite on these images, so there is no reference for "
+            "agreement; check its weights."
         )
     return logits.argmax(dim=1)
 
 
 def accuracy(logits: Tensor, images: Split, head: Component) -> Figure:
-    """Return the accuracy on images of the classes that the head knows too, among these classes.
+    """Return the accuracy on images of the common classes, argmax over these classes.
 
     Args:
-        logits: Of all images, in their order.
-        images: With labels.
-        head: Says which outputs mean which classes.
+        logits: Logits of all images, in order, ``(n, outputs)``.
+        images: Images with labels.
+        head: Component that names the outputs.
 
     Raises:
-        DataError: No image is of such a class.
+        DataError: No image belongs to a common class.
     """
     return share(rightly(logits, images, head))
 
 
 def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
-    """Return whether each image is answered rightly, bool ``(n,)``, of the classes that the head knows too.
+    """Return for each image of a common class whether it is classified correctly, bool ``(n,)``.
 
-    Arguments and errors are those of ``accuracy``.
+    Arguments and errors as for ``accuracy``.
     """
     import torch
 
@@ -150,44 +150,48 @@ def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
 
 
 def correctness(right: Tensor, images: Split) -> Judged:
-    """Return how often a bridge is right; chance is the share of the most frequent class.
+    """Return the accuracy of a bridge; chance is the share of the most frequent class.
 
     Args:
-        right: Of each image.
-        images: With labels, of classes that the head knows.
+        right: Whether each image is classified correctly.
+        images: Images with labels, of classes that the head knows.
     """
     largest = max(images.counts) / len(images)
     return Judged(share(right), largest, largest)
 
 
 def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
-    """Return classes of images with the head's outputs that mean the same.
+    """Return the matching (class of the images, output of the head).
+
+    Args:
+        images: Images with labels.
+        head: Component that names the outputs.
 
     Raises:
-        DataError: They have none in common.
+        DataError: There are none.
     """
     known = head.labels
     pairs = shared(images, head)
     if not pairs:
         told = ", ".join(one.name for one in known) or "classes without names"
         raise DataError(
-            f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} tells apart {told}: none "
-            "in common. Leave the labels out: features are bridged without them.",
+            f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} knows {told}: none in "
+            "common. Leave the labels out; features are bridged without them.",
             subject=head.reference,
         )
     return pairs
 
 
 def measurable(images: Split, head: Component) -> bool:
-    """Tell whether an image is of a class that the head knows.
+    """Return whether some image belongs to a class that the head knows.
 
     Raises:
-        DataError: Two classes have one name, or one means the same as two of the other side.
+        DataError: Two classes have the same name, or one matches two of the other side.
     """
     return any(images.counts[place] for place, _ in shared(images, head))
 
 
 def shared(images: Split, head: Component) -> list[tuple[int, int]]:
-    """Return classes of images with the head's outputs that mean the same; none where they have none in common."""
+    """Return the matching (class of the images, output of the head), possibly none."""
     known = head.labels
     return known_classes(images.classes, known, whose=(images.name, head.reference))

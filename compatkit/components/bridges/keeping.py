@@ -1,4 +1,4 @@
-"""From a bridge to components: the network that it makes, its adapter or refitted head, and the record of both."""
+"""Store a bridge as components: the recombination, its adapter or refitted head, and records of both."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
 HEAD, BEGAN = "head", "initialised_from"
-"""Relations of a bridge's adapter to the head, and of a refitted head to the one it was."""
+"""Relations of a bridge's adapter to the head, and of a refitted head to its origin."""
 
 
 def put_together(step: RungResult, report: Report) -> Recombination:
-    """Return the whole network of a step, in eval mode.
+    """Return the whole network of a rung, in eval mode.
 
     Args:
-        step: Of a rung that was not left out.
-        report: What the check says of the two parts as they were.
+        step: Result of a rung that was not left out.
+        report: Check of the two original parts.
 
     Raises:
         UsageError: The rung was left out.
@@ -49,7 +49,7 @@ def put_together(step: RungResult, report: Report) -> Recombination:
 def publish(
     store: Store, name: str, found: Bridge, rung: str | None, about: About | None
 ) -> dict[str, Reference]:
-    """Keep a bridge; see ``Registry.publish``."""
+    """Publish a bridge; see ``Registry.publish``."""
     check_names(store, name)
     step = found.step(found.chosen if rung is None else rung)
     made, kept = step.built, dict[str, Reference]()
@@ -67,10 +67,10 @@ def publish(
 
 
 def check_names(store: Store, name: str) -> None:
-    """Refuse a name under which a refitted head would replace one that was trained.
+    """Raise if a refitted head would replace a trained one under its name.
 
     Raises:
-        UsageError: ``<name>.head`` is no head that a bridge refitted.
+        UsageError: ``<name>.head`` exists and was not refitted by a bridge.
     """
     try:
         there = store.resolve(f"{name}.head")
@@ -78,14 +78,14 @@ def check_names(store: Store, name: str) -> None:
         return
     if not any(one.relation == ADAPTS for one in store.manifest(there).parents):
         raise UsageError(
-            f"{there.name} is a head that was trained; a bridge published as {name} would put a refitted head in its "
-            "place. Publish the bridge under another name.",
+            f"{there.name} is a trained head; publishing a bridge as {name} would replace it by a refitted one. "
+            "Publish the bridge under another name.",
             subject=name,
         )
 
 
 def outcome(step: RungResult) -> dict[str, Any]:
-    """Return what is recorded beside a fit of how well it does."""
+    """Return the judgement recorded with a fit."""
     if step.agreed is None:
         return {}
     return {
@@ -104,7 +104,7 @@ def _recombined(
     return Recombination.of(
         extractor,
         head,
-        # A refitted head takes other features than the one that the report is of.
+        # A refitted head takes other features than the one in the report.
         check(extractor.manifest, head.manifest, own=head.is_own(extractor)) if made.refitted else report,
         normalisation="running" if estimate is None else "reestimate",
         statistics=estimate,
@@ -113,7 +113,7 @@ def _recombined(
 
 
 def _judgement(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
-    """Return what is recorded of a whole bridge: by which rung, how well it does, and on what that rests."""
+    """Return the record of a whole bridge: its rung, its judgement, and what that is based on."""
     found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.labels:
         found["labels"] = step.labels
@@ -129,7 +129,7 @@ def _judgement(step: RungResult, facts: Mapping[str, Any], head: Component) -> d
 
 
 def _manifest(step: RungResult, made: Candidate) -> Manifest:
-    """Return the manifest of a refitted head: of the old one's network, promising nothing that it promised."""
+    """Return the manifest of a refitted head: the old network, without its promises."""
     base = made.ground
     old = base.head.manifest
     data = {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)}
@@ -165,7 +165,7 @@ def _publish_head(store: Store, name: str, manifest: Manifest, made: Candidate) 
 
 
 def _entering(base: Ground) -> Port:
-    """Return the port of a head that takes the features themselves in place of those of its own extractor."""
+    """Return the input port of a head that takes the extractor's features directly."""
     index = int(base.place.blueprint.kwargs.get("port", 0))
     came, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
     axis = 1 if old.layout in ("NCHW", "NC") else -1

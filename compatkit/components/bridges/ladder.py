@@ -1,4 +1,4 @@
-"""The ladder of bridges: its rungs, from the cheapest to the most expensive, and what each gave."""
+"""The ladder of bridges: rungs from the cheapest to the most expensive, and their results."""
 
 from __future__ import annotations
 
@@ -38,28 +38,28 @@ RUNGS: dict[str, str] = {
 LABELLED = frozenset({"stitch-labels", "finetune"})
 """Rungs that need labels."""
 ON_REQUEST = frozenset({"infomax"})
-"""Rungs that are climbed only where they are named: they harm unbalanced classes."""
+"""Rungs tried only if named: they harm unbalanced classes."""
 UNFITTED = frozenset({"direct", "statistics"})
 """Rungs that fit nothing to features."""
 TRAINED = frozenset({"stitch", "stitch-labels", "finetune", "infomax"})
-"""Rungs that are trained step by step; where that cannot be done, the others stand all the same."""
+"""Iteratively trained rungs; if their training fails, the others remain valid."""
 TAUGHT = frozenset({"stitch"})
-"""Rungs that were trained to answer as the head's own network does: their agreement overstates their worth."""
+"""Rungs trained to imitate the head's own network: their agreement overstates their quality."""
 ADAPTERS = ("permutation", "procrustes", "ridge", "ridge-procrustes", "ridge3x3", "stitch")
-"""Rungs without labels that put an adapter between the parts and leave both as they are."""
+"""Rungs without labels that insert an adapter and leave both parts unchanged."""
 BEST = "best"
-"""For a matrix: statistics alone, and those adapters in closed form; the one that agrees most."""
+"""For a matrix: of statistics alone and the adapters in closed form, the one with the highest agreement."""
 
 
 def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
-    """Return the rungs to climb, in their order.
+    """Return the rungs to try, in order.
 
     Args:
-        names: Asked for; None takes all but those on request, and those that need labels where there are none.
+        names: Requested rungs; None for all except those on request, and those that need missing labels.
         labelled: Whether there are labels.
 
     Raises:
-        UsageError: A name is no rung, or a rung needs labels and there are none.
+        UsageError: A name is not a rung, or a rung needs labels and there are none.
     """
     if names is None:
         return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELLED)]
@@ -68,7 +68,7 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
     for name in names:
         if not isinstance(name, str) or name not in RUNGS:
             raise UsageError(
-                f"No rung is called {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
+                f"Unknown rung {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
                 subject=name,
             )
         if name in LABELLED and not labelled:
@@ -76,14 +76,14 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
                 f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
             )
     if not names:
-        raise UsageError(f"There is no rung to climb; known are {', '.join(RUNGS)}.")
+        raise UsageError(f"Expected at least one rung; known are {', '.join(RUNGS)}.")
     return [one for one in RUNGS if one in set(names)]
 
 
 BRIDGED = "head"
-"""Under which a judgement names the head that was bridged, by digest: a refitted one stands in its place."""
+"""Key of a judgement for the digest of the original head, which a refitted one replaces."""
 ANEW = ("batch", "reestimate")
-"""Policies of normalisation whose statistics are those of the features that come."""
+"""Batch-norm policies with statistics of the present features."""
 
 
 @attrs.frozen(eq=False)
@@ -92,19 +92,19 @@ class RungResult:
 
     Attributes:
         rung: Its name.
-        agreed: How often it says on held-out images what the head's own network says; None where it was left out.
-        explained: R2 of the features that were fitted to; None where none were.
-        images: Unlabelled images that were used: those whose features were paired, or those that were trained on;
-            of ``statistics`` those that it was estimated on.
-        estimated: Images that statistics of batch normalisation were estimated on.
-        labels: Labelled images that were trained on.
-        seconds: Of fitting, training and estimating statistics, as if it were the only rung: what several stand on,
-            such as moments, is made once and counts for each. Features are made before.
-        accuracy: On test images, where they were given.
-        checked: How often it is right on labelled images that nothing was fitted to, where labels were given.
-        right: On which of them it is.
-        note: Why it was left out, or what to know of it.
-        candidate: The bridge; None where it was left out.
+        agreed: Agreement with the head's own network on held-out images; None if the rung was left out.
+        explained: R2 of the fitted features; None if nothing was fitted.
+        images: Number of unlabelled images used: for pairing features or training, for ``statistics`` for the
+            estimate.
+        estimated: Number of images for estimating batch-norm statistics.
+        labels: Number of labelled images trained on.
+        seconds: Time for fitting, training and estimating statistics. Shared values such as moments are computed once
+            but counted for each rung that uses them; computing features is not counted.
+        accuracy: On test images, if given.
+        checked: Accuracy on labelled images that nothing was fitted to, if labels were given.
+        right: Which of them are right.
+        note: Why it was left out, or a remark.
+        candidate: The bridge; None if it was left out.
     """
 
     rung: str
@@ -133,17 +133,17 @@ class RungResult:
 
     @property
     def agreement(self) -> Figure | None:
-        """Share of held-out images of which it says what the head's own network says; None where it was left out."""
+        """Share of held-out images with the prediction of the head's own network; None if the rung was left out."""
         return None if self.agreed is None else self.agreed.figure
 
     @property
     def judged(self) -> Judged | None:
-        """Its judgement: by held-out labels for a rung that was trained with labels, else by agreement."""
+        """Judgement by held-out labels for a rung trained with labels, else by agreement."""
         return self.checked if self.rung in LABELLED and self.agreed is not None else self.agreed
 
     @property
     def meaning(self) -> str:
-        """``"fit"``, ``"doubtful"`` or ``"no fit"``; empty where it was left out."""
+        """``"fit"``, ``"doubtful"`` or ``"no fit"``; empty if the rung was left out."""
         return "" if self.judged is None else self.judged.says
 
     def to_json(self) -> dict[str, Any]:
@@ -170,19 +170,19 @@ def _shown(one: Figure | None) -> dict[str, Any] | None:
 
 @attrs.frozen(eq=False, repr=False)
 class Bridge(Shown):
-    """A pair that was bridged.
+    """A bridged pair.
 
     Attributes:
         extractor: ``name@version``.
         head: ``name@version``.
-        steps: What each rung gave, in the order of climbing.
-        chosen: Name of the rung that was chosen.
-        recombination: The network that it makes, in eval mode.
-        facts: Names, digests and counts of the images, where features were paired, seed; ``largest``, the share of
-            the most frequent answer of the head's own network on held-out images; and ``reference``, its accuracy on
-            the test images, where there are any.
-        notes: What to know, each a sentence.
-        not_climbed: Rungs that were left off because an earlier one agreed enough.
+        steps: Result of each rung, in the order of trying.
+        chosen: Name of the chosen rung.
+        recombination: The resulting network, in eval mode.
+        facts: Names, digests and numbers of the images, where features were paired, seed; ``largest``, the share of
+            the most frequent prediction of the head's own network on held-out images; and ``reference``, its accuracy
+            on the test images, if any.
+        notes: Remarks, one sentence each.
+        not_climbed: Rungs not tried because an earlier one sufficed.
     """
 
     extractor: str
@@ -195,10 +195,10 @@ class Bridge(Shown):
     not_climbed: tuple[str, ...] = ()
 
     def step(self, rung: str) -> RungResult:
-        """Return what a rung gave.
+        """Return the result of a rung.
 
         Raises:
-            UsageError: It was not climbed.
+            UsageError: The rung was not tried.
         """
         for one in self.steps:
             if one.rung == rung:
@@ -208,7 +208,7 @@ class Bridge(Shown):
 
     @property
     def agreement(self) -> Figure:
-        """Of the chosen rung."""
+        """Agreement of the chosen rung."""
         found = self.step(self.chosen).agreement
         if found is None:
             raise UsageError(f"The rung {self.chosen} was left out.")
@@ -216,16 +216,16 @@ class Bridge(Shown):
 
     @property
     def says(self) -> str:
-        """``"fit"``, ``"doubtful"`` or ``"no fit"``: whether to go on with it."""
+        """Verdict on the chosen rung: ``"fit"``, ``"doubtful"`` or ``"no fit"``."""
         return self.step(self.chosen).meaning
 
     @property
     def judged_by(self) -> str:
-        """``"labels"`` where the chosen rung was trained with some, else ``"agreement"``."""
+        """``"labels"`` if the chosen rung was trained with some, else ``"agreement"``."""
         return "labels" if self.chosen in LABELLED else "agreement"
 
     def lines(self) -> list[str]:
-        """Return lines for a report: the chosen rung, what each rung gave, and the notes."""
+        """Return lines of a report: the chosen rung, the result of each rung, and the notes."""
         found = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
         for one in self.steps:
             if one.agreement is None:
@@ -239,7 +239,7 @@ class Bridge(Shown):
         return [*found, *self.notes]
 
     def ladder(self) -> tuple[Rung, ...]:
-        """Return what each rung gave that was not left out, as a cell of a matrix holds it."""
+        """Return the results of the rungs that were not left out, as a cell of a matrix stores them."""
         return tuple(
             Rung(
                 one.rung,
@@ -270,7 +270,7 @@ class Bridge(Shown):
         }
 
     def to_png(self, path: str | os.PathLike[str] | None = None) -> bytes:
-        """Return a picture of the ladder, agreement and accuracy against seconds; write it where a path is given.
+        """Return a PNG of the ladder, agreement and accuracy against seconds; also write it if a path is given.
 
         Raises:
             EnvironmentFailure: The file cannot be written.
@@ -288,15 +288,14 @@ class Bridge(Shown):
 
 
 def choose(steps: Sequence[RungResult]) -> RungResult:
-    """Return the step to take: the highest agreement corrected for chance, the cheaper of equals.
+    """Return the rung with the highest agreement beyond chance; the cheaper of equals.
 
-    A rung that was trained to agree is taken only where there is no other: it comes to share the mistakes of the head's
-    own network on these images. A rung that was trained with labels is taken where it is right more often than the best
-    other on labelled images that neither was fitted to, beyond what so few images leave open: what it learnt from them,
-    the head's own network may not know.
+    A rung trained to agree is chosen only if there is no other, because it learns the mistakes of the head's own
+    network on these images. A rung trained with labels is chosen if it is significantly more accurate than the best
+    other on labelled images that neither was fitted to: it may know what the head's own network does not.
 
     Raises:
-        IncompatibleError: Every rung was left out; says why.
+        IncompatibleError: Every rung was left out; the message says why.
     """
     there = [one for one in steps if one.agreed is not None]
     if not there:
@@ -314,7 +313,7 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
 
 
 def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
-    """Return what decided where labels did; empty where agreement did."""
+    """Return a sentence on the decision if labels decided; empty if agreement did."""
     if chosen.rung not in LABELLED or chosen.checked is None:
         return ""
     found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELLED and one.checked]
@@ -341,13 +340,13 @@ def _right(step: RungResult) -> float:
 def inserted(
     bridges: Mapping[tuple[str, str], Bridge], normalisation: str
 ) -> dict[tuple[str, str], tuple[Adapter, ...]]:
-    """Return the adapters of bridges by the references of extractor and head.
+    """Return the adapters of bridges by (extractor, head) reference.
 
-    A matrix measures parts as they are, with adapters between, under one policy of normalisation. So a bridge that
-    changes the head's weights cannot stand in it, nor one whose statistics the policy would replace by stored ones.
+    A matrix measures unchanged parts with adapters between, under one batch-norm policy. A bridge that changes the
+    head's weights, or needs statistics that the policy replaces by stored ones, does not fit.
 
     Raises:
-        UsageError: A bridge is under other references than its own, or cannot stand in a cell.
+        UsageError: A bridge is stored under other references than its own, or does not fit a matrix.
     """
     if not isinstance(bridges, Mapping):
         raise UsageError(
@@ -357,7 +356,7 @@ def inserted(
     for pair, one in bridges.items():
         if not isinstance(one, Bridge) or pair != (one.extractor, one.head):
             own = f"({one.extractor!r}, {one.head!r})" if isinstance(one, Bridge) else "a Bridge"
-            raise UsageError(f"bridges= holds {pair!r:.120} where {own} is expected.", subject=pair)
+            raise UsageError(f"bridges= has the key {pair!r:.120} where {own} is expected.", subject=pair)
         _check(one, normalisation)
     return {pair: one.recombination.inserted for pair, one in bridges.items()}
 
@@ -367,9 +366,8 @@ def _check(one: Bridge, normalisation: str) -> None:
     if made.refitted or made.stored:
         what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
         raise UsageError(
-            f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a cell of a matrix has the parts as "
-            "they are, under the statistics of its policy. Publish the bridge, and measure what Registry.load "
-            "gives.",
+            f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a matrix needs unchanged parts with "
+            "the statistics of its policy. Publish the bridge, and measure what Registry.load returns.",
             subject=one.chosen,
         )
     if made.estimates:
@@ -377,18 +375,18 @@ def _check(one: Bridge, normalisation: str) -> None:
 
 
 def check_policy(bridge: str, normalisation: str) -> None:
-    """Refuse a policy that would replace the statistics of a bridge.
+    """Raise if a batch-norm policy would replace the statistics of a bridge.
 
     Args:
-        bridge: One behind which statistics of batch normalisation are estimated, in words.
+        bridge: Description of a bridge with estimated batch-norm statistics.
         normalisation: Policy of the matrix.
 
     Raises:
-        UsageError: It takes stored ones.
+        UsageError: The policy uses stored statistics.
     """
     if normalisation not in ANEW:
         raise UsageError(
-            f"{bridge} has statistics of batch normalisation of its own, estimated behind it; {normalisation!r} would "
-            f"put stored ones in their place. Take normalisation {' or '.join(map(repr, ANEW))}.",
+            f"{bridge} has its own estimated batch-norm statistics, which {normalisation!r} would replace by stored "
+            f"ones. Use normalisation {' or '.join(map(repr, ANEW))}.",
             subject=normalisation,
         )

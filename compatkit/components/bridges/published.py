@@ -1,4 +1,4 @@
-"""Bridges of a registry: those that are published, with how they were judged, and new ones for many pairs."""
+"""Published bridges of a registry with their judgements, and new bridges for many pairs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class BridgeRecord:
 
     Attributes:
         reference: ``name@version`` of the recombination.
-        rung: By which rung it was made.
-        agreement: Share of held-out images of which it says what the head's own network says.
-        held_out: How many there were.
+        rung: Its rung.
+        agreement: Share of held-out images with the prediction of the head's own network.
+        held_out: Number of held-out images.
         says: ``"fit"``, ``"doubtful"`` or ``"no fit"``.
     """
 
@@ -48,7 +48,7 @@ class BridgeRecord:
 
 
 def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[BridgeRecord]:
-    """Yield the bridges between two parts that were not withdrawn, by name and rising version."""
+    """Yield the bridges between two parts that are not withdrawn, by name and ascending version."""
     for one in store.index.search(kind="recombination", parent=str(extractor.digest)):
         judged = store.manifest(str(one)).training.get("bridge")
         if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:
@@ -68,14 +68,14 @@ class Bridges:
     store: Store
 
     def of(self, extractor: str, head: str) -> list[BridgeRecord]:
-        """Return the published bridges between two parts, with how they were judged; reads no weights.
+        """Return the published bridges between two parts with their judgements; reads no weights.
 
         Args:
             extractor: Reference of an extractor.
-            head: Reference of the head that was bridged; a refitted one counts as a bridge of the one it was.
+            head: Reference of the original head; a refitted head counts as a bridge of its origin.
 
         Raises:
-            NotFound: Nothing has that name or version.
+            NotFound: A reference does not resolve.
         """
         return list(recorded(self.store, self.store.resolve(extractor), self.store.resolve(head)))
 
@@ -93,25 +93,25 @@ class Bridges:
     ) -> dict[tuple[str, str], Bridge]:
         """Bridge every pair of parts that were not trained together, for ``matrix(..., bridges=...)``.
 
-        A pair for which it cannot be built is left out, with a warning that says why.
+        Pairs whose bridge cannot be built are left out with a warning.
 
         Args:
             extractors: Pattern, or patterns.
             heads: Pattern, or patterns.
-            data: Images of each extractor's domain, by its name or pinned reference; labels are not read.
-            rung: One that is an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
-                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which climbs all of these in closed form and takes
-                the one that agrees most.
-            tests: Labelled images to measure every rung on, by the same.
+            data: Images of each extractor's domain, by name or pinned reference; labels are ignored.
+            rung: A rung with an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
+                ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which tries all of these in closed form and takes the
+                one with the highest agreement.
+            tests: Labelled images to measure every rung on, with the same keys.
             images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.
 
         Returns:
-            By the pinned references of extractor and head.
+            Bridges by pinned references of extractor and head.
 
         Raises:
-            UsageError: The rung is none, changes the head or needs labels.
+            UsageError: The rung is unknown, changes the head or needs labels.
             DataError: An extractor has no images, or too few.
         """
         from compatkit.components.bridges.climbing import between

@@ -1,7 +1,7 @@
-"""The trained rungs: a bridge in closed form is trained further, on fixed features.
+"""Trained rungs: continue to train a bridge in closed form, on fixed features.
 
-All begin from the linear map of ridge regression (information maximisation from the absorbed bridge), with batch
-normalisation in batch mode, and estimate its statistics anew at the end.
+All start from the linear map of ridge regression (information maximisation from the absorbed bridge), train with batch
+statistics, and re-estimate stored statistics at the end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ STITCHING = {"lr": 3e-3, "steps": 200}
 FINETUNING = {"lr": 1e-3, "steps": 200}
 INFORMING = {"lr": 2e-3, "steps": 150}
 BATCH = 64
-"""Features in a step."""
+"""Batch size."""
 
 
 @attrs.frozen(eq=False)
 class Labelled:
-    """Images with labels that the head knows.
+    """Labelled images of classes that the head knows.
 
     Attributes:
-        features: Of the extractor, behind the adapters without weights.
-        targets: Outputs of the head that the images should give, int64 ``(n,)``.
+        features: The extractor's features, after the adapters without weights.
+        targets: Wanted outputs of the head, int64 ``(n,)``.
     """
 
     features: Passes
@@ -41,10 +41,10 @@ class Labelled:
 
 
 def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
-    """Return the head behind a linear map that was trained to give the logits of the head's own network.
+    """Return the head after a linear map trained to reproduce the logits of the head's own network.
 
     Args:
-        ground: Images and features that it is built on.
+        ground: Images and features.
         teacher: The head on its own extractor, with statistics of these images.
     """
     wanted = ground.answers(teacher, ground.fit, ground.seed).softmax(dim=1)
@@ -55,7 +55,7 @@ def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
 
 
 def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
-    """Return the head behind a linear map that was trained with labels."""
+    """Return the head after a linear map trained with labels."""
     made = by_ridge(ground)
     facts = _facts(ground, "stitch-labels", made, STITCHING, len(labels.targets))
     _train(made, _weights(made), labels.features, labels.targets, STITCHING, ground.seed)
@@ -63,7 +63,7 @@ def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
 
 
 def finetuned(ground: Ground, labels: Labelled) -> Candidate:
-    """Return a linear map and a head that were trained together with labels."""
+    """Return a linear map and the head, trained together with labels."""
     made = by_ridge(ground)
     facts = _facts(ground, "finetune", made, FINETUNING, len(labels.targets))
     weights = [*_weights(made), *made.head.parameters()]
@@ -72,10 +72,10 @@ def finetuned(ground: Ground, labels: Labelled) -> Candidate:
 
 
 def informed(ground: Ground) -> Candidate:
-    """Return a head that was trained to answer surely on each image and evenly over all of them.
+    """Return the head trained by information maximisation.
 
-    Minimises mean H(p_x) - H(mean p_x) over the scales and shifts of batch normalisation and the head's entry layers
-    (Krause, Perona and Gomes 2010; as SHOT does, Liang et al. 2020). Assumes classes of equal size.
+    Minimises mean H(p_x) - H(mean p_x) over scales and shifts of batch normalisation and the head's entry layers
+    (Krause, Perona and Gomes 2010; as SHOT, Liang et al. 2020). Assumes classes of equal size.
     """
     made = absorbed(ground)
     features = next(iter(ground.features.first())).clone()
@@ -87,7 +87,7 @@ def informed(ground: Ground) -> Candidate:
 
 
 def information(logits: Tensor) -> Tensor:
-    """Return mean H(p_x) - H(mean p_x) in nats: low where answers are sure and even."""
+    """Return mean H(p_x) - H(mean p_x) in nats, low for confident and balanced predictions ``(n, outputs)``."""
     logs = logits.log_softmax(dim=1)
     mean = logs.exp().mean(dim=0)
     return torch.special.entr(mean).sum().neg() - (logs.exp() * logs).sum(dim=1).mean()
@@ -101,10 +101,10 @@ def _train(
     settings: dict[str, float],
     seed: int,
 ) -> None:
-    """Train some weights of a bridge on features that stay as they are; gradients of the rest are not kept.
+    """Train selected weights of a bridge on fixed features.
 
     Raises:
-        DataError: The features do not fit into memory, or a loss is not finite.
+        DataError: The features do not fit in memory, or a loss is not finite.
     """
     network, chosen = made.network, list(weights)
     given = _together(features)
@@ -123,7 +123,7 @@ def _train(
             loss = information(out) if wanted is None else F.cross_entropy(out, wanted[some])
             if not bool(torch.isfinite(loss)):
                 raise DataError(
-                    f"The loss of step {step} is not finite; look at the features, or leave this rung out."
+                    f"The loss of step {step} is not finite; check the features, or leave this rung out."
                 )
             optimiser.zero_grad()
             loss.backward()
@@ -138,7 +138,7 @@ def _together(features: Passes) -> Tensor:
         pass
     if not features.held:
         raise DataError(
-            "The features of these images do not fit into memory, which the trained rungs need. Take fewer images, or "
+            "The trained rungs need the features of all images in memory, where they do not fit. Use fewer images, or "
             "the rungs in closed form."
         )
     return torch.cat(list(features.first()))
@@ -159,7 +159,7 @@ def _facts(
 
 
 def _done(made: Candidate, facts: dict[str, Any]) -> Candidate:
-    """Return the bridge with statistics of what it gives by now."""
+    """Return the bridge with re-estimated statistics."""
     fitted = made.fitted
     if fitted is not None:
         kept = {name: value for name, value in fitted.training.items() if name != "residual"}

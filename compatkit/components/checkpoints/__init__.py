@@ -1,1 +1,1 @@
-"""Weights that were saved elsewhere: which format a file has, and its tensors, read without running what it holds."""
+"""Checkpoints of other programs: detect the format and read the tensors without executing code."""

@@ -1,7 +1,7 @@
-"""A process of its own that unpickles tensors, and nothing else, and writes them as safetensors.
+"""Subprocess that unpickles only tensors and writes them as safetensors.
 
-Run by path, never imported: ``python -I child.py ROOT FOLDER SETTINGS``, the checkpoint on standard input. It is the
-only place of this library that unpickles, with ``weights_only=True``. Its output is checked like any untrusted file.
+Run by path, never imported: ``python -I child.py ROOT FOLDER SETTINGS``, with the checkpoint on standard input. It is
+the only place in this library that unpickles, with ``weights_only=True``. Its output is treated as untrusted.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import zipfile
 from typing import Any, BinaryIO
 
 STORED = 0
-"""The way of zip that does not compress; torch.save uses no other."""
+"""Zip method "stored", the only one that torch.save uses."""
 MOST_ENTRIES = 200_000
 ARCHIVE = 2**30
-"""Bytes of memory for reading the list of an archive's entries."""
+"""Bytes of memory for reading an archive's directory."""
 SLACK = 2**20
-"""Bytes by which the contents of an archive may seem larger than the file."""
+"""Tolerance in bytes by which the entries of an archive may exceed the file size."""
 INERT = (
     "argparse.Namespace",
     "numpy._core.multiarray.scalar",
@@ -37,15 +37,15 @@ INERT = (
     "pathlib.WindowsPath",
     "_codecs.encode",
 )
-"""What training programs often save beside the weights; each is replaced by an object that does nothing."""
+"""Classes that training programs often save with the weights; each is replaced by an inert object."""
 DENIED = ("os.", "subprocess.", "socket.", "shutil.", "ctypes.", "pty.", "webbrowser.", "urllib.", "ftplib.")
-"""Beginnings of the names of audit events that end the process: nothing of it is needed to read tensors."""
+"""Prefixes of audit events that end the process; reading tensors needs none of them."""
 HARMLESS = ("os.listdir", "os.scandir", "os.putenv", "os.unsetenv")
 GLOBAL = re.compile(r"GLOBAL ([\w.<>]{1,200})")
 
 
 class Refused(Exception):
-    """Why the file is not read: a code and words."""
+    """Reason for refusing a file: a code and a message."""
 
     def __init__(self, code: str, message: str, asked: list[str] | None = None) -> None:
         super().__init__(message)
@@ -53,10 +53,10 @@ class Refused(Exception):
 
 
 class Inert:
-    """Stands for an object that is not a tensor; holds and does nothing."""
+    """Inert placeholder for an object that is not a tensor."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Inert:
-        """Take and forget what it is made of."""
+        """Accept and ignore any arguments."""
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -67,9 +67,9 @@ class Inert:
 
 
 def main(root: str, folder: str, settings: dict[str, Any]) -> int:
-    """Read, check and write; the outcome is in ``report.json``."""
+    """Read, check and convert; write the result to ``report.json``."""
     report: dict[str, Any] = {"told": [], "error": None}
-    # both are opened before opening is denied
+    # open both before opening files is denied
     out = open(os.path.join(folder, "report.json"), "w", encoding="utf-8")
     try:
         file = os.fdopen(0, "rb")
@@ -93,10 +93,10 @@ def main(root: str, folder: str, settings: dict[str, Any]) -> int:
 
 
 def check_archive(file: BinaryIO, size: int) -> None:
-    """Refuse an archive that torch.save did not write, before anything reads its contents.
+    """Raise for an archive that torch.save did not write, before its contents are read.
 
     Raises:
-        Refused: It is damaged, compressed, claims more bytes than it has, or holds code.
+        Refused: The archive is damaged, compressed, claims more bytes than it has, or contains code.
     """
     try:
         with zipfile.ZipFile(file) as archive:
@@ -160,10 +160,10 @@ def _convert(root: str, folder: str, file: BinaryIO, settings: dict[str, Any]) -
 
 
 def _load(torch: Any, file: BinaryIO) -> Any:
-    """Return what the file holds: tensors, and plain values around them.
+    """Return the contents of the file: tensors, and plain values around them.
 
     Raises:
-        Refused: It asks for anything else, or is damaged.
+        Refused: The file requires anything else, or is damaged.
     """
     inert = [(type("Inert", (Inert,), {}), name) for name in INERT]
     try:
@@ -171,12 +171,12 @@ def _load(torch: Any, file: BinaryIO) -> Any:
             return torch.load(file, map_location="cpu", weights_only=True)
     except (MemoryError, Refused):
         raise
-    except Exception as error:  # whatever a hostile file makes of its reader
+    except Exception as error:  # a hostile file can cause any error
         raise _told(error) from error
 
 
 def _told(error: Exception) -> Refused:
-    """Return what is wrong in words of our own: torch's message advises to load the file without care."""
+    """Return the reason in our own words: torch's message advises loading the file unsafely."""
     text = str(error)
     asked = list(dict.fromkeys(GLOBAL.findall(text)))
     if asked:
@@ -192,10 +192,10 @@ def _told(error: Exception) -> Refused:
 
 
 def _check_size(state: dict[str, Any], most: int) -> None:
-    """Refuse tensors that become larger than the file explains, before they are written.
+    """Raise before writing tensors that are larger than the file explains.
 
     Raises:
-        Refused: One repeats its values without end, or is no plain tensor.
+        Refused: A tensor repeats its values excessively, or is not a plain tensor.
     """
     total = 0
     for name, one in state.items():
@@ -213,7 +213,7 @@ def _check_size(state: dict[str, Any], most: int) -> None:
 def _limit_time(seconds: int, output: int) -> None:
     try:
         import resource
-    except ImportError:  # no such limits on this system; the parent still stops it after a while
+    except ImportError:  # no such limits on this system; the parent enforces a timeout
         return
     for limit, value in (
         (resource.RLIMIT_CORE, 0),
@@ -224,19 +224,19 @@ def _limit_time(seconds: int, output: int) -> None:
 
 
 def _limit_memory(budget: int, *, for_good: bool = True) -> None:
-    """Allow so many bytes of address space beyond what is used now."""
+    """Limit the address space to ``budget`` bytes beyond present use."""
     try:
         import resource
 
         with open("/proc/self/statm", encoding="ascii") as statm:
             used = int(statm.read().split()[0]) * resource.getpagesize()
-    except (ImportError, OSError):  # not Linux: time and output are limited all the same
+    except (ImportError, OSError):  # not Linux: time and output are still limited
         return
     _set(resource, resource.RLIMIT_AS, used + budget, for_good=for_good)
 
 
 def _allow_memory() -> None:
-    """Take back a limit that was not for good: importing torch maps gigabytes that it never touches."""
+    """Lift a temporary limit: importing torch maps gigabytes that it never touches."""
     try:
         import resource
     except ImportError:
@@ -252,7 +252,7 @@ def _set(resource: Any, limit: int, value: int, *, for_good: bool = True) -> Non
 
 
 def _deny() -> None:
-    """End the process when anything is started, connected, removed or opened for writing from now on."""
+    """End the process on any later attempt to start, connect, delete or open for writing."""
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if (event == "open" and _writes(*args)) or (event.startswith(DENIED) and event not in HARMLESS):
@@ -262,7 +262,7 @@ def _deny() -> None:
 
 
 def _writes(path: Any, mode: Any, flags: Any) -> bool:
-    """Tell whether opening a file is more than reading it."""
+    """Return whether opening a file is for more than reading."""
     named = isinstance(mode, str) and bool(set(mode) & set("wax+"))
     return named or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)))
 
@@ -270,7 +270,7 @@ def _writes(path: Any, mode: Any, flags: Any) -> bool:
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))
-    except BaseException:  # told to whoever asked, who reads the end of it
+    except BaseException:  # the parent reads the end of the output
         traceback.print_exc()
         code = 2
     sys.exit(code)

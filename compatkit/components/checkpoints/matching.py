@@ -1,32 +1,31 @@
-"""Compare the tensors of a checkpoint with a network: what is missing, unknown, or of another shape."""
+"""Compare the tensors of a checkpoint with a network: missing, unknown, or of another shape."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CheckpointMismatch
+from compatkit.errors import CheckpointMismatch, near
 
 SHOWN = 3
-"""Names of each kind that a message lists."""
+"""Names of each kind listed in a message."""
 COUNTER = ".num_batches_tracked"
-"""Counters of batch normalisation, which torch did not save before 1.0."""
+"""Counters of batch normalisation, which torch has saved since 1.0."""
 COMPARED = 2000
-"""Names beyond which no near ones are looked for: comparing all with all takes minutes."""
+"""Most names for which similar ones are searched: comparing all with all takes minutes."""
 
 
 @attrs.frozen
 class WeightsMismatch:
-    """How tensors differ from those of a network; false where they fit.
+    """Differences between tensors and a network; falsy if there are none.
 
     Attributes:
-        missing: Names of the network that are not there.
-        unknown: Names that the network does not have.
-        shapes: Names with the shape that is there and the one that is expected.
-        kinds: Names with the dtype that is there and the one that is expected, where only one is a floating-point type.
+        missing: Names that only the network has.
+        unknown: Names that only the tensors have.
+        shapes: Name, actual and expected shape.
+        kinds: Name, actual and expected dtype, if only one of them is floating-point.
     """
 
     missing: tuple[str, ...] = ()
@@ -38,15 +37,13 @@ class WeightsMismatch:
         return bool(self.missing or self.unknown or self.shapes or self.kinds)
 
     def told(self) -> Iterator[str]:
-        """Yield one sentence for each way in which they differ, with the nearest name where a name is missing."""
+        """Yield one sentence per kind of difference, with similar names for missing ones."""
         few = len(self.missing) + len(self.unknown) <= COMPARED
         if self.missing:
-            near = (
-                difflib.get_close_matches(one, self.unknown, 1, 0.8) if few else [] for one in self.missing
-            )
+            close = (near(one, self.unknown, 1, 0.8) if few else [] for one in self.missing)
             named = [
                 f"{one} (there is {found[0]})" if found else one
-                for one, found in zip(self.missing, near, strict=True)
+                for one, found in zip(self.missing, close, strict=True)
             ]
             yield f"{_count(self.missing, 'tensor is', 'tensors are')} missing: {_some(named)}"
         if self.unknown:
@@ -63,10 +60,10 @@ class WeightsMismatch:
 
 
 def compare(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> WeightsMismatch:
-    """Return how tensors differ from a network's own; those of other precision fit.
+    """Return the differences between tensors and a network; other floating-point precisions fit.
 
     Args:
-        tensors: By name.
+        tensors: Tensors by name.
         own: The network's state dict.
     """
     shapes: list[tuple[str, tuple[int, ...], tuple[int, ...]]] = []
@@ -84,7 +81,7 @@ def compare(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> WeightsMismat
 
 
 def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the tensors with the counters that old files lack, and what was added, in words."""
+    """Return the tensors with counters that old files lack, and a note on them."""
     counters = [name for name in own if name.endswith(COUNTER) and name not in tensors]
     added = {name: own[name].new_zeros(()) for name in counters}
     told = (
@@ -96,7 +93,7 @@ def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[
 
 
 def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return in words which precisions are converted to the network's."""
+    """Return notes on precisions that are converted to the network's."""
     pairs: dict[tuple[str, str], int] = {}
     for name, one in own.items():
         came, wanted = _dtype(tensors[name]), _dtype(one)
@@ -113,17 +110,16 @@ def refuse(whose: str, network: str, found: WeightsMismatch, fitting: Sequence[s
 
     Args:
         whose: The file.
-        network: What it was compared with, such as ``"resnet18 of timm"``.
-        found: How they differ.
-        fitting: Networks that it does fit, as they would be named.
+        network: The network, such as ``"resnet18 of timm"``.
+        found: The differences.
+        fitting: Names of networks that the weights do fit.
     """
     hint = "Name the model that the weights were saved from"
     if fitting:
         hint = f"Names and shapes are those of {' and of '.join(fitting)}: name that"
     listed = "".join(f"\n- {one};" for one in found.told()).rstrip(";") + "."
     return CheckpointMismatch(
-        f"{whose} does not hold the weights of {network}:{listed}\n{hint}, with its arguments where it was built with "
-        "others.",
+        f"{whose} does not hold the weights of {network}:{listed}\n{hint}, with the arguments that it was built with.",
         subject=found,
     )
 

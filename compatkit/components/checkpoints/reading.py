@@ -1,7 +1,7 @@
-"""Read a checkpoint of any known format: its tensors, and where they came from.
+"""Read a checkpoint of any known format: its tensors and provenance.
 
-What ``torch.save`` wrote is unpickled as tensors only, by a process of its own (``child.py``) within limits of time and
-memory; nothing that it says is believed before it is checked.
+Files of ``torch.save`` are unpickled as tensors only, in a subprocess (``child.py``) with limits of time and memory,
+whose output is not trusted.
 """
 
 from __future__ import annotations
@@ -39,45 +39,45 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Format = Literal["safetensors", "zip", "legacy"]
-"""``zip``: what ``torch.save`` writes since torch 1.6; ``legacy``: the pickle that it wrote before."""
+"""``zip``: ``torch.save`` since torch 1.6; ``legacy``: the pickle that it wrote before."""
 WORDS: dict[Format, str] = {
     "safetensors": "safetensors",
     "zip": "torch.save, zip",
     "legacy": "torch.save before torch 1.6, pickle",
 }
 MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")
-"""The number with which the old ``torch.save`` begins, as a pickle writes it behind two bytes of its own."""
+"""Magic number at the start of legacy ``torch.save`` files, after two bytes of pickle."""
 TAR = slice(257, 262)
-"""Where a tar archive says what it is."""
+"""Position of the magic string of a tar archive."""
 HEAD = 512
-"""First bytes that tell."""
+"""Bytes read to detect the format."""
 CHILD = Path(__file__).with_name("child.py")
 MEMORY, MEMORY_TIMES = 2**29, 4
-"""Bytes that reading takes for any file, and how often the file's size beyond that."""
+"""Memory limit: bytes for any file, plus a multiple of the file size."""
 OUTPUT, OUTPUT_TIMES = 2**24, 3
-"""The same for what is written: tied weights are saved once and written once a name."""
+"""Output limit, likewise: tied weights are saved once but written once per name."""
 SECONDS, SECONDS_PER_GIB = 60, 60
-"""Of processor time."""
+"""Limit of processor time."""
 WAIT = 4
-"""How many times that a busy machine may take by the clock."""
+"""Wall-clock limit as a multiple of processor time, for a busy machine."""
 REPORT = 2**20
 """Largest report, in bytes."""
 KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
-"""Variables of the environment that the process is given; no keys, tokens or settings."""
+"""Environment variables passed to the process; no keys, tokens or settings."""
 PIECE = 2**22
 
 
 @attrs.frozen(eq=False)
 class Checkpoint:
-    """Weights as a file holds them.
+    """Weights as stored in a file.
 
     Attributes:
-        name: Of the file, without its folder.
+        name: File name without folder.
         digest: ``file:sha256:...`` of its bytes.
-        bytes: Their number.
+        bytes: Size in bytes.
         format: How it was saved.
-        tensors: By name, on the CPU.
-        told: What was taken out of wrappers and what was left out, one sentence each.
+        tensors: Tensors by name, on the CPU.
+        told: Notes on what was unwrapped and left out, one sentence each.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Checkpoint:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Where the weights came from, as JSON values."""
+        """Provenance of the weights as JSON values."""
         return {"file": self.name, "digest": self.digest, "bytes": self.bytes, "format": self.format}
 
     def __str__(self) -> str:
@@ -98,18 +98,18 @@ class Checkpoint:
 
 @named
 def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> Checkpoint:
-    """Read a file of safetensors, or one that torch.save wrote; the latter in a process of its own.
+    """Read a safetensors file, or a file of torch.save in a subprocess.
 
     Args:
-        path: Of any file; links are followed, pipes and devices are not opened.
-        key: The entry that holds the state dict, where there are several.
+        path: Path of the file; links are followed, pipes and devices are not opened.
+        key: Entry that contains the state dict, if there are several.
 
     Raises:
-        FormatError: Another format (named), truncated or damaged; a folder, pipe or device.
-        UnsafeCheckpoint: It asks for more than tensors, or for more time, memory or disk than its size explains.
-        UsageError: It holds no state dict, or none under this key.
-        IntegrityError: It changed while it was read.
-        EnvironmentFailure: No such file, no right to read, disk full.
+        FormatError: Another format, truncated or damaged; a folder, pipe or device.
+        UnsafeCheckpoint: It requires more than tensors, or more time, memory or disk than its size explains.
+        UsageError: It contains no state dict, or none under this key.
+        IntegrityError: It changed while being read.
+        EnvironmentFailure: No such file, no read permission, or disk full.
     """
     place = Path(path)
     name = place.name.encode("utf-8", "replace").decode()
@@ -144,10 +144,10 @@ def _is_tensor(value: Any) -> bool:
 
 
 def format_of(head: bytes, size: int) -> Format:
-    """Return the format of a file that begins with ``head`` and has ``size`` bytes.
+    """Return the format of a file from its first bytes ``head`` and its ``size`` in bytes.
 
     Raises:
-        FormatError: None that weights are taken from; it is named.
+        FormatError: The format is not supported; the message names it.
     """
     if size == 0:
         raise FormatError("the file is empty; copy it again.")
@@ -159,12 +159,12 @@ def format_of(head: bytes, size: int) -> Format:
         return "legacy"
     if head[TAR] == b"ustar":
         raise FormatError(
-            "a tar archive, the format of torch before 0.1.10, or one that somebody packed; unpack it, or load it with "
-            "a program that you trust and save its state dict as safetensors."
+            "a tar archive, the format of torch before 0.1.10 or a packed file; unpack it, or load it with a program "
+            "that you trust and save its state dict as safetensors."
         )
     if len(head) >= 2 and head[0] == 0x80 and 2 <= head[1] <= 5 and head[8:9] != b"{":
         raise FormatError(
-            "a pickle that torch.save did not write; unpickling runs code, so that it is not opened. Load it with a "
+            "a pickle that torch.save did not write; it is not opened, because unpickling runs code. Load it with a "
             "program that you trust and save the weights as safetensors."
         )
     if kind := foreign(head):
@@ -174,7 +174,7 @@ def format_of(head: bytes, size: int) -> Format:
 
 @attrs.frozen
 class Limits:
-    """What the process may use; bytes and seconds."""
+    """Limits of the subprocess, in bytes and seconds."""
 
     memory: int
     output: int
@@ -209,20 +209,20 @@ def unpickled(
     key: str | None = None,
     limits: Limits | None = None,
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the tensors of a file that torch.save wrote, and what was taken and left out.
+    """Return the tensors of a file written by torch.save, and notes on what was unwrapped and left out.
 
     Args:
-        descriptor: Of the file, open for reading.
-        size: Its bytes.
+        descriptor: The file, open for reading.
+        size: Its size in bytes.
         form: ``"zip"`` or ``"legacy"``.
-        whose: Named in messages.
+        whose: Name for messages.
         key: See ``unwrapping.unwrapped``.
-        limits: None takes those for the size.
+        limits: None for the default of this size.
 
     Raises:
-        UnsafeCheckpoint: It asks for more than tensors, or for more time, memory or disk than its size explains.
+        UnsafeCheckpoint: It requires more than tensors, or more time, memory or disk than its size explains.
         FormatError: It is truncated, damaged, or TorchScript.
-        UsageError: It holds no state dict, or none under this key.
+        UsageError: It contains no state dict, or none under this key.
         EnvironmentFailure: No process can be started, or the disk for temporary files is full.
     """
     allowed = Limits.of(size) if limits is None else limits
@@ -239,7 +239,7 @@ def unpickled(
 
 
 def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], limits: Limits) -> tuple[int, str]:
-    """Run the process to its end; return its exit code, and the end of what it printed."""
+    """Run the subprocess; return its exit code and the end of its output."""
     root = str(Path(__file__).parents[3])
     words = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
     one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
@@ -266,7 +266,7 @@ def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], limits: Lim
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End the process and whatever it started, if anything is left."""
+    """Kill the process and its descendants."""
     with suppress(OSError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL)
@@ -276,17 +276,17 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _report(path: Path, code: int, said: str, whose: str) -> _Report:
-    """Return what the process reported.
+    """Return the report of the subprocess.
 
     Raises:
         UnsafeCheckpoint: It was stopped by a limit.
-        FormatError: It ended without a report that can be read.
+        FormatError: It ended without a valid report.
     """
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
         raise UnsafeCheckpoint(
-            f"{whose}: the process that read it was stopped by {name}: it asked for more time or memory than its size "
-            "explains, or broke its reader. It is refused; save the weights as safetensors where you trust it.",
+            f"{whose}: the process that read it was stopped by {name}: it used more time or memory than the file size "
+            "explains, or crashed. The file is refused; save the weights as safetensors if you trust it.",
             subject=whose,
         )
     try:

@@ -1,4 +1,4 @@
-"""Find the state dict in what training programs save around it, and report what was taken and left out."""
+"""Find the state dict inside what training programs save, and report what was used and left out."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ PLAIN = (
     "weights",
     "params",
 )
-"""Entries under which programs keep a network's state dict, the most usual first."""
+"""Entries that commonly contain a network's state dict, the most common first."""
 AVERAGED = ("model_ema", "state_dict_ema", "ema_state_dict", "ema", "params_ema")
-"""Entries with an average of the weights over training steps, taken where there is nothing else."""
+"""Entries with averaged weights, used if there is nothing else."""
 PREFIXES = ("module.", "_orig_mod.", "model.", "network.", "net.")
-"""What DistributedDataParallel, torch.compile and Lightning put before every name."""
+"""Prefixes added by DistributedDataParallel, torch.compile and Lightning."""
 COUNT = "n_averaged"
-"""A counter that torch's ``AveragedModel`` keeps beside the weights."""
+"""Counter that torch's ``AveragedModel`` keeps with the weights."""
 DEEPEST = 8
 NAMED = 8
-"""Entries that a message lists."""
+"""Most entries listed in a message."""
 
 
 @attrs.frozen
 class Unwrapped:
-    """A state dict, and the way to it.
+    """A state dict found in a checkpoint.
 
     Attributes:
-        tensors: By name.
-        told: What was taken and left out, one sentence each, for people and for the record.
+        tensors: Tensors by name.
+        told: Notes on what was used and left out, one sentence each, for people and for the record.
     """
 
     tensors: Mapping[str, Any]
@@ -46,15 +46,15 @@ class Unwrapped:
 
 
 def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None = None) -> Unwrapped:
-    """Return the state dict inside of what was saved.
+    """Return the state dict inside a checkpoint.
 
     Args:
-        value: What the file holds: a state dict, or mappings around one.
-        is_tensor: Whether a value is a tensor.
-        key: The entry to take, ``"model_ema"``, or several joined by ``/``; None takes the usual one.
+        value: Contents of the file: a state dict, or mappings around one.
+        is_tensor: Predicate for tensors.
+        key: Entry such as ``"model_ema"``, or several joined by ``/``; None for the common one.
 
     Raises:
-        UsageError: There is no state dict, more than one might be meant, or no such entry.
+        UsageError: There is no state dict, the choice is ambiguous, or the entry does not exist.
     """
     told: list[str] = []
     steps = key.split("/") if key else []
@@ -77,7 +77,7 @@ def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None =
 
 
 def _step(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> str | None:
-    """Return the entry to go into; None where the mapping itself is the state dict."""
+    """Return the entry to descend into; None if the mapping itself is the state dict."""
     inner = [name for name, one in value.items() if isinstance(name, str) and _holds(one, is_tensor)]
     for names in (PLAIN, AVERAGED):
         found = [name for name in names if name in inner]
@@ -92,14 +92,14 @@ def _step(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list
         return inner[0]
     if inner:
         raise UsageError(
-            f"{len(inner)} entries may be meant: {', '.join(map(repr, inner[:NAMED]))}. Name one of them as key.",
+            f"{len(inner)} entries are possible: {', '.join(map(repr, inner[:NAMED]))}. Name one of them as key.",
             subject=inner,
         )
     raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
 
 
 def _holds(value: Any, is_tensor: Callable[[Any], bool], depth: int = 0) -> bool:
-    """Tell whether a value is a mapping that holds tensors, itself or through usual entries."""
+    """Return whether a value is a mapping that contains tensors, directly or in common entries."""
     if not isinstance(value, Mapping) or depth > DEEPEST:
         return False
     return any(is_tensor(one) for one in value.values()) or any(
@@ -118,16 +118,16 @@ def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: l
 
 
 def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:
-    """Return the tensors without what wrappers put before their names, as far as a network does not know these.
+    """Return the tensors without wrapper prefixes, as far as the network's names require.
 
     Args:
         names: Tensors by name.
-        own: The network's own names.
+        own: Tensors of the network by name.
     """
     found, told = dict(names), list[str]()
     for _ in range(DEEPEST):
         if own.keys() & found.keys():
-            break  # some fit as they are: what stands before them is part of the name
+            break  # some names fit: the prefix belongs to the names
         prefix = next((one for one in PREFIXES if any(name.startswith(one) for name in found)), None)
         if prefix is None:
             break

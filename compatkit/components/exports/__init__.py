@@ -1,1 +1,1 @@
-"""One file that runs without a registry: all tensors, and in its metadata how to rebuild and use the network."""
+"""Single-file exports that run without a registry: all tensors, and metadata to rebuild and use the network."""

@@ -1,4 +1,4 @@
-"""The description in an exported file: JSON under its one metadata key, written canonically, read strictly."""
+"""The description in an exported file: canonical JSON under one metadata key, read strictly."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from compatkit.registry.weights.header import Header
 
 SCHEMA: Literal[1] = 1
 KEY = "compatkit"
-"""The one key of a safetensors file's metadata that is written."""
+"""The only metadata key in the safetensors file."""
 MOST_PARTS = 256
 WHAT = "the export's description"
-"""Of the JSON, in messages."""
+"""Name of the JSON in messages."""
 
 Side = Literal["extractor", "adapter", "head"]
 
 
 @attrs.frozen
 class PartRecord:
-    """One module of the network, in the order in which images pass them.
+    """One module of the network, in forward order.
 
     Attributes:
         blueprint: Rebuilds it.
         names: Its tensors, sorted.
-        prefix: What stands before these in the file.
-        component: Digest of the manifest that it was published with, ``sha256:...``; None where it is no component.
+        prefix: Prefix of these names in the file.
+        component: Manifest digest ``sha256:...`` of the published component, or None.
     """
 
     blueprint: Blueprint
@@ -44,20 +44,20 @@ class PartRecord:
 
 @attrs.frozen(kw_only=True)
 class Description:
-    """Everything about an exported network but its tensors.
+    """Everything about an exported network except its tensors.
 
     Attributes:
-        kind: Of the component that was exported.
-        blueprint: Of the whole; a recombination's names its policy.
-        contract: Ports, preprocessing, classes, protocol and the probe of the whole.
-        parts: The modules; one for any other kind than ``recombination``.
+        kind: Kind of the exported component.
+        blueprint: Blueprint of the whole; that of a recombination includes its policy.
+        contract: Ports, preprocessing, classes, protocol and probe of the whole.
+        parts: The modules; a single one unless ``kind`` is ``recombination``.
         tensors: Tensor digest of the file, ``tensors:sha256:...``.
-        names: ``"whole"`` where the file's names are those of one whole network, else ``"parts"``.
-        about: For people.
-        training: What the manifest records of the run, of estimated statistics and of fitted adapters, without what
-            is kept beside it in a registry.
-        component: Manifest digest, ``sha256:...``; None where it was never published.
-        reference: ``name@version`` that it was exported from; for people.
+        names: ``"whole"`` if the tensor names are those of one whole network, else ``"parts"``.
+        about: Title, description, tags, licence and source.
+        training: The manifest's record of the run, of estimated statistics and fitted adapters, without blobs that
+            exist only in a registry.
+        component: Manifest digest, ``sha256:...``; None if never published.
+        reference: ``name@version`` at the time of the export, for display.
     """
 
     kind: Kind
@@ -74,14 +74,14 @@ class Description:
 
     @property
     def policy(self) -> str:
-        """What is done with batch normalisation: a recombination's policy; ``"running"`` for any other part."""
+        """Batch-norm policy: that of a recombination, ``"running"`` for any other part."""
         if self.kind != "recombination":
             return "running"
         return str(self.blueprint.kwargs.get("normalisation"))
 
     @property
     def whole(self) -> Blueprint | None:
-        """The network whose own names the file has, as the builder makes it; None where the names are the parts'."""
+        """Blueprint of the whole network whose tensor names the file has; None if they are those of the parts."""
         return self.parts[-1].blueprint if self.names == "whole" else None
 
 
@@ -89,10 +89,10 @@ def to_text(description: Description) -> str:
     """Return the description as canonical JSON on one line.
 
     Raises:
-        FormatError: A field is not what the schema asks, with its path.
+        FormatError: A field violates the schema; the message gives the path.
     """
     text = dumps(description).decode().removesuffix("\n")
-    from_text(text)  # what cannot be read back is never written
+    from_text(text)  # never write what cannot be read back
     return text
 
 
@@ -100,8 +100,8 @@ def from_text(text: str) -> Description:
     """Read a description strictly.
 
     Raises:
-        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, values that no contract can
-            hold, parts that do not make what is described.
+        FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, invalid values, or parts
+            that do not make up the description.
     """
     found: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=WHAT)
     check_contract(found.contract, found.blueprint, WHAT)
@@ -113,13 +113,13 @@ def description_of(header: Header) -> Description:
     """Return the description in the metadata of a file.
 
     Raises:
-        FormatError: There is none, or it is not strict.
+        FormatError: It is missing or malformed.
     """
     text = header.metadata.get(KEY)
     if text is None:
         raise FormatError(
-            "it is a safetensors file without a description: no export of compatkit. Export a component with "
-            "`compatkit export REF FILE`; weights of another origin are taken in by `compatkit adopt`."
+            "it is a safetensors file without a description, not an export of compatkit. Export a component with "
+            "`compatkit export REF FILE`; adopt weights of other programs with `compatkit adopt`."
         )
     found = from_text(text)
     own = [part.prefix + name for part in found.parts for name in part.names]
@@ -127,22 +127,22 @@ def description_of(header: Header) -> Description:
     other = sorted(there.symmetric_difference(own))
     if other or len(own) != len(there):
         raise FormatError(
-            f"{WHAT}: each tensor belongs to one part; that is not so for {', '.join(other[:3]) or 'some'}. The file "
-            "was put together by hand, or changed; export it anew."
+            f"{WHAT}: expected each tensor in one part; that is not so for {', '.join(other[:3]) or 'some'}. The file "
+            "was changed after the export; export it again."
         )
     return found
 
 
 def _check_parts(found: Description) -> None:
-    """Refuse parts that do not make up what is described.
+    """Raise for parts that do not make up the description.
 
     Raises:
-        FormatError: Says what was expected.
+        FormatError: The parts differ from what was expected.
     """
     sides = [part.blueprint.side for part in found.parts]
     between = found.contract.adapters
     if len(sides) > MOST_PARTS:
-        raise FormatError(f"{WHAT}.parts: at most {MOST_PARTS} are read, got {len(sides)}.")
+        raise FormatError(f"{WHAT}.parts: expected at most {MOST_PARTS}, got {len(sides)}.")
     if found.kind != "recombination":
         fits = len(sides) == 1 and found.parts[0].blueprint == found.blueprint and sides[0] != "recombination"
         expected = "one part, with the blueprint of the whole"

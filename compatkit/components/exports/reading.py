@@ -20,10 +20,10 @@ from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
 
 
 class Exported(Assembly):
-    """A network from one file: call it as what was exported, or let it ``predict`` the classes of images.
+    """A network from one file: call it like the exported component, or ``predict`` classes of images.
 
     Attributes:
-        description: All that the file says of it.
+        description: The description in the file.
         about: Title, description, tags, licence and source.
     """
 
@@ -31,7 +31,7 @@ class Exported(Assembly):
     about: About
 
     def extra_repr(self) -> str:
-        """Say what it is."""
+        """Return kind and policy, for ``repr``."""
         return f"{self.description.kind}, normalisation={self.normalisation!r}"
 
 
@@ -39,20 +39,20 @@ class Exported(Assembly):
 def load_exported(path: str | os.PathLike[str]) -> Exported:
     """Return the network of an exported file, in eval mode; needs no registry.
 
-    Nothing in the file is executed: its blueprints name registered builders, its header and its JSON are read strictly,
-    and the network must give what its contract states for a fixed input.
+    Nothing in the file is executed: blueprints name registered builders, header and JSON are read strictly, and the
+    network must reproduce the probe of its contract.
 
     Args:
-        path: Of a file that ``Registry.export`` or ``compatkit export`` wrote.
+        path: A file written by ``Registry.export`` or ``compatkit export``.
 
     Returns:
-        A module that takes what the exported component takes: normalised images ``(batch, channels, height, width)``
-        for a recombination or an extractor, features for a head or an adapter.
+        A module with the input of the exported component: normalised images ``(batch, channels, height, width)`` for
+        a recombination or an extractor, features for a head or an adapter.
 
     Raises:
-        FormatError: It is no such file, truncated, or its description is not strict.
-        IntegrityError: The tensors or the network that they make are not what the description states.
-        UnknownName: A blueprint's builder or model is not known here.
+        FormatError: The file is not an export, is truncated, or its description is malformed.
+        IntegrityError: The tensors or the rebuilt network do not match the description.
+        UnknownName: A blueprint's builder or model is unknown here.
         EnvironmentFailure: The file is missing or cannot be read.
     """
     place = Path(path)
@@ -65,8 +65,8 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
     actual = tensor_digest(data, header)
     if actual != description.tensors:
         raise IntegrityError(
-            f"{place}: the description is of the tensors {description.tensors}, the file holds {actual}. Its tensors "
-            "were changed after it was written; export it anew.",
+            f"{place}: expected the tensors {description.tensors}, found {actual}. They were changed after the export; "
+            "export it again.",
             subject=place,
         )
     state = deserialise(data)

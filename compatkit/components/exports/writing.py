@@ -1,6 +1,6 @@
-"""Write a component, or a recombination with all of its parts, as one safetensors file.
+"""Write a component, or a recombination with all its parts, as one safetensors file.
 
-Its tensors stand under the names of one whole network where that is what the parts make.
+If the parts make up one whole network, the tensors get its names.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Written:
     """An exported file.
 
     Attributes:
-        path: Where it is.
+        path: Its path.
         bytes: Its size.
-        description: What it says of the network.
+        description: Its description of the network.
     """
 
     path: Path
@@ -60,20 +60,20 @@ def write(
     digest: str | None = None,
     names: str = "auto",
 ) -> Written:
-    """Write a loaded component to a file, in place of what is there.
+    """Write a loaded component to a file, replacing it if it exists.
 
     Args:
-        path: Of the file; its folder exists.
-        module: As it was loaded or put together, in eval mode.
-        manifest: Of the component, with its probe.
-        reference: Where it was loaded from.
-        digest: Of the manifest, where it was published.
+        path: Path of the file, in an existing folder.
+        module: The module as loaded or recombined, in eval mode.
+        manifest: Manifest of the component, with its probe.
+        reference: Reference it was loaded from.
+        digest: Digest of the manifest if published.
         names: See ``prefixes``.
 
     Raises:
         UsageError: The path is a folder, or ``names`` is not possible.
         FormatError: A tensor cannot be stored.
-        EnvironmentFailure: Disk full, no right to write; what was there before is untouched.
+        EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
     """
     place = Path(path)
     if place.is_dir():
@@ -108,7 +108,7 @@ def write(
 def _modules(
     module: nn.Module, manifest: Manifest, digest: str | None
 ) -> Iterator[tuple[Blueprint, nn.Module, str | None]]:
-    """Yield blueprint, module and manifest digest of every part, in the order in which images pass them."""
+    """Yield blueprint, module and manifest digest of every part, in forward order."""
     if not isinstance(module, Recombination):
         yield manifest.blueprint, module, digest
         return
@@ -120,7 +120,7 @@ def _modules(
 
 
 def _alone(contract: Contract) -> Contract:
-    """Return a contract without what only a registry keeps: the statistics of each channel."""
+    """Return a contract without blobs that exist only in a registry: the channel statistics."""
     statistical = contract.statistical
     features = statistical.features and tuple(
         attrs.evolve(one, per_channel=None) for one in statistical.features
@@ -129,7 +129,7 @@ def _alone(contract: Contract) -> Contract:
 
 
 def _values(training: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is recorded of a run, without what is kept beside it in a registry."""
+    """Return the record of a run, without blobs that exist only in a registry."""
     return {
         key: value for key, value in training.items() if not (isinstance(value, Mapping) and "blob" in value)
     }
@@ -141,26 +141,26 @@ def prefixes(
     shapes: Sequence[Sequence[int]],
     names: str,
 ) -> tuple[list[str], Literal["whole", "parts"]]:
-    """Return what stands before the names of each part, and whether these are then the names of one whole network.
+    """Return the prefix of each part's tensor names, and whether they give the names of one whole network.
 
     Args:
-        modules: Extractor, adapters and head with their blueprints; or one part alone.
+        modules: Extractor, adapters and head with their blueprints; or a single part.
         whole: All of them as one module.
-        shapes: Of the images that the whole is compared on.
-        names: ``"whole"``, ``"parts"``, or ``"auto"`` for the former where it is possible.
+        shapes: Shapes of the inputs for comparing the whole network.
+        names: ``"whole"``, ``"parts"``, or ``"auto"`` for ``"whole"`` if possible.
 
     Raises:
-        UsageError: An unknown word; or names of a whole network that the parts do not make.
+        UsageError: ``names`` is unknown, or the parts do not make up a whole network.
     """
     if names not in NAMES:
         raise UsageError(f"names is one of {', '.join(NAMES)}, got {names!r:.40}.")
     if len(modules) == 1:
         if names == "whole":
-            raise UsageError("One part alone is no whole network; its tensors keep their own names.")
+            raise UsageError("names='whole' needs all parts of a network; a single part keeps its own names.")
         return [""], "parts"
     why = "" if names == "parts" else _why_not(modules, whole, shapes)
     if names == "whole" and why:
-        raise UsageError(f"These parts are not the halves of one network, whose names they could have: {why}")
+        raise UsageError(f"names='whole' needs the two halves of one network; these are not: {why}")
     if names == "parts" or why:
         between = [f"adapters.{place}." for place in range(len(modules) - 2)]
         return ["extractor.", *between, "head."], "parts"
@@ -170,7 +170,7 @@ def prefixes(
 def _why_not(
     modules: Sequence[tuple[Blueprint, nn.Module]], whole: Assembly, shapes: Sequence[Sequence[int]]
 ) -> str:
-    """Return why parts are not the halves of one network, as it would say itself; empty where they are."""
+    """Return why parts are not the halves of one network; empty if they are."""
     (left, extractor), *between, (right, head) = modules
     if between:
         return "adapters stand between them."
@@ -197,7 +197,7 @@ def _loaded(blueprint: Blueprint, state: dict[str, Tensor]) -> nn.Module:
 
 
 def _same(made: nn.Module, whole: Assembly, shapes: Sequence[Sequence[int]]) -> bool:
-    """Tell whether a network gives, bit for bit, what the parts give with their stored statistics."""
+    """Return whether a network gives bitwise the outputs of the parts with their stored statistics."""
     images = [port_signal(shape, place, "float32") for place, shape in enumerate(shapes)]
     with torch.no_grad():
         (expected,), came = outputs_of(_Stored(whole), images), outputs_of(made, images)
@@ -205,7 +205,7 @@ def _same(made: nn.Module, whole: Assembly, shapes: Sequence[Sequence[int]]) -> 
 
 
 class _Stored(nn.Module):
-    """An assembly with its stored statistics, whatever its policy."""
+    """An assembly that uses stored statistics, whatever its policy."""
 
     def __init__(self, whole: Assembly) -> None:
         super().__init__()

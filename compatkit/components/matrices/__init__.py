@@ -1,1 +1,1 @@
-"""Matrices from evidence: which components and cells, what is known of them, and what is to be measured."""
+"""Compatibility matrices from evidence: selection of components and cells, known results, missing measurements."""

@@ -1,8 +1,8 @@
-"""Answer a matrix from what was measured before; what is missing is measured.
+"""Fill a matrix from evidence, and measure what is missing.
 
-Evidence comes first and needs no network: a cell is taken where a result is kept under exactly the conditions asked
-for. What is left is measured as far as ``fill`` says and kept extractor by extractor, so that an interrupted run
-loses the one that was running at most.
+A cell is taken from evidence if there is a result under exactly the requested conditions; this needs no network. The
+rest is measured as ``fill`` allows, and recorded extractor by extractor, so that an interrupted run loses at most the
+current one.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 Fill = Literal["missing", "stale", "all", "none"]
 FILLS: tuple[Fill, ...] = get_args(Fill)
 DETAILED = 2500
-"""Pairs up to which every cell lists the findings of its check; for more, `compatkit check` lists those of one pair."""
+"""Most pairs for which cells list the findings of their check; for more, see `compatkit check` on one pair."""
 FIGURES = ("grade", "restricted", "unrestricted", "chance", "bound", "recovered", "difference")
 MISSING = "nothing is kept under these conditions; fill it to measure"
 NAMED = 3
-"""Pairs whose figures differ that are named one by one."""
+"""Most pairs with differing figures that are named one by one."""
 
 
 def matrix(
@@ -58,7 +58,7 @@ def matrix(
     record: bool = True,
     progress: Progress | None = None,
 ) -> Matrix:
-    """Return what every extractor with every head reaches; see ``Registry.matrix``."""
+    """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     asked, way, between = parse(where), check_fill(fill), adapters or {}
     parts = Parts(store)
     lefts = chosen(parts, extractors, "extractor", asked)
@@ -80,19 +80,18 @@ def matrix(
 
 
 def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
-    """Return what patterns mean and filters let through, each component once.
+    """Return the components that match patterns and filters, each once.
 
     Args:
-        parts: Finds and reads them.
-        wanted: Pattern, or patterns; those of several names pass over what is of another kind. A shared head that
-            solves a task, as no other does it, is taken as a head where it is named: a pattern over names would bring
-            in heads that tell rotations apart.
+        parts: Components of the registry.
+        wanted: Pattern, or patterns; patterns skip components of other kinds. An auxiliary head counts as a head only
+            if named without a pattern: a pattern would also match heads that classify rotations.
         kind: ``"extractor"`` or ``"head"``.
         where: Filters.
 
     Raises:
-        NotFound: A pattern matches nothing of this kind, or nothing fits the filters.
-        UsageError: A reference that is no pattern is of another kind.
+        NotFound: A pattern matches nothing of this kind, or nothing passes the filters.
+        UsageError: A reference that is not a pattern has another kind.
     """
     found: dict[str, Component] = {}
     for one in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
@@ -104,8 +103,8 @@ def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -
     fitting = [one for one in found.values() if (one.name, one.version) in hits]
     if not fitting:
         raise NotFound(
-            f"none of the {len(found)} components of kind {kind} that match fits {', '.join(where.texts)}; `compatkit "
-            f"search --kind {kind}` shows what there is.",
+            f"none of the {len(found)} matching components of kind {kind} passes {', '.join(where.texts)}; list them "
+            f"with `compatkit search --kind {kind}`.",
             subject=where.texts,
         )
     return fitting
@@ -114,10 +113,10 @@ def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -
 def bounds_of(
     parts: Parts, extractors: Sequence[Component], heads: Sequence[Component]
 ) -> dict[str, Component]:
-    """Return the head that gives the bound of each extractor, by its reference, where there is one.
+    """Return the head that gives the upper bound of each extractor, by reference of the extractor.
 
-    The first of the columns that was trained with it, else one of the registry: beside it by name, or else the
-    first name, the lowest version. Withdrawn ones do not count.
+    It is the first of ``heads`` that was trained with the extractor, else one of the registry: the one beside it by
+    name, else the first name and lowest version. Withdrawn ones do not count.
     """
     found: dict[str, Component] = {}
     for extractor in extractors:
@@ -142,15 +141,15 @@ def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
         try:
             return parts.component(parts.store.resolve(f"{hit.name}@{hit.version}"))
         except (NotFound, IntegrityError):
-            continue  # gone since the index saw it, or damaged
+            continue  # deleted since the index was updated, or damaged
     return None
 
 
 def check_fill(name: str) -> Fill:
-    """Return ``name`` if it is a way of filling.
+    """Return ``name`` if it is a valid ``fill``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: It is not.
     """
     for known in FILLS:
         if name == known:
@@ -170,12 +169,12 @@ def _measure(
     record: bool,
     progress: Progress | None,
 ) -> None:
-    """Measure pairs and keep what comes out, extractor by extractor.
+    """Measure pairs and record the results, extractor by extractor.
 
     Raises:
-        EnvironmentFailure: There is no such device.
-        DataError: Too few images for batch statistics.
-        IntegrityError: A part is damaged; nothing is measured then.
+        EnvironmentFailure: The device does not exist.
+        DataError: There are too few images for batch statistics.
+        IntegrityError: A part is damaged; nothing is measured.
     """
     from compatkit.evaluation.matrix import measure
     from compatkit.training.precision import Precision
@@ -187,7 +186,7 @@ def _measure(
     own = {one.reference: bounds[one.reference] for one in lefts if one.reference in bounds}
     parts = {one.reference: one for one in (*lefts, *rights, *own.values())}
     for one in parts.values():
-        _ = one.module  # a damaged part is found before anything runs
+        _ = one.module  # find damaged parts before anything runs
     keeps, differing = record, list[str]()
 
     def each(row: list[Cell]) -> None:
@@ -215,7 +214,7 @@ def _warn(differing: Sequence[str]) -> None:
     more = len(differing) - NAMED
     told = [*differing[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
     warnings.warn(
-        "Measured again under the same key, figures came out otherwise: "
+        "Measured again under the same key, figures differ: "
         + "; ".join(told)
         + ". What is left to the machine (device, threads, version of torch) is not part of a key; both results are "
         "kept, and the newer one is shown.",
@@ -225,11 +224,11 @@ def _warn(differing: Sequence[str]) -> None:
 
 @attrs.define(eq=False)
 class Pairs:
-    """All pairs of a matrix with their cells: taken from evidence, measured just now, or without a figure.
+    """All pairs of a matrix with their cells: from evidence, just measured, or without a figure.
 
     Attributes:
-        cells: By pair.
-        done: Pairs that were measured just now.
+        cells: Cells by pair.
+        done: Pairs measured just now.
     """
 
     lefts: Sequence[Component]
@@ -255,14 +254,14 @@ class Pairs:
                 self.cells[pair] = cell.left_out(f"does not fit {refused}") if refused else cell
 
     def wanted(self, fill: Fill) -> list[Pair]:
-        """Return the pairs that are to be measured."""
+        """Return the pairs to measure."""
         states = {"missing": ("missing",), "stale": ("missing", "stale"), "none": ()}.get(
             fill, ("missing", "stale", "measured")
         )
         return [pair for pair, cell in self.cells.items() if cell.state in states]
 
     def take(self, cell: Cell) -> str:
-        """Put a cell that was just measured in its place; return how it differs from one kept under the same key."""
+        """Store a new cell; return how it differs from one recorded under the same key, or empty."""
         pair = cell.extractor, cell.head
         before = self.known.cells.get(pair)
         if pair in self.cells:
@@ -279,7 +278,7 @@ class Pairs:
         )
 
     def matrix(self, conditions: Conditions, fill: Fill) -> Matrix:
-        """Return the matrix; rows and columns of which everything is left out are left out too."""
+        """Return the matrix without rows and columns whose cells are all left out."""
         shown = {pair: self._shown(cell) for pair, cell in self.cells.items()}
         lefts, rights = self.lefts, self.rights
         if self.where.conditions:
@@ -297,7 +296,7 @@ class Pairs:
         return cell.left_out(f"does not fit {refused}") if refused else cell
 
     def _settings(self, conditions: Conditions, fill: Fill, cells: Mapping[Pair, Cell]) -> dict[str, Any]:
-        """Return what all cells have in common, and how many of them are what."""
+        """Return the settings shared by all cells, and the numbers of cells by state."""
         states = Counter(cell.state for cell in cells.values())
         now = sum(cells[pair].state == "measured" for pair in self.done if pair in cells)
         counts = {"taken": states["measured"] - now, "measured": now}
@@ -325,7 +324,7 @@ def _prospect(left: Component, right: Component, images: ImageFacts, settings: M
 
 
 def _without_figure(left: Component, right: Component, images: ImageFacts, asked: PairQuery) -> Cell:
-    """Return the cell of a pair of which nothing is kept: missing, or barred with the reason."""
+    """Return the cell of a pair without results: missing, or barred with the reason."""
     found = _prospect(left, right, images, asked.settings)
     settings: dict[str, Any] = asked.settings | {"own": right.is_own(left)}
     return Cell(

@@ -1,4 +1,4 @@
-"""Look up evidence of every pair under given conditions: measured, stale, or nothing."""
+"""Look up the evidence of each pair under given conditions: measured, stale, or none."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from compatkit.registry.store import Store
 Pair = tuple[str, str]
 """References of extractor and head."""
 Between = Mapping[Pair, Sequence[tuple[str, str]]]
-"""Function digest and words of each adapter that stands between a pair."""
+"""Function digest and description of each adapter of a pair."""
 UNKNOWN = "unknown"
 
 
 @attrs.frozen(eq=False)
 class PairQuery:
-    """What is asked of pairs with these settings: their key, and the question without what may change.
+    """A query for pairs with common settings: their key, and the question without what may change.
 
     Attributes:
-        settings: That a cell would have.
+        settings: Settings of a cell.
         cells: Reads results.
     """
 
@@ -54,12 +54,12 @@ class PairQuery:
     _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
 
     def newest(self, results: Sequence[StoredResult], extractor: Component, head: Component) -> Cell | None:
-        """Return the newest result of exactly these conditions, else the newest of the same question, else None.
+        """Return the newest result for exactly these conditions, else for the same question, else None.
 
         Args:
-            results: Of one pair, oldest first.
-            extractor: Of the pair.
-            head: The same.
+            results: Results of one pair, oldest first.
+            extractor: Extractor of the pair.
+            head: Head of the pair.
         """
         stale: tuple[StoredResult, str] | None = None
         fresh: list[StoredResult] = []
@@ -94,7 +94,7 @@ class PairQuery:
             return None
 
     def _say(self, result: StoredResult) -> str | None:
-        """Return ``""`` for a result of these conditions, why one of this question is stale, None for any other."""
+        """Return ``""`` for a result of these conditions, a reason for a stale one of the question, else None."""
         place = id(result.settings), id(result.conditions)
         if place not in self._said or result.error:
             settings = self.cells.settings(result)
@@ -109,12 +109,12 @@ class PairQuery:
 
 @attrs.frozen(eq=False)
 class Known:
-    """Cells by pair, as far as results tell, and what was asked of every pair.
+    """Known cells by pair, and the query for each pair.
 
     Attributes:
-        cells: With figures; a stale one has its grade and the reason.
-        asked: By pair.
-        images: By the extractor's reference; without counts where they are not at hand.
+        cells: Cells with figures; a stale one has its grade and the reason.
+        asked: Queries by pair.
+        images: Images by reference of the extractor; without counts if not available.
     """
 
     cells: dict[Pair, Cell] = attrs.field(factory=dict)
@@ -132,19 +132,19 @@ def look(
     bounds: Mapping[str, Component],
     between: Between,
 ) -> Known:
-    """Return what is kept of every pair; damaged results are left out, with a warning.
+    """Return the recorded cells of all pairs; damaged results are left out with a warning.
 
     Args:
-        store: Where it is kept.
+        store: The registry's files.
         extractors: Rows.
         heads: Columns.
-        images: By the extractor's reference; None takes those that a row was last measured on.
-        conditions: Of all cells.
-        bounds: Head that gives the bound, by the extractor's reference.
+        images: Images by reference of the extractor; None for those of each row's last measurement.
+        conditions: Conditions of all cells.
+        bounds: Head that gives the upper bound, by reference of the extractor.
         between: Adapters of pairs that have some.
 
     Raises:
-        DataError: Without ``images``, an extractor was measured on several data sets and trained on none of them.
+        DataError: Without ``images``, an extractor was measured on several data sets but trained on none of them.
         IntegrityError: A folder of the registry is a symbolic link.
     """
     rows: dict[str, dict[str, list[StoredResult]]] = {}
@@ -159,7 +159,7 @@ def look(
             seen = _last_seen(extractor, [one for head in heads for one in row.get(head.function, ())], cells)
         known.images[extractor.reference] = seen
         bound = bounds[extractor.reference].function if extractor.reference in bounds else ""
-        shared: dict[bool, PairQuery] = {}  # what all pairs of a row have in common is worked out once
+        shared: dict[bool, PairQuery] = {}  # queries shared by the pairs of a row
         for head in heads:
             pair = extractor.reference, head.reference
             normalised, adapters = is_normalised(extractor.manifest, head.manifest), between.get(pair, ())
@@ -181,9 +181,9 @@ def look(
 
 
 def differing(results: Sequence[StoredResult]) -> str:
-    """Return in words how results under one key differ; empty where they do not.
+    """Describe how results under one key differ; empty if they do not.
 
-    Figures under one key may differ with the machine: its device, threads or version of torch.
+    They may differ by machine: device, threads or version of torch.
     """
     if all(one.figures == results[0].figures for one in results[1:]):
         return ""
@@ -195,7 +195,7 @@ def differing(results: Sequence[StoredResult]) -> str:
 
 
 def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cells) -> ImageFacts:
-    """Return the images that an extractor was last measured on: of its own data set, or of the only one.
+    """Return the images of an extractor's last measurement: of its own data set, or of the only one.
 
     Raises:
         DataError: There are several, and it was trained on none of them.
@@ -205,17 +205,17 @@ def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cel
         try:
             settings = cells.settings(result)
         except FormatError:
-            continue  # reported where the pair itself is looked at
+            continue  # reported when the pair itself is looked up
         if not settings.get(FUNCTIONS):
             name, some = settings["data"], bool(settings.get(SAMPLE))
-            if name not in names or not some or names[name].sample:  # all images before any sample
+            if name not in names or not some or names[name].sample:  # prefer all images to a sample
                 names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=some)
     family = trained_on(extractor.manifest)
     mine = [one for name, one in names.items() if family_of(name) == family] or list(names.values())
     if len(mine) > 1:
         raise DataError(
-            f"{extractor.reference} was measured on {', '.join(sorted(names))}, and it was trained on "
-            f"{family or 'none of them'}: say on which images it is asked for (data=, or --data NAME).",
+            f"{extractor.reference} was measured on {', '.join(sorted(names))}, but trained on "
+            f"{family or 'none of them'}: select the images (data=, or --data NAME).",
             subject=extractor.reference,
         )
     return mine[0] if mine else ImageFacts(family or UNKNOWN, "", 1)

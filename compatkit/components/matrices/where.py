@@ -1,9 +1,9 @@
-"""Filters of a matrix, ``FIELD=VALUE``: which components and cells are wanted; all must fit.
+"""Filters of a matrix, ``FIELD=VALUE``, for components and cells; all must match.
 
-Of components the fields are those of a search: ``tag:KEY``, ``model``, ``channels``, ``class``, ``anchor``,
-``parent``, ``text``, ``latest``. They apply to both sides (``class`` to heads, which alone have classes), or with
-``extractor.`` or ``head.`` in front to one. Of cells there are ``state``, ``wiring``, ``promise`` and ``grade``, with
-a comma between values of which one must fit, and ``accuracy`` and ``recovered`` with ``>=`` or ``<=``.
+Fields of components are those of a search: ``tag:KEY``, ``model``, ``channels``, ``class``, ``anchor``, ``parent``,
+``text``, ``latest``. They apply to both sides (``class`` only to heads), or to one with the prefix ``extractor.`` or
+``head.``. Fields of cells are ``state``, ``wiring``, ``promise`` and ``grade``, with comma-separated alternatives, and
+``accuracy`` and ``recovered`` with ``>=`` or ``<=``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LISTED: Mapping[str, tuple[str, ...]] = {
     "state": get_args(State)[:-1],
     "grade": get_args(Grade),
 }
-"""Fields of cells with their values."""
+"""Fields of cells and their values."""
 BEFORE = ("wiring", "promise", "state")
-"""Fields that are known before anything is measured; ``state`` is the one that is found then."""
+"""Fields known before a measurement; ``state`` is the state at that time."""
 NUMBERS = ("accuracy", "recovered")
 SEARCHED = ("model", "channels", "class", "anchor", "parent", "text", "latest")
 TAG = "tag:"
@@ -41,11 +41,11 @@ class Condition:
     """One filter of cells.
 
     Attributes:
-        text: As it was written.
-        field: Of a cell.
-        values: One of which must be the field's; empty for numbers.
-        least: Smallest number that fits.
-        most: Largest number that fits.
+        text: As written.
+        field: Field of a cell.
+        values: Alternatives; empty for numbers.
+        least: Smallest matching number.
+        most: Largest matching number.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Condition:
     most: float = math.inf
 
     def fits(self, cell: Cell) -> bool:
-        """Tell whether a cell fits; one without a figure has no number, and fits none."""
+        """Return whether a cell matches; one without a figure does not match any number."""
         if self.values:
             return getattr(cell, self.field) in self.values
         if self.field == "accuracy":
@@ -70,9 +70,9 @@ class Where:
     """Filters of components by side, and of cells.
 
     Attributes:
-        texts: The filters as they were written.
-        sides: Fields of a search by ``"extractor"`` and ``"head"``.
-        conditions: Of cells.
+        texts: The filters as written.
+        sides: Search fields by ``"extractor"`` and ``"head"``.
+        conditions: Filters of cells.
     """
 
     texts: tuple[str, ...] = ()
@@ -80,33 +80,33 @@ class Where:
     conditions: tuple[Condition, ...] = ()
 
     def query(self, side: str) -> Query | None:
-        """Return the search for components of a side, None where nothing is asked of them.
+        """Return the search for components of a side; None without filters.
 
         Raises:
-            UsageError: A filter is not usable as given.
+            UsageError: A filter is invalid.
         """
         asked = self.sides.get(side)
         return Query(kind=side, withdrawn=True, **asked) if asked else None
 
     def refused(self, cell: Cell, *, before: bool) -> str:
-        """Return the first filter that a cell does not fit, else an empty text.
+        """Return the first filter that a cell does not match, or empty.
 
         Args:
-            cell: As it is known.
-            before: Whether to ask what is known before anything is measured, or else the rest.
+            cell: The cell.
+            before: Check only fields known before a measurement, or else only the rest.
         """
         asked = (one for one in self.conditions if (one.field in BEFORE) == before)
         return next((one.text for one in asked if not one.fits(cell)), "")
 
 
 def parse(texts: str | Iterable[str]) -> Where:
-    """Read filters.
+    """Parse filters.
 
     Args:
         texts: Each ``FIELD=VALUE``, ``FIELD>=NUMBER`` or ``FIELD<=NUMBER``.
 
     Raises:
-        UsageError: One is not written so, or there is no such field or value.
+        UsageError: A filter is malformed, or its field or value is unknown.
     """
     written = (texts,) if isinstance(texts, str) else tuple(texts)
     sides: dict[str, dict[str, Any]] = {side: {} for side in SIDES}
@@ -115,7 +115,7 @@ def parse(texts: str | Iterable[str]) -> Where:
         match = _FILTER.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise UsageError(
-                f"a filter is written FIELD=VALUE, such as tag:dataset=mnist or grade=compatible, got {text!r:.100}.",
+                f"expected a filter FIELD=VALUE, such as tag:dataset=mnist or grade=compatible, got {text!r:.100}.",
                 subject=text,
             )
         field, sign, value = match[1].strip(), match[2], match[3].strip()
@@ -131,7 +131,7 @@ def parse(texts: str | Iterable[str]) -> Where:
 
 
 def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: str, text: str) -> None:
-    """Add a filter of components to the sides that it is meant of."""
+    """Add a filter of components to the sides that it applies to."""
     front, dot, rest = field.partition(".")
     side, name = (front, rest) if dot and front in SIDES else ("", field)
     if sign != "=" or not (name in SEARCHED or (name.startswith(TAG) and name != TAG)):
@@ -150,7 +150,7 @@ def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: s
 def _once(kept: Any, value: Any, text: str) -> None:
     if kept != value:
         raise UsageError(
-            f"{text!r:.100}: the same field is asked to be {kept!r} too; it cannot be both.", subject=text
+            f"{text!r:.100}: the same field must equal {kept!r}, too; leave one of them out.", subject=text
         )
 
 

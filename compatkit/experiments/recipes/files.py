@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
 
 SWEEP = "sweep"
-"""The table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
+"""Table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
 
 
 def parse(file: Path) -> dict[str, Any]:
     """Return the tables of a recipe file, unchecked.
 
     Raises:
-        UsageError: The file does not exist, or is no TOML.
+        UsageError: The file does not exist, or is not TOML.
         EnvironmentFailure: It cannot be read.
     """
     try:
@@ -34,14 +34,14 @@ def parse(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} is a folder; name the recipe file in it.", subject=file) from error
     except OSError as error:
         raise EnvironmentFailure(
-            f"The recipe {file} cannot be read: {error.strerror}. Check its rights.", subject=file
+            f"The recipe {file} cannot be read: {error.strerror}. Check its permissions.", subject=file
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(f"{file} is no TOML file: {error}", subject=file) from error
+        raise UsageError(f"{file} is not a TOML file: {error}", subject=file) from error
 
 
 def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], DataSet]:
-    """Return a function that loads the data set that a task of the recipe ``file`` names."""
+    """Return a function that loads the data set of a task in the recipe ``file``."""
     from compatkit.data import load_spec
 
     return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
@@ -58,20 +58,20 @@ def read(
 ) -> Recipe:
     """Read a recipe and load its data sets.
 
-    Everything that does not need the images is checked first. Paths of data sets and weights are tried
-    relative to the recipe's folder, then as they are.
+    Everything that does not need the images is checked first. Paths of data sets and weights are resolved against the
+    recipe's folder, then against the current one.
 
     Args:
         path: TOML file with ``prefix``, ``regularizers``, ``[trainer]``, ``[[tasks]]`` and ``[frozen]``.
-        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
-        download: Whether torchvision may fetch what is missing.
+        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
+        download: Whether torchvision may download missing data.
         prefix: Replaces the prefix of the file.
         start: ``Registry.task`` of the registry whose components tasks may start from.
-        **overrides: Trainer settings that replace those of the file; None is no override.
+        **overrides: Trainer settings that replace those of the file; None for no override.
 
     Raises:
-        UsageError: The file is no TOML, a key is unknown or missing, or a value cannot be used.
-        InvalidName: Prefix and task names do not make valid component names.
+        UsageError: The file is not TOML, a key is unknown or missing, or a value is invalid.
+        InvalidName: Prefix and task names do not form valid component names.
         UnknownName: A plugin or data set is unknown.
         DataError: A data set cannot be read.
     """
@@ -82,7 +82,7 @@ def read(
 def data_sets(path: str | Path, *, root: str | None = None, download: bool = False) -> list[DataSet]:
     """Return the data sets of a recipe's tasks in order; nothing else is loaded.
 
-    Arguments and errors are those of ``read``.
+    Arguments and errors as for ``read``.
     """
     file = Path(path)
     load = loader(file, root, download)
@@ -90,15 +90,15 @@ def data_sets(path: str | Path, *, root: str | None = None, download: bool = Fal
 
 
 def single(file: Path) -> dict[str, Any]:
-    """Return the tables of a recipe of one run.
+    """Return the tables of a recipe for a single run.
 
     Raises:
-        UsageError: It is a sweep.
+        UsageError: The recipe is a sweep.
     """
     tables = parse(file)
     if SWEEP in tables:
         raise UsageError(
-            f"{file} has a table [{SWEEP}]: it is many runs. Train them with `compatkit sweep {file}`, or leave the "
-            "table out."
+            f"{file} has a table [{SWEEP}] and describes many runs. Train them with `compatkit sweep {file}`, or "
+            "remove the table."
         )
     return tables

@@ -1,4 +1,4 @@
-"""Check the tables of a recipe as a whole before any data is loaded, and make tasks and trainer of them."""
+"""Check all tables of a recipe before any data is loaded, and make tasks and a trainer from them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NEEDED = ("name", "data", "backbone", "split")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
 BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
-"""All keys that a task which starts from components may have."""
+"""All keys allowed in a task that starts from components."""
 
 
 PARTS = ("heads", "head", "extractor")
@@ -58,7 +58,7 @@ class FrozenParts:
         heads: Pattern or patterns of auxiliary heads in the registry: ``"digits/shared.*"``.
         head: Reference of a target head: ``"digits/mnist.head@^1"``.
         extractor: Reference of an extractor.
-        statistics: Statistics that batch normalisation in frozen parts uses.
+        statistics: Batch-norm statistics inside frozen parts.
     """
 
     heads: str | tuple[str, ...] | None = None
@@ -69,10 +69,10 @@ class FrozenParts:
 
 @attrs.frozen(eq=False)
 class Recipe:
-    """A training run as a recipe describes it.
+    """A training run described by a recipe.
 
     Attributes:
-        prefix: Where the parts are published: ``<prefix>/<task>.extractor``.
+        prefix: Prefix of the published parts: ``<prefix>/<task>.extractor``.
         frozen: Released parts to train against.
         about: Title, description, tags, licence and source of all parts.
     """
@@ -87,16 +87,16 @@ class Recipe:
 
     @property
     def against(self) -> dict[str, Any]:
-        """Patterns and references of frozen parts, as ``Registry.frozen`` takes them."""
+        """Patterns and references of frozen parts, as arguments of ``Registry.frozen``."""
         return {name: one for name in PARTS if (one := getattr(self.frozen, name))}
 
 
 @attrs.frozen(eq=False)
 class CheckedRecipe:
-    """A recipe whose values are all valid; its data sets are not loaded yet.
+    """A recipe with valid values, whose data sets are not loaded yet.
 
     Attributes:
-        file: Its path; relative paths inside are tried from its folder first.
+        file: Its path; relative paths in it are resolved against its folder first.
         entries: The tables of the tasks.
     """
 
@@ -112,7 +112,7 @@ class CheckedRecipe:
         """Return the recipe with its data sets.
 
         Args:
-            data: Loads the data set that a task names.
+            data: Loads the data set of a task.
             start: ``Registry.task`` of the registry whose components tasks may start from, or None.
 
         Raises:
@@ -131,7 +131,7 @@ class CheckedRecipe:
                 tasks.append(start(given.pop("name"), given.pop("data"), **given))
             else:
                 raise UsageError(
-                    f"{where} starts from components, which a single run does: `compatkit train`. Leave out extractor."
+                    f"{where} starts from components, which only `compatkit train` supports. Leave out extractor."
                 )
         return Recipe(
             self.file,
@@ -147,17 +147,17 @@ class CheckedRecipe:
 def check(
     tables: Mapping[str, Any], file: Path, *, prefix: str | None = None, **overrides: Any
 ) -> CheckedRecipe:
-    """Check every value of the tables of a recipe; no data set is loaded.
+    """Check all values in the tables of a recipe; no data set is loaded.
 
     Args:
-        tables: What ``parse`` returned.
+        tables: Result of ``parse``.
         file: Their file, for messages and relative paths.
         prefix: Replaces the prefix of the tables.
-        **overrides: Trainer settings that replace those of the tables; None is no override.
+        **overrides: Trainer settings that replace those of the tables; None for no override.
 
     Raises:
-        UsageError: A key is unknown or missing, or a value cannot be used.
-        InvalidName: Prefix and task names do not make valid component names.
+        UsageError: A key is unknown or missing, or a value is invalid.
+        InvalidName: Prefix and task names do not form valid component names.
         UnknownName: A plugin is unknown.
     """
     from compatkit.training.evaluating import EarlyStopping
@@ -180,7 +180,7 @@ def check(
     if "frozen" in tables and not any(getattr(frozen, name) is not None for name in PARTS):
         if not any(entry.get("freeze_extractor") for entry in entries):
             raise UsageError(
-                f"{file}: [frozen] names what does not move: heads (a pattern), head, or extractor; or some task has "
+                f"{file}: [frozen] needs heads (a pattern), head or extractor, unless some task has "
                 "freeze_extractor = true."
             )
     kept = tuple(_with_weights(entry, file) for entry in entries)
@@ -197,9 +197,7 @@ def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
     from compatkit.training.task import Task
 
     if not isinstance(tasks, list) or not tasks:
-        raise UsageError(
-            f"{file}: write each task as a table of its own under [[tasks]]; got {tasks!r:.100}."
-        )
+        raise UsageError(f"{file}: expected a separate table [[tasks]] for each task; got {tasks!r:.100}.")
     entries = [_table(task, "each of [[tasks]]", file) for task in tasks]
     for entry in entries:
         where = called(entry, file)
@@ -222,8 +220,8 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
     more = [key for key in entry if key not in BESIDE_PARTS]
     if more or "extractor" not in entry:
         raise UsageError(
-            f"{where} starts from components: it names an extractor, may name a head, and says nothing of what these "
-            f"bring; got {', '.join(more) or 'no extractor'}. Allowed are {', '.join(BESIDE_PARTS)}."
+            f"{where} starts from components: it needs an extractor, optionally a head, and no settings that these "
+            f"define; got {', '.join(more) or 'no extractor'}. Allowed are {', '.join(BESIDE_PARTS)}."
         )
     for key in FROM_PARTS:
         if not isinstance(entry.get(key, ""), str):
@@ -231,7 +229,7 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
 
 
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the table of a task with the path of its weights resolved and the file checked."""
+    """Return the table of a task with the path of its weights resolved, after checking the file."""
     weights = entry.get("weights")
     if not isinstance(weights, str) or weights == "pretrained":
         return entry
@@ -241,7 +239,7 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
 
 
 def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:
-    """Return the regularizers of a run; all plugins must be installed, and none is imported yet."""
+    """Return the regularizers of a run; all plugins must be installed, but none is imported yet."""
     from compatkit.plugins import as_use, names
     from compatkit.plugins.discovery import require
 
@@ -271,15 +269,15 @@ def _needs(table: Mapping[str, Any], keys: Iterable[str], where: str) -> None:
 
 
 def check_tensor_file(path: Path, what: str) -> None:
-    """Raise before any work if a file is no safetensors file.
+    """Raise before any work if a file is not a safetensors file.
 
     Args:
         path: The file.
-        what: Name of its use, for messages.
+        what: Its use, for messages.
 
     Raises:
         UsageError: The file does not exist.
-        FormatError: It is no safetensors file: a pickle, a web page, cut short, ...
+        FormatError: It is not a safetensors file: a pickle, a web page, truncated, ...
         EnvironmentFailure: It cannot be read.
     """
     from compatkit.registry.weights.tensorfile import check_header

@@ -1,4 +1,4 @@
-"""The folder of a run of the command line: what was started, and its state, from the first step on."""
+"""Folders of runs of the command line: how the run was started, and its checkpoint."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.registry.disk import replace_file
 
 NOTE, STATE = "run.json", "state.safetensors"
-"""The note that marks the folder of a run and says what was started; its checkpoint."""
+"""Files in the folder of a run: how it was started, and its checkpoint."""
 
 
 @attrs.frozen
 class Started:
-    """A run as it was started; every value is a JSON value.
+    """A run as it was started; all values are JSON values.
 
     Attributes:
         recipe: Absolute path of the recipe.
-        tables: Its tables as they stood.
-        settings: Trainer settings that replace those of the tables; None is no setting.
+        tables: Its tables at that time.
+        settings: Trainer settings that replace those of the tables; None for no override.
         prefix: Replaces the prefix of the tables, if not None.
         data_root: Folder of data sets, or None.
-        registry: Where the parts are to be published.
+        registry: Registry for publishing the parts.
         command: The command line that started it.
         about: Fields of ``About`` that replace those of the tables.
-        published: References of its published parts by key; empty before they are published.
+        published: References of its published parts by key; empty before publication.
     """
 
     recipe: str
@@ -53,7 +53,7 @@ class Started:
         """Return a run of a recipe file; ``said`` are the other attributes.
 
         Raises:
-            UsageError: The file does not exist, or is no recipe of one run.
+            UsageError: The file does not exist, or is not a recipe for a single run.
         """
         file = Path(recipe)
         root = None if data_root is None else str(Path(data_root).absolute())
@@ -73,9 +73,9 @@ class Started:
             if (value := read_json(path)) is not None:
                 return structured(cls, value, NOTE, {"schema": 1, "kind": "run"})
         except FormatError as error:
-            raise FormatError(f"{path} does not say what was started: {error}", subject=path) from error
+            raise FormatError(f"{path} does not describe a run: {error}", subject=path) from error
         raise UsageError(
-            f"No run is kept in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
+            f"There is no run in {str(folder)!r}. Name the folder that `compatkit train` printed, such as "
             "parts-runs/mnist_usps-1a2b3c4d.",
             subject=folder,
         )
@@ -90,10 +90,10 @@ class Started:
         replace_file(folder / NOTE, json.dumps(value, indent=2).encode())
 
     def beside(self) -> Path:
-        """Return the default folder of this run: next to the registry, the same for the same run.
+        """Return the default folder of this run, next to the registry; equal runs have equal folders.
 
-        Another seed or an edited recipe gives another folder; the prefix and settings that do not change the result,
-        such as how often a checkpoint is written, do not.
+        It depends on the seed and the recipe's content, but not on the prefix or on settings that do not change the
+        result, such as how often a checkpoint is written.
         """
         from compatkit.training.settings import BESIDE
 
@@ -107,7 +107,7 @@ class Started:
         return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
 
     def load(self, download: bool, start: Start) -> Recipe:
-        """Return the recipe with its data sets; arguments and errors are those of ``recipes.read``."""
+        """Return the recipe with its data sets; arguments and errors as for ``recipes.read``."""
         file = Path(self.recipe)
         written = check(self.tables, file, prefix=self.prefix, **self.settings)
         plan = written.load(loader(file, self.data_root, download), start)
@@ -115,7 +115,7 @@ class Started:
 
     @contextmanager
     def kept(self, folder: Path) -> Iterator[None]:
-        """Create the folder of a run; remove it after an error unless it holds a checkpoint.
+        """Create the folder of a run; remove it after an error unless it contains a checkpoint.
 
         Raises:
             UsageError: The folder holds other files.

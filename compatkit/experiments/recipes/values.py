@@ -1,4 +1,4 @@
-"""Check values of a recipe against the annotations of the classes that take them."""
+"""Check values of a recipe against the annotations of attrs classes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def check_values(
     """Return arguments for the attrs class ``kind``; lists become tuples.
 
     Args:
-        kind: Its annotations say which values are usable.
-        given: As TOML has them.
+        kind: Attrs class.
+        given: Values as parsed from TOML.
         where: File and table, for messages.
-        later: Required keys that may be missing now and are added later.
+        later: Required keys that are added later and may be missing now.
 
     Raises:
-        UsageError: A key is unknown or missing, or a value is of another type, not finite, or negative.
+        UsageError: A key is unknown or missing, or a value has the wrong type, is not finite, or is negative.
     """
     fields = {field.name: field for field in attrs.fields(kind)}
     only(given, fields, where)
@@ -73,17 +73,17 @@ def called(entry: Mapping[str, Any], file: Path) -> str:
 
 
 def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
-    """Return an instance of ``kind`` once names and types of the settings are checked.
+    """Return an instance of ``kind`` after checking names and types of the settings.
 
     Raises:
-        UsageError: A setting does not fit.
+        UsageError: A setting is invalid.
     """
     settings = check_values(kind, settings, where)
     try:
         return kind(**settings)
     except (TypeError, ValueError, UsageError) as error:
         if isinstance(error, UsageError) and type(error) is not UsageError:
-            raise  # it says more by its kind
+            raise  # a more specific error
         raise UsageError(f"{where}: {error.args[0] if error.args else error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Studies: experiments of papers by their number: what a study is, how it is found, how its runs are made."""
+"""Studies: numbered experiments of papers, their discovery, runs and results."""
 
 from compatkit.experiments.studies.finding import find, numbers
 from compatkit.experiments.studies.results import Results

@@ -1,4 +1,4 @@
-"""The figure of a study: every measure by arm, with bars for means, lines for deviations and a dot for each seed."""
+"""The figure of a study: all measures by arm, with bars for means, lines for deviations and a dot per seed."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 DPI = 130
 LETTERS = 12
-"""Letters of a title in an inch."""
+"""Letters of a title per inch."""
 WIDEST = 14.0
-"""Inches; panels that are wider together are put in several rows."""
+"""Largest width in inches; wider figures are split into rows of panels."""
 COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Of the arms, in their order; distinguishable with red-green colour blindness."""
+"""Colours of the arms in order; distinguishable with red-green colour blindness."""
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -42,7 +42,7 @@ def draw(results: Results, folder: Path) -> list[str]:
 
 
 def _bars(results: Results) -> Figure:
-    """Return a figure with one panel for each measure."""
+    """Return a figure with one panel per measure."""
     from matplotlib.figure import Figure
 
     measures = [one for one in results.measures if one.drawn] or list(results.measures)
@@ -50,13 +50,15 @@ def _bars(results: Results) -> Figure:
     columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
     rows = max(1, math.ceil(len(measures) / columns))
     figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), dpi=DPI, layout="constrained")
-    first: Axes | None = None  # shares, such as accuracies, have one scale, so that panels can be compared
+    first: Axes | None = None  # shares use a common scale, so that panels can be compared
     for place, one in enumerate(measures):
         share = one.unit == "1" and _shares(results, one.name)
         axes = figure.add_subplot(rows, columns, place + 1, sharey=first if share else None)
         first = axes if share else first
         for at, arm in enumerate(results.arms):
-            colour = COLOURS[results.found.study.arms.index(arm) % len(COLOURS)]  # whichever arms were run
+            colour = COLOURS[
+                results.found.study.arms.index(arm) % len(COLOURS)
+            ]  # independent of the arms run
             _bar(axes, at, results.known(arm, one.name), colour)
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)

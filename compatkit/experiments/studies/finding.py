@@ -1,8 +1,7 @@
-"""Find studies by their number, as plugins, and resolve the arms and settings that a run asks for."""
+"""Find studies by number among the plugins, and resolve requested arms and settings."""
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from compatkit import plugins
+from compatkit import errors, plugins
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
@@ -37,7 +36,7 @@ def find(number: str) -> InstalledStudy:
     """Import the study of this number.
 
     Raises:
-        UnknownName: There is none; the message suggests similar numbers.
+        UnknownName: There is no such study; the message suggests similar numbers.
         PluginError: It is blocked, broken, or provided by two distributions.
     """
     known = numbers()
@@ -51,7 +50,7 @@ def find(number: str) -> InstalledStudy:
     study = offer.make({})
     if not isinstance(study, Study):
         raise offer.owner.error(
-            f"its factory gives {type_of(study)}; a study is a compatkit.experiments.studies.Study."
+            f"its factory returned {type_of(study)}; expected a compatkit.experiments.studies.Study."
         )
     return InstalledStudy(number, study, offer.owner)
 
@@ -69,7 +68,7 @@ def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
 
 
 def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
-    """Return the arms asked for, in the study's order; all of them if none are asked for.
+    """Return the requested arms in the study's order; all if none are requested.
 
     Raises:
         UsageError: An arm is unknown; the message suggests a similar one.
@@ -89,7 +88,7 @@ def near(name: str, known: Iterable[str]) -> str:
     """Return ``" Near it: ..."`` with numbers of the same chapter, else similar names; empty if there are none."""
     names = list(known)
     chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
-    close = difflib.get_close_matches(name, chapter or names, 3) or chapter[:3]
+    close = errors.near(name, chapter or names, 3) or chapter[:3]
     return f" Near it: {', '.join(close)}." if close else ""
 
 

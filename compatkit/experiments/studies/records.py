@@ -1,4 +1,4 @@
-"""The log of a study: one line for each finished run, so that an interrupted study goes on with the others."""
+"""The log of a study: one line per finished run, so that an interrupted study continues with the others."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class StudyRecord:
     Attributes:
         study: Number of the study.
         values: Measured values by the measure's name.
-        kept: Data that figures are drawn from.
+        kept: Data for figures.
         notes: Sentences for the reader.
         seconds: Wall-clock time.
-        versions: Versions of the packages that decide the figures.
+        versions: Versions of the packages that affect the figures.
         machine: Processor, device, threads.
         data: Digests of the data by split.
     """
@@ -48,21 +48,21 @@ class StudyRecord:
 
     @property
     def measured(self) -> bool:
-        """Whether the run measured anything; False if it was left out for lack of data."""
+        """Whether the run measured anything; False if it was skipped for lack of data."""
         return any(value is not None for value in self.values.values())
 
     @property
     def plan(self) -> dict[str, Any]:
-        """What all runs of one table have in common."""
+        """Settings common to all runs of a table."""
         return {"study": self.study, "size": self.size, **self.settings}
 
 
 def read(folder: Path) -> list[StudyRecord]:
-    """Return the runs that a folder holds; a partial last line, left by a killed run, is cut off.
+    """Return the runs recorded in a folder; an incomplete last line, left by a killed run, is removed.
 
     Raises:
-        FormatError: Another line is no run.
-        EnvironmentFailure: The file cannot be read, or not be cut.
+        FormatError: Another line is not a run.
+        EnvironmentFailure: The file cannot be read, or not be truncated.
     """
     path = folder / FILE
     with environment("read", path):
@@ -101,6 +101,6 @@ def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
         return structured(StudyRecord, json.loads(line), f"{path}: line {number}")
     except (ValueError, FormatError) as error:
         raise FormatError(
-            f"{path}: line {number} is no run of a study: {error} Name another folder, or move the file away.",
+            f"{path}: line {number} is not a run of a study: {error} Name another folder, or move the file away.",
             subject=path,
         ) from error

@@ -24,8 +24,8 @@ class Results:
         found: The study.
         arms: In the study's order.
         seeds: From 0.
-        command: The command that makes the same again.
-        records: One for each arm and seed.
+        command: The command that reproduces the results.
+        records: One per arm and seed.
     """
 
     found: InstalledStudy
@@ -38,20 +38,20 @@ class Results:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The measures that at least one run has a value of."""
+        """Measures with a value in at least one run."""
         return tuple(
             one for one in self.found.study.measures if any(self.known(arm, one.name) for arm in self.arms)
         )
 
     @property
     def changed(self) -> dict[str, Any]:
-        """Settings that are not those of the size."""
+        """Settings that differ from those of the size."""
         plain = settings_of(self.found, self.size)
         return {name: value for name, value in self.settings.items() if value != plain[name]}
 
     @property
     def scale(self) -> str:
-        """How the size, and what was changed in it, differ from the paper's; empty where nothing does."""
+        """How size and changed settings differ from the paper's; empty if they do not."""
         said = self.found.study.scale.get(self.size, "")
         if self.changed:
             changes = ", ".join(f"{name} {value}" for name, value in self.changed.items())
@@ -65,23 +65,23 @@ class Results:
 
     @property
     def paper(self) -> tuple[Reported, ...]:
-        """What the paper reports."""
+        """Figures that the paper reports."""
         return self.found.study.paper
 
     def values(self, arm: str, measure: str) -> list[float | None]:
-        """Return the values of an arm, one a seed."""
+        """Return the values of an arm, one per seed."""
         return [self.records[arm, seed].values.get(measure) for seed in self.seeds]
 
     def known(self, arm: str, measure: str) -> list[float]:
-        """Return the values of an arm without those that are None."""
+        """Return the values of an arm except None."""
         return [one for one in self.values(arm, measure) if one is not None]
 
     def kept(self, arm: str) -> list[Mapping[str, Any]]:
-        """Return what the runs of an arm keep for figures, one a seed."""
+        """Return the figure data of an arm's runs, one per seed."""
         return [self.records[arm, seed].kept for seed in self.seeds]
 
     def to_json(self, files: Sequence[str]) -> dict[str, Any]:
-        """Return everything except what is kept for figures, as JSON values."""
+        """Return everything except figure data as JSON values."""
         runs = list(self.records.values())
         return {
             "schema": SCHEMA,
@@ -118,11 +118,11 @@ def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def render(results: Results, figures: Iterable[str]) -> str:
-    """Return results as Markdown: means and spread over seeds, and the paper's figures apart from them.
+    """Return results as Markdown: means and spread over seeds, separate from the paper's figures.
 
     Args:
-        results: What the runs gave.
-        figures: Names of picture files that lie beside it.
+        results: Results of the runs.
+        figures: Names of picture files in the same folder.
     """
     study, count = results.found.study, len(results.seeds)
     seeds = f"{count} seeds: mean ± standard deviation over seeds" if count > 1 else "1 seed, so no spread"
@@ -141,7 +141,7 @@ def render(results: Results, figures: Iterable[str]) -> str:
 
 
 def _grid(results: Results) -> list[str]:
-    """Return means by arm and measure, the longer side downwards."""
+    """Return means by arm and measure, the longer side as rows."""
     measures, arms = results.measures, results.arms
     cells = {
         (arm, one.name): str(Spread.of(results.known(arm, one.name)) or "")

@@ -1,4 +1,4 @@
-"""Run a study: make the missing runs, record each when it is done, and write the results."""
+"""Run a study: carry out the missing runs, record each one, and write the results."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def carry_out(
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Make the runs of a study that a folder does not hold yet, and write results, table and figures there.
+    """Carry out the runs of a study that are missing in a folder, and write results, table and figures there.
 
     Args:
         number: Number of the study.
         out: Folder; created if missing.
         seeds: Number of seeds, counted from 0.
         size: One of the study's sizes.
-        arms: Some of the study's arms; empty takes all.
-        data: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        arms: Some of the study's arms; empty for all.
+        data: Folder of data sets; None for the search path of ``compatkit.data.load``.
         changes: Settings that replace those of the size.
-        anew: Drop runs of other settings from the folder instead of raising.
+        anew: Delete runs with other settings from the folder instead of raising.
         progress: Called with runs done, runs in all, and what is being done.
         say: Called with each line of news.
 
@@ -77,7 +77,7 @@ def carry_out(
             progress(place, len(wanted), f"{arm}, seed {seed}")
             run = Run(number, arm, seed, settings, shelf)
             done[arm, seed] = record = _made(found, run, size)
-            if record.measured:  # what was left out is asked for again
+            if record.measured:  # skipped runs are tried again next time
                 records.append(folder, record)
                 if run.checkpoint is not None:
                     run.checkpoint.unlink(missing_ok=True)
@@ -96,10 +96,10 @@ def carry_out(
 
 
 def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[tuple[str, int], StudyRecord]:
-    """Return the runs of this plan that a folder holds; drop others if ``anew``.
+    """Return the recorded runs of this plan; delete others if ``anew``.
 
     Raises:
-        UsageError: There are others, and not ``anew``.
+        UsageError: There are others, and ``anew`` is False.
     """
     there = [one for one in records.read(folder) if one.measured]
     other = [one for one in there if one.plan != plan]
@@ -111,8 +111,8 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
             if other[0].plan.get(name) != plan.get(name)
         ]
         raise UsageError(
-            f"{folder} holds {_runs(len(other))} of other settings ({'; '.join(said)}), and figures of one table "
-            "have the same. Name another folder with --out, or drop those runs with --anew.",
+            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(said)}), which cannot share a table "
+            "with these. Name another folder with --out, or drop those runs with --anew.",
             subject=folder,
         )
     if other:
@@ -132,13 +132,13 @@ def _runs(runs: int) -> str:
 
 
 def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
-    """Make one run."""
+    """Carry out one run."""
     import torch
 
     began = time.perf_counter()
     outcome = found.study.run(run)
     if not isinstance(outcome, Outcome):
-        raise found.owner.error(f"its run gives {type_of(outcome)}; a run gives an Outcome.")
+        raise found.owner.error(f"its run returned {type_of(outcome)}; expected an Outcome.")
     known = {one.name for one in found.study.measures}
     if unknown := sorted(outcome.values.keys() - known):
         raise found.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
@@ -165,7 +165,7 @@ def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
 
 
 def _write(results: Results, folder: Path) -> dict[str, Any]:
-    """Write figures, table and results.json; return what results.json holds."""
+    """Write figures, table and results.json; return the content of results.json."""
     from compatkit.experiments.studies.figures import draw
 
     pictures = draw(results, folder)
@@ -178,7 +178,7 @@ def _write(results: Results, folder: Path) -> dict[str, Any]:
 def _command(
     found: InstalledStudy, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
 ) -> str:
-    """Return the command that makes the same again, with folders as DIR and OUT."""
+    """Return the command that reproduces the results, with folders as DIR and OUT."""
     words = ["compatkit", "study", "run", found.number, "--seeds", str(seeds), "--size", size]
     if tuple(arms) != found.study.arms:
         words += ["--arms", ",".join(arms)]

@@ -1,4 +1,4 @@
-"""One run of a study as the study sees it: arm, seed, settings and data."""
+"""One run from the study's point of view: arm, seed, settings and data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 @attrs.define(eq=False)
 class Shelf:
-    """Data sets that runs share, each read once.
+    """Data sets shared by runs, each read once.
 
     Attributes:
         study: Number of the study, for messages.
-        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
         seen: Digests of the images of earlier runs, by split.
-        folder: Where those runs are.
+        folder: Folder of those runs.
     """
 
     study: str
@@ -37,7 +37,7 @@ class Shelf:
         """Return a data set by name.
 
         Raises:
-            DataError: It is in none of the folders, or damaged.
+            DataError: The data set is not found, or damaged.
             UsageError: Earlier runs used other images under this name.
         """
         if name not in self._read:
@@ -47,12 +47,12 @@ class Shelf:
             try:
                 found = load(name, root=self.root, providers=providers())
             except (DataError, UnknownName) as error:
-                if error.subject != name:  # it is there, and damaged
+                if error.subject != name:  # found but damaged
                     raise
                 raise DataError(
-                    f"Study {self.study} reads the data set {name!r}. {error} For a study: put it, as the pack "
-                    f"{name}.npz or as torchvision keeps it, into a folder, and name the folder with --data. "
-                    "Where the name is a setting of the study, --set takes another.",
+                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as the pack "
+                    f"{name}.npz or in torchvision's layout, and name the folder with --data. If the name is a "
+                    "setting of the study, --set selects another.",
                     subject=name,
                 ) from error
             self._check(found)
@@ -64,9 +64,9 @@ class Shelf:
             was = self.seen.get(split.name, split.digest)
             if was != split.digest:
                 raise UsageError(
-                    f"{self.folder} holds runs that were made with other images of {split.name} ({_brief(was)}, here "
-                    f"{_brief(split.digest)}), and figures of one table are of the same images. Name another "
-                    "folder with --out, or the folder of those images with --data.",
+                    f"{self.folder} holds runs with other images of {split.name} ({_brief(was)}, here "
+                    f"{_brief(split.digest)}), which cannot share a table with these. Name another folder with --out, "
+                    "or the folder of those images with --data.",
                     subject=self.folder,
                 )
 
@@ -90,7 +90,7 @@ class Run:
         study: Number of the study.
         arm: One of the study's arms.
         seed: Seed of everything random.
-        settings: Settings of the size, with the changes that were asked for.
+        settings: Settings of the size, with the requested changes.
     """
 
     study: str
@@ -104,17 +104,17 @@ class Run:
         """Return a data set by name, read once for all runs.
 
         Raises:
-            DataError: It is in none of the folders, or damaged.
+            DataError: The data set is not found, or damaged.
         """
         data = self._shelf.load(name)
         self._used.add(name)
         return data
 
     def find(self, name: str) -> DataSet | None:
-        """Return an optional data set, or None if it is missing.
+        """Return an optional data set, or None if it is not found.
 
         Raises:
-            DataError: It is damaged.
+            DataError: The data set is damaged.
         """
         try:
             return self.load(name)
@@ -125,12 +125,12 @@ class Run:
 
     @property
     def checkpoint(self) -> Path | None:
-        """File for the checkpoint of a long run, from which it goes on; deleted once the run is done."""
+        """Checkpoint file of a long run, from which it can be resumed; deleted when the run is done."""
         if self._shelf.folder is None:
             return None
         plan = hashlib.sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
         return self._shelf.folder / f"{self.arm}-{self.seed}-{plan[:12]}.checkpoint"
 
     def digests(self) -> dict[str, str]:
-        """Return the digests of what was loaded, by the splits' names."""
+        """Return the digests of the loaded splits by name."""
         return self._shelf.digests(self._used)

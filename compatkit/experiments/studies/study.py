@@ -1,4 +1,4 @@
-"""What a study is: arms, settings by size, measures, and the figures that the paper reports."""
+"""Definition of a study: arms, settings by size, measures, and the figures that the paper reports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compatkit.experiments.studies.runs import Run
 
 CPU, PAPER = "cpu", "paper"
-"""Sizes that every study has: minutes on two cores, and the size of the paper."""
+"""Sizes that every study has: minutes on two cores, and the paper's size."""
 _WORD = re.compile(r"[a-z0-9][a-z0-9_.+-]*")
 
 
@@ -61,15 +61,15 @@ class Reported:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What one run measured.
+    """Measurements of one run.
 
     Attributes:
         values: By the name of the measure; None or missing if it cannot be measured.
-        kept: JSON values that figures are drawn from, such as pictures of weights.
+        kept: JSON values for figures, such as pictures of weights.
         notes: Sentences that a reader must know; a note of several runs is shown once.
 
     Raises:
-        UsageError: A value is no finite number, or ``kept`` is no JSON.
+        UsageError: A value is not a finite number, or ``kept`` is not JSON.
     """
 
     values: Mapping[str, float | None]
@@ -82,15 +82,13 @@ class Outcome:
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and math.isfinite(value)):
                 raise UsageError(
-                    f"A run of a study measures finite numbers, or None; {name} is {value!r}. Say None, and why in "
-                    "a note."
+                    f"Study outcome: expected a finite number or None for {name}, got {value!r}. Return None, and say "
+                    "why in a note."
                 )
         try:
             json.dumps(self.kept, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(
-                f"What a run of a study keeps for its figures must be JSON values: {error}."
-            ) from error
+            raise UsageError(f"Study outcome: kept must hold JSON values: {error}.") from error
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -104,12 +102,12 @@ class Study:
         arms: Lower-case, as in the paper; methods are joined by ``+``. The first is the baseline.
         measures: What every run measures.
         sizes: Settings by size as JSON values; at least ``cpu`` and ``paper``.
-        scale: By size, how it differs from the paper; printed in every table, since figures of different scales
-            cannot be compared. Empty if nothing differs.
+        scale: By size, how it differs from the paper; printed in every table, since figures at different scales cannot
+            be compared. Empty if nothing differs.
         paper: Figures that the paper reports.
         data: Names of the data sets that it reads from files.
-        run: Carries out one run: an arm at a seed.
-        draw: Draws further figures from the results: PNG by file name without ending.
+        run: Carries out one run: an arm with a seed.
+        draw: Draws further figures from the results: PNG by file name without suffix.
 
     Raises:
         UsageError: A name is not lower-case or is repeated, or a size is missing.
@@ -124,7 +122,7 @@ class Study:
     scale: Mapping[str, str]
     paper: tuple[Reported, ...]
     run: Callable[[Run], Outcome]
-    draw: Callable[[Any], Mapping[str, bytes]] | None = None  # takes Results, which are made of studies
+    draw: Callable[[Any], Mapping[str, bytes]] | None = None  # takes Results, which import this module
     data: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:

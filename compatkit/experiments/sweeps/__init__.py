@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one recipe, on whatever there is to run them; each can be had alone, bit for bit."""
+"""Sweeps: many runs of one recipe on one or several processes or machines; each is reproducible alone, bitwise."""

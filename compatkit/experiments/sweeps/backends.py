@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are carried out."""
+"""Back ends that carry out the runs of a sweep."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WITH_WORKERS = ("auto", "process", "ray")
 
 
 def choose(asked: str, workers: int | None) -> str:
-    """Return the back end that ``asked`` stands for: ``"auto"`` is processes if a number of workers is given.
+    """Return the back end for ``asked``; ``"auto"`` means processes if a number of workers is given.
 
     Args:
         asked: One of BACKENDS.
@@ -32,12 +32,12 @@ def choose(asked: str, workers: int | None) -> str:
     """
     if asked not in BACKENDS:
         raise UsageError(
-            f"There is no back end {asked!r:.80}.{suggestion(asked, BACKENDS)} There are {', '.join(BACKENDS)}."
+            f"Unknown back end {asked!r:.80}.{suggestion(asked, BACKENDS)} Known are {', '.join(BACKENDS)}."
         )
     if workers is not None and workers < 1:
         raise UsageError(f"workers must be at least 1, got {workers}.")
     if workers is not None and asked not in WITH_WORKERS:
-        raise UsageError(f"The back end {asked} has no workers; they are for {', '.join(WITH_WORKERS)}.")
+        raise UsageError(f"The back end {asked} takes no workers; {', '.join(WITH_WORKERS)} do.")
     if asked == "ray":
         from compatkit.experiments.sweeps.cluster import check_installed
 

@@ -1,4 +1,4 @@
-"""The only import of ``ray``: runs on the machines of a cluster, or on a cluster of this machine alone."""
+"""Back end ``ray``: runs on the machines of a cluster, or on a local one. Only this module imports ray."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def check_installed() -> None:
 def cluster(jobs: Sequence[Job], workers: int | None, each: Callable[[RunRecord], None]) -> None:
     """Carry out jobs on the cluster that this process is connected to, one thread and processor each.
 
-    If it is connected to none, the cluster of RAY_ADDRESS is taken, else one is started here and ended again.
-    Registry, recipe, data sets and the sweep's folder must have the same paths on all machines.
+    Without a connection, the cluster of RAY_ADDRESS is used, else one is started here and stopped afterwards. Registry,
+    recipe, data sets and the sweep's folder must have the same paths on all machines.
 
     Args:
         jobs: Runs.
-        workers: Runs at a time; None takes as many as the cluster has room for.
-        each: Called with the record of every run as soon as it has ended.
+        workers: Runs at a time; None for as many as fit the cluster.
+        each: Called with the record of each run as soon as it has ended.
 
     Raises:
         MissingDependency: ``ray`` is not installed.
@@ -87,7 +87,7 @@ def _collect(ray: Any, jobs: Sequence[Job], workers: int | None, each: Callable[
 
 
 def _record(ray: Any, one: Any, job: Job) -> RunRecord:
-    """Return the record that a task gave back, or what became of it; write it in case its worker could not."""
+    """Return the record of a task, or of its failure; write it in case its worker could not."""
     try:
         record = RunRecord.from_json(loads(ray.get(one).encode(), what=job.run), job.run)
     except ray.exceptions.RayError as error:
@@ -103,17 +103,17 @@ def _record(ray: Any, one: Any, job: Job) -> RunRecord:
 
 
 def _work(line: str, variables: Mapping[str, str]) -> str:
-    """Carry out a job in a worker; text comes in and goes out."""
+    """Carry out a job in a worker; input and output are text."""
     import torch
 
-    os.environ.update(variables)  # timm and the plugins, which read them, are imported later
+    os.environ.update(variables)  # before importing timm and plugins, which read them
     torch.set_num_threads(1)
     return answer(line, _cache())
 
 
 @functools.cache
 def _cache() -> DataCache:
-    """Return this process's cache; a worker carries out many runs."""
+    """Return this process's cache, shared by its runs."""
     return DataCache()
 
 
@@ -123,7 +123,7 @@ def _ray() -> Any:
         import ray.exceptions
     except ImportError as error:
         raise MissingDependency(
-            f"Runs are handed to other machines by the library ray, which is not installed. Run: pip install "
+            f"The back end ray needs the library ray, which is not installed. Run: pip install "
             f"'compatkit[ray]', or choose another back end (sequential, process). ({error})",
             subject="ray",
         ) from error

@@ -1,4 +1,4 @@
-"""One run as plain values that any process can be given: whether it is done, and carrying it out."""
+"""One run as plain values for any process: whether it is done, and carrying it out."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """One run; every value is a JSON value.
+    """One run; all values are JSON values.
 
     Attributes:
         run: Its name.
-        values: The values that vary, by path.
+        values: The varied values, by path.
         plan: As in ``RunRecord``.
         tables: Its recipe.
         file: Path of the sweep's recipe; paths inside are relative to its folder.
         data_root: Folder of data sets, or None.
         download: Whether torchvision may download missing data sets.
-        registry: Where parts and results go.
-        folder: Where records and checkpoints go.
-        backend: Where it runs, for the record.
+        registry: Registry for parts and results.
+        folder: Folder for records and checkpoints.
+        backend: Name of the back end, for the record.
     """
 
     run: str
@@ -57,7 +57,7 @@ class Job:
 
     @property
     def prefix(self) -> str:
-        """Where the parts of this run are published."""
+        """Prefix of the published parts of this run."""
         return f"{self.tables['prefix']}/{self.run}"
 
     def begun(self) -> RunRecord:
@@ -73,7 +73,7 @@ class Job:
 
 
 class DataCache:
-    """Data sets that one process keeps from run to run."""
+    """Data sets cached by a process across runs."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -104,19 +104,19 @@ def carry_out(job: Job, cache: DataCache) -> RunRecord:
     """Train, publish and measure one run.
 
     Returns:
-        Its record, which is written too; of state ``"failed"`` if anything but an interruption ended the run.
+        Its record, which is also written; its state is ``"failed"`` if anything but an interruption ended the run.
     """
     folder, began = Path(job.folder), time.perf_counter()
     record = job.begun()
     try:
         records.write(folder, record)
         record = _made(job, record, cache.recipe(job))
-    except Exception as error:  # reported at the end of the sweep: the other runs go on
+    except Exception as error:  # reported at the end of the sweep; other runs continue
         record = record.failed(error)
     record = attrs.evolve(record, seconds=round(time.perf_counter() - began, 3))
-    if not folder.is_dir():  # on another machine, say: the process that asked writes the record
+    if not folder.is_dir():  # for example on another machine: the calling process writes the record
         gone = UsageError(
-            f"This process does not see the sweep's folder {folder}; give all of them the same paths."
+            f"This process does not see the sweep's folder {folder}; use a path that all machines share."
         )
         return record.failed(gone)
     records.write(folder, record)
@@ -152,22 +152,22 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
 
 
 def answer(line: str, cache: DataCache) -> str:
-    """Carry out the job that another process sent as a line; return its record as a line."""
+    """Carry out a job received as a line; return its record as a line."""
     return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()
 
 
 def sort(
     jobs: Sequence[Job], folder: Path, registry: Registry | None
 ) -> tuple[dict[str, RunRecord], list[Job], list[str]]:
-    """Separate the runs that are done from those that are left; checkpoints of another plan are deleted.
+    """Separate finished runs from the remaining ones; checkpoints of other plans are deleted.
 
     Args:
         jobs: All runs with their plans.
-        folder: Of the sweep.
-        registry: Where the parts of finished runs must be; None if there is none yet.
+        folder: Folder of the sweep.
+        registry: Registry that must hold the parts of finished runs; None if there is none yet.
 
     Returns:
-        Records of finished runs by name, the jobs that are left, and a note for each run that is made again.
+        Records of finished runs by name, the remaining jobs, and a note for each run that is repeated.
     """
     done: dict[str, RunRecord] = {}
     left: list[Job] = []
@@ -186,7 +186,7 @@ def sort(
 
 
 def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord | None, str]:
-    """Return the record of a run, and why it is made again: empty if it is done, or was never begun."""
+    """Return the record of a run, and why it is repeated: empty if it is done, or was never begun."""
     try:
         record = records.read(folder, job.run)
     except FormatError as error:

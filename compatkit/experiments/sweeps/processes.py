@@ -1,4 +1,4 @@
-"""Runs in worker processes on this machine: one that is killed takes its run with it, and no other."""
+"""Back end ``process``: runs in worker processes on this machine; a killed process loses only its own run."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.registry.os_errors import environment
 
 QUOTED = 600
-"""Characters of a dead process's last output that are quoted."""
+"""Most characters quoted of a dead process's last output."""
 THREADS = ("OMP", "MKL", "OPENBLAS")
 
 
 def processes(jobs: Sequence[Job], workers: int, threads: int, each: Callable[[RunRecord], None]) -> None:
-    """Carry out jobs in fresh worker processes; nothing is forked, and only text is exchanged.
+    """Carry out jobs in fresh worker processes (not forked), which exchange only text.
 
     Args:
         jobs: Runs.
         workers: Processes at a time.
-        threads: Threads that each computes with.
-        each: Called in the caller's thread with the record of every run as soon as it has ended.
+        threads: Computing threads of each.
+        each: Called in the caller's thread with the record of each run as soon as it has ended.
 
     Raises:
         EnvironmentFailure: No process can be started.
@@ -69,7 +69,7 @@ def processes(jobs: Sequence[Job], workers: int, threads: int, each: Callable[[R
 
 
 class _Worker:
-    """Sends jobs to one process, and starts another after it died."""
+    """Sends jobs to one process, and replaces it if it dies."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -78,13 +78,13 @@ class _Worker:
         self._stopped = False
 
     def carry_out(self, job: Job) -> RunRecord:
-        """Return the record of a run that the process carried out, or did not survive."""
+        """Return the record of a run, also if the process did not survive it."""
         child = self._child = self._child or self._launched(Path(job.folder))
         if self._stopped:
             child.kill()
         line = ""
         if child.stdin is not None and child.stdout is not None:
-            with suppress(OSError):  # a process that is gone is reported below
+            with suppress(OSError):  # a dead process is reported below
                 print(job.dumps(), file=child.stdin, flush=True)
                 line = child.stdout.readline()
         if line.endswith("\n"):
@@ -92,7 +92,7 @@ class _Worker:
             return RunRecord.from_json(loads(line.encode(), what=what), what)
         record = attrs.evolve(job.begun(), threads=self._threads).failed(self._death(child.wait()))
         self.leave()
-        with suppress(CompatkitError):  # the sweep reports it all the same
+        with suppress(CompatkitError):  # the sweep reports the failure anyway
             records.write(Path(job.folder), record)
         return record
 
@@ -108,7 +108,7 @@ class _Worker:
         if child is not None:
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
-                    with suppress(OSError):  # it may be dead, with a job in the pipe
+                    with suppress(OSError):  # it may have died with a job in the pipe
                         pipe.close()
             child.wait()
         if self._printed is not None:
@@ -127,7 +127,7 @@ class _Worker:
                 stderr=self._printed,
                 text=True,
                 env={**os.environ, **variables, "PYTHONPATH": paths},
-                start_new_session=True,  # Ctrl-C goes to the sweep alone, which ends its processes
+                start_new_session=True,  # Ctrl-C reaches only the sweep, which ends its processes
             )
 
     def _death(self, code: int) -> EnvironmentFailure:
@@ -145,14 +145,14 @@ class _Worker:
 
 
 def main(words: Sequence[str]) -> None:
-    """Carry out runs in this process: jobs come in a line each, records go out a line each, until the input ends.
+    """Carry out runs in this process: reads one job per line, writes one record per line, until end of input.
 
-    The one argument is the number of threads.
+    The only argument is the number of threads.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what a plugin prints is no answer
+    os.dup2(2, 1)  # keep the output of plugins apart from the records
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # so that what was printed before a kill can be quoted
+        sys.stdout.reconfigure(line_buffering=True)  # so that output before a kill can be quoted
     import torch
 
     torch.set_num_threads(int(words[0]))

@@ -1,4 +1,4 @@
-"""The folder of a sweep: a note of what it is, and a record of each run."""
+"""The folder of a sweep: a note that describes it, and a record of each run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from compatkit.reports.matrix import Matrix
 
 SCHEMA = 1
 NOTE = "sweep.json"
-"""Marks a folder of a sweep; says what varies and which back end was chosen."""
+"""File that marks the folder of a sweep; it describes the axes and the chosen back end."""
 _BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
 
 
@@ -28,18 +28,18 @@ class RunRecord:
 
     Attributes:
         run: Its name.
-        values: The values that vary, by path.
-        plan: Digest of everything that decides the result and was known before the run.
+        values: The varied values, by path.
+        plan: Digest of everything known before the run that affects its result.
         state: ``"begun"`` if it was interrupted.
         backend: Where it ran.
-        code: Of the error that ended it, else empty.
-        reason: Why it failed, else empty.
+        code: Code of the error that ended it, or empty.
+        reason: Why it failed, or empty.
         fit: Digest of the trainer's plan, which checkpoints belong to.
         parts: Published references, by ``"<task>.extractor"`` and so on.
-        losses: Of the last row of the history, by task and name.
-        matrix: JSON of the matrix of its own extractors and heads; None until it is measured.
+        losses: Losses in the last row of the history, by task and name.
+        matrix: JSON of the matrix of its own extractors and heads; None until measured.
         seconds: Wall-clock time.
-        threads: Threads that its operations used; the last bits of sums may depend on the number.
+        threads: Threads used by operations, which may affect the last bits of sums.
     """
 
     run: str
@@ -76,14 +76,14 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> RunRecord:
-        """Read what ``to_json`` wrote.
+        """Read the output of ``to_json``.
 
         Raises:
-            FormatError: It is something else.
+            FormatError: The value is not a record.
         """
         record = structured(cls, value, what, _BESIDE)
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
-            raise FormatError(f"{what} says that its run is done, and holds no matrix of schema {MATRIX}.")
+            raise FormatError(f"{what} describes a finished run, but has no matrix of schema {MATRIX}.")
         return record
 
 
@@ -110,7 +110,7 @@ def read(folder: Path, run: str) -> RunRecord | None:
     """Return the record of a run, or None if there is none.
 
     Raises:
-        FormatError: The file is no record.
+        FormatError: The file is not a record.
         EnvironmentFailure: It cannot be read.
     """
     path = place(folder, run)
@@ -124,7 +124,7 @@ def default_folder(registry: Path, recipe: Path) -> Path:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Raise if a folder holds anything but the sweep that is to be resumed.
+    """Raise if a folder holds anything but the sweep to resume.
 
     Raises:
         UsageError: It holds other files, or a sweep and ``resume`` is False.

@@ -1,4 +1,4 @@
-"""The result of a sweep: a record of every run, and means and deviations over seeds."""
+"""The result of a sweep: a record of each run, and means and deviations over seeds."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from compatkit.experiments.spread import Spread
 from compatkit.experiments.sweeps.records import RunRecord
 
 SEED = "trainer.seed"
-"""The value over which means are taken; runs that differ in anything else are separate groups."""
+"""The value over which means are taken; runs that differ in anything else form separate groups."""
 
 
 @attrs.frozen
 class SeedGroup:
-    """Runs that differ in the seed only.
+    """Runs that differ only in the seed.
 
     Attributes:
-        values: Their common values of what varies, by path.
-        runs: Number of runs that are done.
-        failed: Number of runs that failed.
+        values: Their common varied values, by path.
+        runs: Number of finished runs.
+        failed: Number of failed runs.
         own: Mean accuracy of a run's networks as trained.
         cross: Mean accuracy of a run's recombinations.
-        pairs: Accuracy of each pair, by the names of extractor's and head's tasks.
+        pairs: Accuracy of each pair, by the names of the extractor's and the head's tasks.
     """
 
     values: Mapping[str, Any]
@@ -50,13 +50,13 @@ class SeedGroup:
 
 @attrs.frozen(eq=False)
 class SweepResult:
-    """A sweep that has ended.
+    """A completed sweep.
 
     Attributes:
-        folder: Where its records are.
-        records: One for each run, in the order of the recipe.
-        choice: The back end that was asked for, and the one that was used.
-        notes: Which runs were made again, and why.
+        folder: Folder of its records.
+        records: One per run, in the order of the recipe.
+        choice: The requested and the used back end.
+        notes: Which runs were repeated, and why.
     """
 
     folder: Path
@@ -91,7 +91,7 @@ class SweepResult:
 
 
 def accuracies(record: RunRecord) -> dict[tuple[str, str], float]:
-    """Return the accuracies of a run's pairs by the names of their tasks; pairs without a figure are left out."""
+    """Return the accuracies of a run's pairs by the names of their tasks, without pairs that have no figure."""
     matrix = record.figures()
     cells = () if matrix is None else matrix.cells
     return {_tasks(cell): cell.restricted.accuracy for cell in cells if cell.restricted is not None}

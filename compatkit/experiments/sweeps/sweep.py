@@ -1,4 +1,4 @@
-"""A sweep: a recipe with lists, checked as a whole, and its runs carried out."""
+"""Sweeps: check a recipe with lists as a whole, and carry out its runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.settings import BESIDE
 
 MOST = 10_000
-"""Runs of one sweep."""
+"""Most runs of one sweep."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -42,7 +42,7 @@ class PlannedRun:
 
     Attributes:
         name: Short and valid in a component's name; the same values give the same name.
-        values: The values that vary, by path.
+        values: The varied values, by path.
         tables: The recipe of this run alone.
     """
 
@@ -57,9 +57,9 @@ class Sweep:
 
     Attributes:
         file: The recipe.
-        axes: What varies; the runs are their product.
+        axes: What varies; the runs are their Cartesian product.
         runs: In the order of the recipe, the last axis fastest.
-        root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+        root: Folder of data sets; None for the search path of ``compatkit.data.load``.
         download: Whether torchvision may download missing data sets.
     """
 
@@ -78,20 +78,20 @@ class Sweep:
         download: bool = False,
         prefix: str | None = None,
     ) -> Sweep:
-        """Read a recipe with a table ``[sweep]``; every value of every run is checked, and no data set is loaded.
+        """Read a recipe with a table ``[sweep]``; all values of all runs are checked, and no data set is loaded.
 
         Args:
-            path: A recipe as ``compatkit train`` takes it, with a table ``[sweep]`` of paths, each with a list of
-                values: ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``,
-                ``"tasks.split" = [...]`` (all tasks), ``"tasks.mnist.split"``, ``"regularizers.dcc.weight"``.
-            root: Folder of data sets; None looks where ``compatkit.data.load`` looks.
+            path: A recipe as for ``compatkit train``, with a table ``[sweep]`` of paths, each with a list of values:
+                ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``, ``"tasks.split" = [...]`` (all
+                tasks), ``"tasks.mnist.split"``, ``"regularizers.dcc.weight"``.
+            root: Folder of data sets; None for the search path of ``compatkit.data.load``.
             download: Whether torchvision may download missing data sets.
             prefix: Replaces the prefix of the file; parts are published as ``<prefix>/<run>/<task>.extractor``.
 
         Raises:
-            UsageError: The file is no TOML, a path leads nowhere, a list is empty or has a value twice, or a value is
+            UsageError: The file is not TOML, a path does not exist, a list is empty or has a duplicate, or a value is
                 invalid.
-            InvalidName: Prefix, names of runs and of tasks do not make valid component names.
+            InvalidName: Prefix, names of runs and of tasks do not form valid component names.
             UnknownName: A plugin is unknown.
         """
         file = Path(path).absolute()
@@ -102,7 +102,7 @@ class Sweep:
         count = math.prod(len(axis.values) for axis in axes)
         if count > MOST:
             raise UsageError(
-                f"{file}: the lists make {count:,} runs, and a sweep has {MOST:,} at most. Write two."
+                f"{file}: the lists make {count:,} runs, but a sweep has at most {MOST:,}. Split it."
             )
         paths = [axis.path for axis in axes]
         products = [
@@ -127,20 +127,20 @@ class Sweep:
         progress: Progress | None = None,
         say: Callable[[str], None] | None = None,
     ) -> SweepResult:
-        """Carry out all runs: train, publish and measure each, and write its record as soon as it has ended.
+        """Carry out all runs: train, publish and measure each, and write its record when it ends.
 
         Args:
-            registry: Where parts and results of each run go as soon as it has ended.
-            out: Folder of records and checkpoints; None takes ``<registry>-sweeps/<recipe>`` next to the registry.
+            registry: Registry for the parts and results of each run.
+            out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` next to the registry.
             backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
-                processes where ``workers`` are asked for, else sequential.
-            workers: Runs at a time, for the back ends process and ray.
-            resume: Keep the finished runs of an earlier call, and go on from the checkpoints of the others.
+                processes if ``workers`` is given, else sequential.
+            workers: Runs at a time, for process and ray.
+            resume: Keep the finished runs of an earlier call, and resume the others from their checkpoints.
             progress: Called with runs done, runs in all, and what is being done.
             say: Called with lines of news.
 
         Returns:
-            The records of all runs; a run that failed does not end the others.
+            The records of all runs; a failed run does not end the others.
 
         Raises:
             UsageError: The folder holds something else, or the back end is unknown.
@@ -170,7 +170,7 @@ class Sweep:
             for run in self.runs
         ]
         ended, left, notes = sort(planned_jobs(jobs, cache, held, report), folder, held)
-        Registry.init(root, exist_ok=True)  # not before: a sweep that is refused leaves nothing behind
+        Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
         for line in notes:
             tell(line)
         choice = {"asked": backend, "backend": chosen}
@@ -190,7 +190,7 @@ def _check(run: PlannedRun, file: Path) -> None:
     with _named(run.name):
         if "checkpoint" in run.tables.get("trainer", ()):
             raise UsageError(
-                f"{file}: [trainer]: a sweep keeps the checkpoints of its runs itself; leave it out."
+                f"{file}: [trainer]: a sweep manages the checkpoints of its runs; leave checkpoint out."
             )
         written = check(run.tables, file)
         try:
@@ -206,7 +206,7 @@ def _check(run: PlannedRun, file: Path) -> None:
 
 @contextmanager
 def _named(run: str, after: str = "") -> Iterator[None]:
-    """Put the name of a run before the message of an error, and ``after`` behind it."""
+    """Add the name of a run before an error's message, and ``after`` to its end."""
     try:
         yield
     except CompatkitError as error:
@@ -221,12 +221,12 @@ def _silent(*words: object) -> None:
 def planned_jobs(
     jobs: Sequence[Job], cache: DataCache, registry: Registry | None, progress: Progress
 ) -> list[Job]:
-    """Load all data sets and prepare a run of every kind: runs that differ in more than the seed.
+    """Load all data sets and prepare one run of each group that differs only in the seed.
 
     Args:
-        jobs: Without their plans.
-        cache: Keeps the data sets for the runs.
-        registry: Has the heads to train against; None if there is none yet.
+        jobs: Jobs without plans.
+        cache: Caches the data sets for the runs.
+        registry: Registry of the heads to train against; None if there is none yet.
         progress: Called with runs checked, runs in all, and what is being done.
 
     Returns:
@@ -243,7 +243,7 @@ def planned_jobs(
             plan = cache.recipe(job)
             if plan.against and registry is None:
                 raise UsageError(
-                    f"It trains against {', '.join(map(str, plan.against.values()))}, and {job.registry} is no "
+                    f"It trains against {', '.join(map(str, plan.against.values()))}, but {job.registry} is not a "
                     "registry yet."
                 )
             heads = registry.frozen(**plan.against) if registry is not None else {}
@@ -259,7 +259,7 @@ def planned_jobs(
 
 
 def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
-    """Return everything that decides the result of a run and is known before it, as JSON values."""
+    """Return everything known before a run that affects its result, as JSON values."""
     settings = attrs.asdict(plan.trainer, filter=lambda one, _: one.name not in BESIDE)
     return {
         "schema": SCHEMA,

@@ -1,1 +1,1 @@
-"""Keeping a registry sound: every fault found and named, mended where that is possible; garbage collected."""
+"""Maintenance of a registry: verify, repair, collect garbage."""

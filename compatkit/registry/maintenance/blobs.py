@@ -1,4 +1,4 @@
-"""Checks of blobs against their names and against the documents that use them."""
+"""Check blobs against their digests and the documents that refer to them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from compatkit.registry.scan import Aside, Blob, scan
 from compatkit.registry.weights.header import Header
 
 DOCUMENTS = {"version", "parent", "result"}
-"""Roles of blobs that are read as JSON."""
+"""Roles of blobs that contain JSON."""
 
 
 @attrs.define
 class BlobChecks:
-    """Looks at blobs one by one.
+    """Checks blobs one by one.
 
     Attributes:
-        deep: Whether contents are compared with their names; what is read as JSON always is.
-        total: Number of bytes of all blobs, for ``progress``.
+        deep: Whether to compare contents with digests; JSON documents are always compared.
+        total: Bytes of all blobs, for ``progress``.
         progress: Called with bytes done, bytes in all, and what is being read.
-        uses: Who uses what.
-        amount: Number of bytes that were read.
+        uses: Users of each blob.
+        amount: Bytes read.
     """
 
     survey: Survey
@@ -53,7 +53,7 @@ class BlobChecks:
         self.uses = Uses(self.document)
 
     def document(self, digest: str) -> bytes | None:
-        """Return the bytes of a blob that should be JSON; None if that is not possible, which is reported later."""
+        """Return the bytes of a JSON blob; None if unreadable, which is reported later."""
         state = self._state(digest)
         if state is None or state.st_size > MAX_BYTES:
             return None
@@ -69,18 +69,18 @@ class BlobChecks:
         return found[0] if self._seen[digest] == digest else None
 
     def again(self, digest: str) -> bytes | None:
-        """Return the bytes of a document again, or of one that was not followed; None unless they are intact."""
+        """Return the bytes of a document again, or of one not followed before; None unless intact."""
         if self._seen.get(digest, digest) != digest:
             return None
         try:
             found = durable.read(self.survey.root / blob(digest).path, self.survey.root, limit=MAX_BYTES + 1)
         except (EnvironmentFailure, IntegrityError):
-            return None  # reported where it is needed
+            return None  # reported by the check of its users
         right = found is not None and (digest in self._seen or digest_of(found[0]) == digest)
         return found[0] if found is not None and right else None
 
     def check_all(self, digests: Iterable[str]) -> None:
-        """Check blobs, then report faults of documents and of folders that could not be listed."""
+        """Check blobs, then report faults of documents and of unreadable folders."""
         for digest in sorted(digests):
             self._check(digest)
         for code, digest, what in self.uses.faults:
@@ -125,7 +125,7 @@ class BlobChecks:
             return
         if state is None:
             if not self._report_missing(place, users) and self._state(digest) is not None:
-                self._check(digest)  # gc had moved it out and back
+                self._check(digest)  # gc moved it out and back
             return
         if os.name != "nt" and state.st_mode & 0o222:
             what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
@@ -187,7 +187,7 @@ class BlobChecks:
                 findings.add("payload-tensors", place, what, whose)
 
     def _report_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
-        """Report a blob that is not in its place; False if it is there again."""
+        """Report a missing blob; return False if it has come back."""
         digest, findings = place.digest, self.survey.findings
         if not users:
             return True  # gc moved it out meanwhile
@@ -213,7 +213,7 @@ class BlobChecks:
         return True
 
     def _copies(self, folder: str, digest: str) -> list[str]:
-        """Return the files in ``trash`` or ``quarantine`` that were this blob, listed anew."""
+        """Return the copies of this blob in ``trash`` or ``quarantine``, listed again."""
         if folder in self.survey.blocked:
             return []
         return [
@@ -248,7 +248,7 @@ def blob(digest: str) -> Blob:
 
 
 def missing_code(uses: Iterable[BlobUse]) -> str:
-    """Return the fault code of a missing blob, by what it is needed for."""
+    """Return the fault code of a missing blob, according to its users."""
     roles = {use.role for use in uses}
     if "version" in roles:
         return "manifest-missing"

@@ -1,6 +1,6 @@
-"""Verification: every fault in a registry's files is found and named, and nothing is changed.
+"""Verification: find all faults in a registry's files without changing anything.
 
-Damage does not stop it, and no content is trusted before it was checked.
+Damage does not stop it, and contents are checked before they are trusted.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = ["CODES", "Fault", "Soundness", "examine", "open_damaged"]
 SCHEMA = 1
 _COUNTED = ("versions", "manifests", "results", "blobs", "bytes")
 _STAND_IN = Layout(LAYOUT, LAYOUT, LAYOUT, "sha256", "unknown")
-"""Of a registry whose ``compatkit.json`` cannot be read."""
+"""Layout assumed if ``compatkit.json`` cannot be read."""
 
 
 @attrs.frozen(repr=False)
 class Soundness(Shown):
-    """What an examination found.
+    """Result of a verification.
 
     Attributes:
-        root: Of the registry.
-        faults: Errors first, then warnings, then infos; each by path.
-        patterns: What was checked; empty for everything.
+        root: Folder of the registry.
+        faults: Errors, then warnings, then infos; each by path.
+        patterns: Patterns that were checked; empty for everything.
         deep: Whether all contents were compared with their digests.
-        versions: Number of versions that were followed.
-        manifests: Number of manifests that were read, parents included.
+        versions: Number of versions checked.
+        manifests: Number of manifests read, including parents.
         results: Number of measured results.
-        blobs: Number of blobs that were looked at.
-        bytes: Number of bytes of blobs that were read.
+        blobs: Number of blobs checked.
+        bytes: Bytes of blobs read.
     """
 
     root: Path
@@ -80,7 +80,7 @@ class Soundness(Shown):
 
     @property
     def sound(self) -> bool:
-        """Whether there is no error; warnings and infos do not count."""
+        """Whether there are no errors; warnings and infos are ignored."""
         return not any(one.severity == "error" for one in self.faults)
 
     def count(self, severity: str) -> int:
@@ -109,16 +109,16 @@ def examine(
     deep: bool = True,
     progress: Progress | None = None,
 ) -> Soundness:
-    """Look for everything that can be wrong with a registry's files. Changes nothing.
+    """Verify a registry's files; changes nothing.
 
-    Other processes may publish and collect meanwhile; what they add or move is no fault.
+    Other processes may publish and collect garbage meanwhile; what they add or move is not a fault.
 
     Args:
         store: The registry.
-        patterns: Names or ``NAME@VERSION``, each part a glob; only these, and what they need, are checked. None, or no
-            pattern, checks every file.
-        deep: Compare all contents with their digests. False reads no weights but their headers: it finds what is
-            missing, cut off or misplaced; manifests and results are compared all the same.
+        patterns: Names or ``NAME@VERSION``, each part a glob, to restrict the check to these and what they need. None
+            or empty checks every file.
+        deep: Compare all contents with their digests. If False, only headers of weights are read: this finds missing,
+            truncated and misplaced files; manifests and results are compared anyway.
         progress: Called with bytes done, bytes in all, and what is being read.
 
     Raises:
@@ -128,7 +128,7 @@ def examine(
     wanted, survey = _Wanted(tuple(patterns or ())), Survey(store.root)
     _check_marker(survey.findings, store.root)
     survey.look(*ASIDE)
-    # references before blobs, because a publish makes them in the other order
+    # references before blobs, as a publish writes blobs first
     survey.look("refs", WITHDRAWALS, names=wanted.name)
     wanted.check(survey)
     if not wanted.patterns:
@@ -169,13 +169,13 @@ def examine(
     )
     if not found.sound and store.index.path.exists():
         with suppress(IntegrityError, EnvironmentFailure):
-            store.index.rebuild()  # it holds what it read before the damage
+            store.index.rebuild()  # it may contain damaged data
     return found
 
 
 @attrs.frozen
 class _Wanted:
-    """What is checked: everything, or the names and versions that patterns match."""
+    """Scope of the check: everything, or names and versions that match patterns."""
 
     patterns: tuple[str, ...]
 
@@ -183,7 +183,7 @@ class _Wanted:
         for one in self.patterns:
             if ":" in one or "@^" in one:
                 raise InvalidName(
-                    f"{one!r:.100}: verify takes names or NAME@VERSION, in which *, ? and [...] are allowed; no alias, "
+                    f"{one!r:.100}: expected a name or NAME@VERSION, optionally with *, ? and [...], not an alias, "
                     "digest or range.",
                     subject=one,
                 )
@@ -201,7 +201,7 @@ class _Wanted:
         return self.whole_name(name) or any(fnmatchcase(f"{name}@{version}", one) for one in self.patterns)
 
     def check(self, survey: Survey) -> None:
-        """Refuse a pattern that matches nothing."""
+        """Raise for a pattern that matches nothing."""
         for one in self.patterns:
             name, at, version = one.partition("@")
             found = [held for each, held in survey.names.items() if fnmatchcase(each, name)]
@@ -214,10 +214,10 @@ class _Wanted:
 
 
 def open_damaged(root: str | os.PathLike[str]) -> Store:
-    """Open a registry to examine it, also if its ``compatkit.json`` is damaged or missing.
+    """Open a registry for verification even if its ``compatkit.json`` is damaged or missing.
 
     Raises:
-        LayoutError: The folder holds neither that file nor references and blobs, or it is of a newer layout.
+        LayoutError: The folder holds neither that file nor references and blobs, or its layout is newer.
     """
     from compatkit.registry.store import Store
 

@@ -1,4 +1,4 @@
-"""The content of a blob, read once and in pieces, so that the memory needed does not grow with the blob."""
+"""Read the content of a blob once, in pieces of bounded size."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from compatkit.registry.weights.header import Header, read_header
 from compatkit.registry.weights.tensorfile import combine
 
 PIECE = 2**22
-"""Bytes that are held at a time."""
+"""Bytes held at a time."""
 FEW = 2**18
-"""Smaller pieces are hashed in this thread: handing them over would take longer."""
+"""Smaller pieces are hashed in the same thread, which is faster than handing them over."""
 Tick = Callable[[int], None]
-"""Called with the number of bytes that were read since the last call."""
+"""Called with the number of bytes read since the last call."""
 
 
 @attrs.frozen
 class Content:
-    """What was read from a blob.
+    """Content of a blob.
 
     Attributes:
-        digest: ``sha256:...`` of the bytes that were read.
-        tensors: Tensor digest, where a header said where the tensors are.
+        digest: ``sha256:...`` of its bytes.
+        tensors: Tensor digest, if a header was given.
     """
 
     digest: str
@@ -40,17 +40,17 @@ class Content:
 def read_content(
     path: Path, root: Path, tick: Tick = lambda size: None, header: Header | None = None
 ) -> Content:
-    """Read a blob from its first byte to its last.
+    """Read a blob completely.
 
     Args:
-        path: Of the blob.
-        root: Of the registry.
-        tick: Called with the number of bytes that were read since the last call.
-        header: Of a payload: where its tensors are. None for any other blob.
+        path: Path of the blob.
+        root: Folder of the registry.
+        tick: Called with the number of bytes read since the last call.
+        header: Header of a payload, to compute the tensor digest; None for other blobs.
 
     Raises:
-        IntegrityError: A link, folder, pipe or device stands in its place.
-        OSError: It is gone, may not be read, or the device failed.
+        IntegrityError: The path is a link, folder, pipe or device.
+        OSError: The file has gone, may not be read, or the device failed.
     """
     descriptor = durable.open_plain(path, root)
     if descriptor is None:
@@ -60,11 +60,11 @@ def read_content(
 
 
 def checked_header(path: Path) -> Header | str:
-    """Return the header of a payload, or why it is refused.
+    """Return the header of a payload, or the reason for refusing it.
 
     Raises:
-        IntegrityError: It changed while it was read.
-        EnvironmentFailure: It is gone, may not be read, or the device failed.
+        IntegrityError: The file changed while it was read.
+        EnvironmentFailure: The file has gone, may not be read, or the device failed.
     """
     try:
         return read_header(path)
@@ -74,7 +74,7 @@ def checked_header(path: Path) -> Header | str:
 
 @attrs.define
 class _Reading:
-    """One pass over one file: the file's hash grows in another thread while this one looks at the tensors."""
+    """One pass over a file: another thread hashes the file while this one hashes the tensors."""
 
     file: BinaryIO
     beside: ThreadPoolExecutor
@@ -98,7 +98,7 @@ class _Reading:
         return Content(f"sha256:{self.whole.hexdigest()}", tensors)
 
     def _pieces(self, size: int | None) -> Iterator[bytes]:
-        """Yield the next ``size`` bytes, or all that are left; fewer where the file became shorter."""
+        """Yield the next ``size`` bytes, or all remaining ones; fewer if the file was truncated."""
         while size is None or size > 0:
             piece = self.file.read(PIECE if size is None else min(size, PIECE))
             if not piece:

@@ -1,4 +1,4 @@
-"""Faults of a registry's files: the table of stable codes, and the list of what was found."""
+"""Faults of a registry's files: the table of stable codes, and the list of findings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class FaultCode:
     """Severity, meaning and remedy of a fault code.
 
     Attributes:
-        severity: ``error``: something cannot be read or trusted; ``warning``: it can, but will cause trouble; ``info``:
-            of no consequence.
+        severity: ``error``: something cannot be read or trusted; ``warning``: it can, but will cause trouble;
+            ``info``: harmless.
         meaning: What is wrong.
-        remedy: What to do, unless the fault has a remedy of its own.
+        remedy: Default remedy.
     """
 
     severity: Severity
@@ -112,7 +112,7 @@ CODES: Mapping[str, FaultCode] = {
     "trash": _info("blobs that gc took out", "compatkit gc removes old ones"),
     "quarantine": _info("damaged files that were moved away", "look at them, then remove them by hand"),
 }
-"""All fault codes. Codes are never reworded; severity and words may be."""
+"""All fault codes. Codes are stable; severities and texts may change."""
 
 
 @attrs.frozen
@@ -123,10 +123,10 @@ class Fault:
         code: One of ``CODES``.
         severity: ``error``, ``warning`` or ``info``.
         path: Relative to the registry's root.
-        what: What was expected and what was found.
-        whose: References that are affected, ``name@version``; empty if nothing uses it.
+        what: Expected and actual state.
+        whose: Affected references, ``name@version``; empty if nothing uses it.
         remedy: What to do.
-        place: What should be at the path, if that is known.
+        place: What belongs at the path, if known.
     """
 
     code: str
@@ -144,14 +144,14 @@ class Fault:
 
 @attrs.define
 class Findings:
-    """The faults that were found so far."""
+    """Collects faults."""
 
     faults: list[Fault] = attrs.field(factory=list)
 
     def add(
         self, code: str, at: str | Place, what: str, whose: Iterable[str] = (), remedy: str | None = None
     ) -> None:
-        """Add a fault with the severity of its code, and its remedy unless one is given."""
+        """Add a fault with the severity and, unless one is given, the remedy of its code."""
         kind = CODES[code]
         path, place = (at, None) if isinstance(at, str) else (at.path, at)
         remedy = kind.remedy if remedy is None else remedy
@@ -164,14 +164,14 @@ class Findings:
 
 
 def shown(data: bytes, most: int = 40) -> str:
-    """Return the first bytes of a file for a message, or words if they are all zero."""
+    """Return the first bytes of a file for a message; a description if all are zero."""
     if not any(data):
         return f"{len(data):,} zero bytes" if data else "an empty file"
     return repr(data[:most]) + (f"... ({len(data):,} bytes)" if len(data) > most else "")
 
 
 def answer(error: Exception) -> str:
-    """Return the answer of the operating system in a few words."""
+    """Return the operating system's error in a few words."""
     cause = error if isinstance(error, OSError) else error.__cause__
     if not isinstance(cause, OSError):
         return str(error)
@@ -180,7 +180,7 @@ def answer(error: Exception) -> str:
 
 
 def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
-    """Return fault code and words if a mode is not that of the expected file or folder; None if it is."""
+    """Return fault code and description if a mode is not that of the expected file or folder, else None."""
     if stat.S_ISLNK(mode):
         return "symlink", f"a symbolic link to {os.readlink(path)!r:.200}; it was not followed"
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -1,4 +1,4 @@
-"""The content of small files: versions, tombstones, aliases, policies, pointers to results, signatures."""
+"""Check the content of small files: versions, tombstones, aliases, policies, result pointers, signatures."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from compatkit.registry.signing.signatures import file_name as signature_name
 _CUT_OFF = re.compile(
     rb"|s|sh|sha|sha2|sha25|sha256|sha256:[0-9a-f]{0,64}|sha256:[0-9a-f]{64} [a-z0-9._/@-]*"
 )
-"""The beginning of the line of a version, whose writing was cut off."""
+"""Matches the beginning of the line of a version whose writing was interrupted."""
 
 
 def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
-    """Return fault code and words of a small file's content; None if it is sound."""
+    """Return fault code and description of a small file's content; None if it is sound."""
     match place:
         case VersionFile(_, name, version) if pointed(content, f"{name}@{version}") is None:
             expected = f"expected 'sha256:', 64 hex digits and {name}@{version}, got"
@@ -65,7 +65,7 @@ def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
 
 
 def read_json(content: bytes) -> Any:
-    """Return the JSON value in a small file, None if it holds none."""
+    """Return the JSON value in a small file, or None if it is not JSON."""
     try:
         return loads(content, what="file")
     except FormatError:
@@ -73,7 +73,7 @@ def read_json(content: bytes) -> Any:
 
 
 def age(path: Path) -> float:
-    """Return the seconds since a file was written; infinity if that is unknown or in the future."""
+    """Return the seconds since a file was written; infinity if unknown or in the future."""
     try:
         seconds = time.time() - os.lstat(path).st_mtime
     except OSError:

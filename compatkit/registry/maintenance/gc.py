@@ -1,9 +1,9 @@
-"""Garbage collection: unreferenced blobs are moved to ``trash``, and deleted a grace time later.
+"""Garbage collection: unreferenced blobs are moved to ``trash``, and deleted after a grace time.
 
-Safe beside publishers and other collectors, without a lock. A publish makes the draft of a reference, then checks that
-everything is there and young, then links the draft to its name. A collection marks from all drafts and references,
-moves to ``trash`` what is dead and old, and marks again: what is referred to by now comes back. Only what was in
-``trash`` before a mark that found it dead is deleted.
+Safe beside publishers and other collectors, without a lock. A publish writes the draft of a reference, checks that all
+blobs exist and are young, then links the draft to its name. A collection marks from all drafts and references, moves
+old unmarked blobs to ``trash``, and marks again; what is marked now comes back. It deletes only blobs that were already
+in ``trash`` before a mark that did not reach them.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
 
 GRACE = timedelta(seconds=GRACE_SECONDS)
 SAFE = timedelta(seconds=HELD_SECONDS, hours=12)
-"""A shorter grace is safe only without other writers. Bytes that a publish relies on may be ``HELD_SECONDS`` old
-already, and an import copies bytes for hours before it makes the draft of its first version."""
+"""A shorter grace is safe only without other writers. Bytes that a publish relies on may already be ``HELD_SECONDS``
+old, and an import may copy for hours before it drafts its first version."""
 
 
 KINDS = ("blobs", "withdrawn", "drafts", "trash", "back", "quarantine", "young", "waiting")
-"""The lists of files in a plan."""
+"""Names of the file lists in a plan."""
 
 
 @attrs.define
 class Collected:
-    """What a collection did.
+    """Result of a collection.
 
     Attributes:
-        moved: Digests of blobs that were moved to ``trash``.
-        moved_bytes: Their bytes, which are not free yet.
-        back: Digests of blobs that were moved back, because something refers to them.
-        drafts: Number of drafts that were deleted.
-        deleted: Number of blobs in ``trash`` that were deleted.
-        folders: Number of folders that were removed.
-        freed: Bytes that the file system got back; a file with another hard link frees none.
+        moved: Digests of blobs moved to ``trash``.
+        moved_bytes: Their bytes, which are not freed yet.
+        back: Digests of blobs moved back because something refers to them.
+        drafts: Number of deleted drafts.
+        deleted: Number of blobs deleted from ``trash``.
+        folders: Number of removed folders.
+        freed: Freed bytes; a file with another hard link frees none.
     """
 
     moved: list[str] = attrs.field(factory=list)
@@ -70,20 +70,20 @@ class Collected:
 
 @attrs.frozen(repr=False)
 class CollectionPlan(Shown):
-    """What a collection would do; nothing is done before ``apply``.
+    """Plan of a collection; nothing happens before ``apply``.
 
     Attributes:
-        grace: What is younger is left alone.
-        blobs: Those that nothing refers to, which go to ``trash``.
-        withdrawn: Weights of versions withdrawn longer ago than the grace, which nothing else uses; they too go there.
-        drafts: Files of processes that did not finish, which are deleted.
-        trash: Blobs moved there longer than the grace ago, which are deleted.
-        back: Blobs in ``trash`` that something refers to, which are moved back.
+        grace: Younger files are left alone.
+        blobs: Unreferenced blobs, to be moved to ``trash``.
+        withdrawn: Weights used only by versions withdrawn longer ago than the grace; also to be moved.
+        drafts: Files of aborted processes, to be deleted.
+        trash: Blobs in ``trash`` for longer than the grace, to be deleted.
+        back: Blobs in ``trash`` that something refers to, to be moved back.
         quarantine: Damaged files, which are never deleted here.
-        folders: Empty ones, which are removed.
-        young: Unreferenced blobs that are too young.
-        waiting: Blobs in ``trash`` that have not been there for the grace.
-        kept: Number of digests that something refers to.
+        folders: Empty folders, to be removed.
+        young: Unreferenced blobs within the grace.
+        waiting: Blobs in ``trash`` within the grace.
+        kept: Number of referenced digests.
     """
 
     grace: timedelta
@@ -114,7 +114,7 @@ class CollectionPlan(Shown):
 
     @property
     def bytes(self) -> dict[str, int]:
-        """Bytes of each kind, by its name here."""
+        """Bytes of each file list by name."""
         return {name: sum(one.bytes for one in getattr(self, name)) for name in KINDS}
 
     @property
@@ -123,7 +123,7 @@ class CollectionPlan(Shown):
         return not any((self.blobs, self.withdrawn, self.drafts, self.trash, self.back, self.folders))
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values: every file, and the totals."""
+        """Return JSON values: all files, and totals."""
         lists = {name: [attrs.asdict(one) for one in getattr(self, name)] for name in KINDS}
         return {
             "grace_seconds": self.grace.total_seconds(),
@@ -134,15 +134,15 @@ class CollectionPlan(Shown):
         }
 
     def apply(self, progress: Progress | None = None) -> Collected:
-        """Collect what is planned, except what is referred to or was touched by now.
+        """Carry out the plan, except for files that have been referred to or touched since.
 
         Args:
             progress: Called with done, total and what is being done.
 
         Raises:
-            IntegrityError: A reference or document is damaged; nothing more was deleted, what was moved out came back.
+            IntegrityError: A reference or document is damaged; deletion stops, and moved files are restored.
             LayoutError: This version may only read the registry.
-            EnvironmentFailure: No right to write, device failed; the same call continues where it stopped.
+            EnvironmentFailure: No write permission, or the device failed; repeat the call to continue.
         """
         return _Sweep(self, self.store.root, self.store.objects).run(progress)
 
@@ -161,25 +161,25 @@ def plan(
 
     Args:
         store: The registry.
-        grace: What changed within this time is left alone: a publish may be about to refer to it.
-        withdrawn: Whether weights of versions that were withdrawn longer ago than the grace may go.
-        alone: The caller guarantees that nobody else is writing, so that the grace may be short.
-        lost: Digests of documents that are lost for good; what only they refer to may go.
-        indexed: Whether the index is asked what versions refer to; it does not know which were withdrawn or lost. It
-            only saves time: ``CollectionPlan.apply`` asks the files in any case, and takes out nothing that they keep.
+        grace: Files changed within this time are left alone, because a publish may be about to refer to them.
+        withdrawn: Whether to collect weights of versions withdrawn longer ago than the grace.
+        alone: The caller guarantees that nobody else is writing, which allows a short grace.
+        lost: Digests of documents lost for good; blobs that only they refer to may be collected.
+        indexed: Use the index for the references of versions. It does not know which are withdrawn or lost, and only
+            saves time: ``CollectionPlan.apply`` reads the files anyway, and keeps what they refer to.
         progress: Called with done, total and what is being done.
 
     Raises:
-        UsageError: The grace is below 0, or short without ``alone``.
-        IntegrityError: A reference or document is missing or damaged, so that what it refers to is not known.
-        EnvironmentFailure: No right to read, device failed.
+        UsageError: The grace is negative, or short without ``alone``.
+        IntegrityError: A reference or document is missing or damaged, so its references are unknown.
+        EnvironmentFailure: No read permission, or the device failed.
     """
     if grace < timedelta(0):
-        raise UsageError(f"The grace is a time of 0 or more, got {grace}.")
+        raise UsageError(f"Expected a grace time of 0 or more, got {grace}.")
     if grace < SAFE and not alone:
         raise UsageError(
-            f"A grace of {grace} is below {SAFE}: what somebody is about to publish could be taken away from them. "
-            f"Take {SAFE} or more; or, if nobody else is writing to this registry, say so (alone=True, --alone)."
+            f"A grace of {grace} is below {SAFE}: it could remove what somebody is about to publish. Use {SAFE} or "
+            "more; or, if nobody else is writing to this registry, say so (alone=True, --alone)."
         )
     root, ages = store.root, Ages(time.time(), grace.total_seconds())
     missing = frozenset(map(check_digest, lost))
@@ -189,7 +189,7 @@ def plan(
     with environment("read", root):
         for blob in marks.blobs:
             if blob.digest in marks.alive:
-                continue  # most are; what is kept need not be looked at
+                continue  # referenced: no need to look at the file
             if (state := durable.file_state(root / blob.path)) is not None:
                 dead = "withdrawn" if blob.digest in marks.spared else "blobs"
                 kind = dead if ages.old(state) else "young"
@@ -217,15 +217,15 @@ def plan(
 
 
 def known(store: Store, progress: Progress | None = None) -> set[str] | None:
-    """Return what versions refer to, from the index; None if it is missing or reports damage.
+    """Return the references of versions from the index; None if it is missing or reports damage.
 
-    Making an index takes several times as long as reading the files. It misses version files that another program
-    rewrote in place, and manifests that went missing since it read them. So a plan that is made with it may name blobs
-    that ``apply`` then leaves, or leave out some that are dead; what is deleted depends on the files alone.
+    Building an index takes several times as long as reading the files. It misses version files rewritten in place by
+    other programs, and manifests lost since it read them. So a plan based on it may list blobs that ``apply`` then
+    keeps, or miss some that are dead; deletion depends on the files alone.
 
     Args:
         store: The registry.
-        progress: Called with done, total and the name that is read, where the index is not up to date.
+        progress: Called with done, total and the name being read, if the index is out of date.
 
     Raises:
         IntegrityError: The folder ``refs`` is a symbolic link.
@@ -248,16 +248,16 @@ class _Sweep:
     _taken: set[str] = attrs.field(factory=set)
 
     def run(self, progress: Progress | None) -> Collected:
-        """Delete abandoned drafts and old trash, move out what is dead, mark again, move back what is not."""
+        """Delete abandoned drafts and old trash, move out dead blobs, mark again, restore what is alive."""
         self.plan.store.layout.check_writer(self.root)
         with environment("collect garbage in", self.root):
             ages = self._now()
             marker = Marker(self.root, ages, self.plan.spares, self.plan.lost, every_draft=True)
-            self._delete_drafts(ages)  # first: they keep nothing, and nothing can be linked from them
-            # listed before the mark: what that finds dead may be deleted
+            self._delete_drafts(ages)  # first: they keep nothing alive, and nothing can be linked from them
+            # listed before the mark: only what was in trash before it may be deleted
             listed = aside(self.root, ages)[1]
             marks = marker.mark(progress)
-            # before more is moved there, so that a full disk has room for the names
+            # before more is moved there, so that a full disk has room for the new names
             self._empty_trash(listed, marks, progress)
             self._take_out(marks, ages, progress)
             if self._taken:
@@ -274,13 +274,13 @@ class _Sweep:
     def _delete_drafts(self, ages: Ages) -> None:
         for one in self.plan.drafts:
             path = self.root / one.path
-            with suppress(FileNotFoundError):  # its process finished it, or another collection was faster
+            with suppress(FileNotFoundError):  # its process or another collection was faster
                 if ages.given_up(path.name, os.lstat(path)):
                     self._delete(path)
                     self.done.drafts += 1
 
     def _take_out(self, marks: Marks, ages: Ages, progress: Progress | None) -> None:
-        """Move to ``trash`` what is planned, still dead and still old."""
+        """Move to ``trash`` what is planned and still dead and old."""
         planned = [*self.plan.blobs, *self.plan.withdrawn]
         if planned:
             durable.make_folder(self.root / "trash", self.root)
@@ -300,16 +300,16 @@ class _Sweep:
         away = self.root / "trash" / f"{path.name}-{durable.temporary(path).name}"
         durable.move(path, away)
         self._taken.add(f"trash/{away.name}")
-        if not ages.old(os.lstat(away)):  # touched meanwhile: a publish is about to refer to it
+        if not ages.old(os.lstat(away)):  # touched by a publish that is about to refer to it
             self.objects.hold(digest)
             return
-        with suppress(PermissionError):  # another user's; that its state changed now says when it was moved
+        with suppress(PermissionError):  # another user's file; its ctime shows when it was moved
             durable.touch(away)
         self.done.moved.append(digest)
         self.done.moved_bytes += before.st_size
 
     def _empty_trash(self, listed: list[Leftover], marks: Marks, progress: Progress | None) -> None:
-        """Move back what is referred to and only in ``trash``; delete what was planned and is old enough."""
+        """Restore blobs that are referred to and exist only in ``trash``; delete what is planned and old enough."""
         for digest in sorted({one.digest for one in listed if one.digest is not None} & marks.alive):
             if self.objects.size(digest) is None and self.objects.hold(digest):
                 self.done.back.append(digest)
@@ -324,9 +324,9 @@ class _Sweep:
             if one.path not in planned or one.digest is None:
                 continue
             if one.digest in marks.alive and self.objects.size(one.digest) is None:
-                continue  # it could not be brought back; this is the only copy
+                continue  # restoring failed; this is the only copy
             path = self.root / one.path
-            with suppress(FileNotFoundError):  # brought back, or another collection was faster
+            with suppress(FileNotFoundError):  # restored, or deleted by another collection
                 if ages.long_out(os.lstat(path)):
                     self._delete(path)
                     self.done.deleted += 1
@@ -346,7 +346,7 @@ class _Sweep:
             self.done.freed += state.st_size
 
     def _undo(self) -> None:
-        """Move back what was moved out: a reference to it may be among what could not be read."""
+        """Restore moved blobs: an unreadable document may refer to them."""
         for digest in self.done.moved:
-            with suppress(EnvironmentFailure):  # stays in trash, from where reading brings it back
+            with suppress(EnvironmentFailure):  # it stays in trash, from where reading restores it
                 self.objects.hold(digest)

@@ -1,4 +1,4 @@
-"""What is old enough to be deleted: abandoned drafts, blobs in ``trash``, empty folders."""
+"""Find files old enough for deletion: abandoned drafts, blobs in ``trash``, empty folders."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TRASHED = re.compile(r"([0-9a-f]{64})-[1-9][0-9]{0,9}-[0-9a-f]{16}")
 
 @attrs.frozen
 class Leftover:
-    """A file that nothing needs.
+    """An unneeded file.
 
     Attributes:
         path: Relative to the registry.
-        digest: If it is a blob, ``sha256:...``.
+        digest: ``sha256:...`` if it is a blob.
         bytes: Its size.
         age: Seconds since it was last written or moved out; negative if its time is in the future.
     """
@@ -39,7 +39,7 @@ class Leftover:
 
 @attrs.frozen
 class Ages:
-    """Decides what is old.
+    """Decides which files are old.
 
     Attributes:
         now: Seconds since 1970.
@@ -54,26 +54,26 @@ class Ages:
         return self.now - state.st_mtime
 
     def old(self, state: os.stat_result) -> bool:
-        """Return whether the grace time is over. A time in the future is a young file's, from another clock."""
+        """Return whether a file is older than the grace. A time in the future, from another clock, counts as young."""
         age = self.of(state)
         return age >= 0 and age >= self.grace
 
     def out(self, state: os.stat_result) -> float:
-        """Return the seconds since a file was moved to ``trash``, which touches it.
+        """Return the seconds since a file was moved to ``trash``, by mtime or ctime.
 
-        Another user's file cannot be touched; its state changed when it was moved.
+        Moving touches the file; another user's cannot be touched, but its ctime changes.
         """
         foreign = hasattr(os, "geteuid") and state.st_uid != os.geteuid()
         return self.now - (max(state.st_mtime, state.st_ctime) if foreign else state.st_mtime)
 
     def long_out(self, state: os.stat_result) -> bool:
-        """Return whether a file was in ``trash`` for the grace time."""
+        """Return whether a file has been in ``trash`` for the grace time."""
         return 0 <= self.out(state) and self.grace <= self.out(state)
 
     def given_up(self, name: str, state: os.stat_result) -> bool:
         """Return whether a draft in ``tmp`` is abandoned.
 
-        Whatever the grace, the drafts of a process that runs on this machine are left alone for 24 h.
+        Drafts of a process that runs on this machine are kept for 24 h whatever the grace.
         """
         match = _DRAFT.fullmatch(name)
         if match is None or not self.old(state):
@@ -84,17 +84,17 @@ class Ages:
 def clock(root: Path) -> float:
     """Return the time on the clock of the registry's file system, or on this machine's if that is behind.
 
-    Ages are differences to times that the file system wrote: if this machine's clock were ahead, everything would look
+    Ages are relative to times written by the file system; if this machine's clock were ahead, everything would look
     old.
     """
     folder = root / "tmp"
     durable.make_folder(folder, root)
-    durable.touch(folder)  # takes no space, so that a full disk can be tidied
+    durable.touch(folder)  # needs no space, so it works on a full disk
     return min(time.time(), os.lstat(folder).st_mtime)
 
 
 def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    """Return the abandoned drafts, the blobs in ``trash``, old and young, and the files in ``quarantine``."""
+    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``."""
     drafts: list[Leftover] = []
     trash: list[Leftover] = []
     quarantine: list[Leftover] = []
@@ -124,9 +124,9 @@ def is_empty(folder: Path, ages: Ages) -> bool:
 
 
 def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
-    """Remove empty folders, and those above them that become empty; return how many.
+    """Remove empty folders, and parents that become empty; return their number.
 
-    A publish that needs one of them meanwhile makes it again.
+    A concurrent publish recreates those that it needs.
     """
     count = 0
     for name in empty:
@@ -134,7 +134,7 @@ def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
         while old and len(folder.relative_to(root).parts) > (2 if name.startswith("blobs/") else 1):
             try:
                 durable.check_folders(folder, root)
-                old = _is_old(folder.parent, ages)  # before its entry goes, which makes it young
+                old = _is_old(folder.parent, ages)  # before the removal, which updates the parent's mtime
                 durable.step("rmdir", folder)
                 os.rmdir(folder)
             except FileNotFoundError:
@@ -156,7 +156,7 @@ def _is_old(folder: Path, ages: Ages) -> bool:
 
 def _runs(process: int) -> bool:
     if os.name == "nt":
-        return True  # there, asking with a signal would end it
+        return True  # on Windows, sending a signal would end it
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):

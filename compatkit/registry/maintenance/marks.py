@@ -1,8 +1,8 @@
-"""The mark of a garbage collection: every digest that can be reached from a reference, found in the files alone.
+"""The mark phase of a garbage collection: all digests reachable from references, found in the files alone.
 
 Versions and results are references; policies keep what they name. A draft in ``tmp`` with the content of a reference
-is what somebody is about to refer to, and a damaged one in ``quarantine`` is what somebody may still mend. Nothing is
-decided by what kind of bytes a digest is said to be: a digest is kept or it is not.
+counts, because it is about to be published, and a damaged one in ``quarantine``, because it may be repaired. Digests
+are kept regardless of the declared kind of their bytes.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from compatkit.registry.scan import (
 )
 
 LOOKS = 4
-"""Number of marks before something that is missing is an error."""
+"""Number of marks before a missing blob is an error."""
 PAUSE = 0.05
-"""Seconds between two marks: without hard links a version is visible before its publisher has checked that its bytes
-are still there, and takes the version away if not."""
+"""Seconds between two marks: another collection may just restore a blob, and programs from before 2026-11 show a
+version without hard links before they have checked that its bytes still exist."""
 _LOOSE = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""The digits of a digest, wherever they stand."""
+"""Hex digits of a digest anywhere in a text."""
 _PEEK = 2**16
 _STRENGTH = {"payload": 0, "named": 1, "blob": 2, "component": 3}
 
 
 @attrs.frozen
 class Marks:
-    """The result of a mark.
+    """Result of a mark.
 
     Attributes:
-        alive: Digests that must be kept.
-        spared: Weights that only long withdrawn versions use; in ``alive`` instead, unless they may go.
+        alive: Digests to keep.
+        spared: Weights used only by versions withdrawn long ago; part of ``alive`` if these are not collected.
         empty: Empty folders, relative to the root.
-        blobs: Entries with a blob's name in a blob's place, by path.
+        blobs: Blob files by path.
     """
 
     alive: frozenset[str]
@@ -68,18 +68,18 @@ class Marks:
 
 
 class _Missing(IntegrityError):
-    """What something refers to is not there."""
+    """A referenced blob is missing."""
 
 
 class _Step(NamedTuple):
-    """A step of the walk to a digest that must be kept.
+    """A step of the walk to a digest to keep.
 
     Attributes:
         how: ``component`` and ``blob`` are read; ``named`` only if it is a document.
-        whose: What names it, for messages.
-        firm: Whether it must be there.
-        living: False if it is reached from versions whose weights may go.
-        spare: Whether it is weights that may go.
+        whose: What refers to it, for messages.
+        firm: Whether it must exist.
+        living: False if it is reached only from versions whose weights may be collected.
+        spare: Whether it is weights that may be collected.
     """
 
     digest: str
@@ -91,7 +91,7 @@ class _Step(NamedTuple):
 
     @property
     def strength(self) -> tuple[bool, bool, int, bool]:
-        """A digest that is reached more strongly is followed again."""
+        """Sort key; a digest that is reached again with a greater strength is followed again."""
         return self.living, not self.spare, _STRENGTH[self.how], self.firm
 
 
@@ -100,10 +100,10 @@ class Marker:
     """Finds what must be kept; documents are read once for all marks.
 
     Attributes:
-        root: Of the registry.
+        root: Folder of the registry.
         ages: Decides which drafts are abandoned, and which tombstones are old.
-        withdrawn: Whether the weights of versions that were withdrawn long ago may go.
-        lost: Digests of documents that need not be readable, because the caller accepts their loss.
+        withdrawn: Whether weights of versions withdrawn long ago may be collected.
+        lost: Digests of documents that may be unreadable, because the caller accepts their loss.
         every_draft: Whether abandoned drafts count too. A plan leaves them out; before anything is deleted they must
             be deleted themselves, because a stalled publish can still link a draft that is there.
     """
@@ -117,16 +117,15 @@ class Marker:
     _trash: dict[str, list[str]] = attrs.field(factory=dict, init=False)
 
     def mark(self, progress: Progress | None = None, known: Collection[str] | None = None) -> Marks:
-        """Mark from everything that refers to something.
+        """Mark from all references.
 
         Args:
-            progress: Called with the references that were followed.
-            known: What versions refer to, if that is known; None reads the files, which alone are sure.
+            progress: Called with the number of references followed.
+            known: References of versions, if known; None reads the files, which alone are reliable.
 
         Raises:
-            IntegrityError: A reference or document is missing, and stays so, or damaged, so that what it refers to is
-                not known.
-            EnvironmentFailure: No right to read, device failed.
+            IntegrityError: A reference or document is damaged, or remains missing, so its references are unknown.
+            EnvironmentFailure: No read permission, or the device failed.
         """
         for _ in range(LOOKS - 1):
             try:
@@ -136,7 +135,7 @@ class Marker:
         return self._marks(progress, known)
 
     def _marks(self, progress: Progress | None, known: Collection[str] | None) -> Marks:
-        """Do what ``mark`` says, once."""
+        """Do one pass of ``mark``."""
         self._trash = _trashed(self.root)
         versions: list[tuple[VersionFile, str]] = []
         starts: list[_Step] = []
@@ -162,7 +161,7 @@ class Marker:
                         blobs.append(one)
                     case EmptyFolder():
                         empty.append(one.path)
-                    case Obstacle():  # refused, for it may hide references
+                    case Obstacle():  # an error, as it may hide references
                         durable.check_folders(self.root / one.path, self.root)
                     case _:
                         pass
@@ -175,7 +174,9 @@ class Marker:
             _Step(digest, "component", f"{one.name}@{one.version}", True, digest not in gone)
             for one, digest in versions
         ]
-        starts.sort(key=lambda one: not one.living)  # so that little is looked at twice
+        starts.sort(
+            key=lambda one: not one.living
+        )  # living ones first, so that few digests are visited twice
         alive, spared = set(known or ()), set[str]()
         for step in walk(
             _counted(starts, progress),
@@ -189,26 +190,26 @@ class Marker:
     def _pointed(self, one: VersionFile) -> str | None:
         data = _head(f"{self.root}/{one.path}")
         if not data:
-            return None  # a publish that was cut off without hard links
+            return None  # an interrupted publish without hard links
         if digest := pointed(data, f"{one.name}@{one.version}"):
             return digest
-        return References(self.root).digest(one.name, one.version)  # waits, then raises
+        return References(self.root).digest(one.name, one.version)  # waits for a writer, then raises
 
     def _result(self, one: ResultPointer) -> Iterator[_Step]:
         path = self.root / one.path
         data = _head(str(path))
         if data and data != f"sha256:{one.result}\n".encode():
             raise IntegrityError(
-                f"{path} should hold the digest that it is named by, got {data[:80]!r}: what it refers to is "
-                "not known, so nothing is collected. `compatkit verify --repair` moves it to quarantine; or restore it "
-                "from another copy of the registry.",
+                f"{path} should hold the digest in its name, got {data[:80]!r}: its references are unknown, so nothing "
+                "is collected. Move it to quarantine with `compatkit verify --repair`, or restore it from another copy "
+                "of the registry.",
                 subject=path,
             )
         if data is not None:
             yield _Step(f"sha256:{one.result}", "blob", f"the result {path}", bool(data))
 
     def _draft(self, one: Aside) -> Iterator[_Step]:
-        """Yield what the draft of a reference is about to refer to."""
+        """Yield the target of a drafted reference."""
         path = self.root / one.path
         state = durable.file_state(path)
         if state is None or (not self.every_draft and self.ages.given_up(one.file, state)):
@@ -217,24 +218,24 @@ class Marker:
             yield _Step(line[0], "component", f"the draft {path}", False)
 
     def _mentioned(self, one: Aside | PolicyFile) -> Iterator[_Step]:
-        """Yield what a policy names, or what was a reference before it was damaged."""
+        """Yield the digests named in a policy, or in what was a reference before it was damaged."""
         path = self.root / one.path
         state = durable.file_state(path)
-        if state is not None and state.st_size <= LIMIT:  # larger ones are damaged weights
+        if state is not None and state.st_size <= LIMIT:  # larger files are damaged weights
             for found in sorted(set(_LOOSE.findall((durable.read(path, None) or (b"",))[0]))):
                 yield _Step(f"sha256:{found.decode()}", "named", str(path), False)
 
     def _further(self, gone: Collection[str], step: _Step) -> Iterator[_Step]:
         if step.how == "payload":
             return
-        # a publish checks what manifests refer to, and no further
+        # a publish checks direct references of manifests only
         firm = step.firm and step.how == "component"
         for digest, how in self._document(step):
             spare = not step.living and how == "payload" and step.digest in gone
             yield _Step(digest, how, step.digest, firm and how != "named", step.living, spare)
 
     def _document(self, step: _Step) -> tuple[Found, ...]:
-        """Return what a blob names; nothing if it is no document."""
+        """Return the references of a blob; empty if it is not a document."""
         digest, how, whose, firm = step[:4]
         known = self._documents.get(digest)
         if known is not None:
@@ -258,14 +259,14 @@ class Marker:
         return self._documents[digest]
 
     def _content(self, digest: str, *, peek: bool, patient: bool) -> tuple[bytes, int] | None:
-        """Return a blob's bytes, and how many there are, from its place or from ``trash/``; None if it is nowhere.
+        """Return the bytes and the size of a blob, from its place or ``trash/``; None if it does not exist.
 
-        They are neither verified nor moved, and cut off after what a document may have.
+        The bytes are neither verified nor moved, and truncated at the size limit of documents.
 
         Args:
-            digest: Of the blob.
-            peek: Return only the beginning, unless that is the beginning of a document.
-            patient: Look again, because another process may be moving it out or back.
+            digest: Digest of the blob.
+            peek: Return only the beginning, unless it looks like a document.
+            patient: Retry, because another process may be moving the blob.
         """
         name = digest[7:]
         path = f"{self.root}/blobs/sha256/{name[:2]}/{name}"
@@ -282,9 +283,9 @@ class Marker:
     ) -> IntegrityError:
         name = digest.removeprefix("sha256:")
         return kind(
-            f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {whose} refers to it: what it refers to in turn "
-            "is not known, so nothing is collected. `compatkit verify` shows what is damaged and how to mend it. If it "
-            f"is lost for good, `compatkit gc --lost {digest}` collects without it.",
+            f"{self.root}/blobs/sha256/{name[:2]}/{name} {what}, and {whose} refers to it: its own references are "
+            "unknown, so nothing is collected. `compatkit verify` shows the damage and the remedy. If it is lost for "
+            f"good, `compatkit gc --lost {digest}` collects without it.",
             subject=digest,
         )
 
@@ -307,7 +308,7 @@ def _read(path: str, peek: bool) -> tuple[bytes, int] | None:
 
 
 def _head(path: str) -> bytes | None:
-    """Return the beginning of a plain file, longer than any reference; None if it is not there."""
+    """Return the beginning of a regular file, longer than any reference; None if it does not exist."""
     descriptor = durable.open_plain(path, None)
     if descriptor is None:
         return None
@@ -318,7 +319,7 @@ def _head(path: str) -> bytes | None:
 
 
 def _trashed(root: Path) -> dict[str, list[str]]:
-    """Return the paths of the blobs in ``trash``, by the hexadecimal digits of their names."""
+    """Return the paths of the blobs in ``trash``, by the hex digits of their digests."""
     found: dict[str, list[str]] = defaultdict(list)
     for one in scan(root, "trash"):
         if isinstance(one, Aside):

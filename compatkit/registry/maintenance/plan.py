@@ -1,8 +1,8 @@
-"""A repair plan: actions with a description, done when it is applied, and faults that are left to people.
+"""Repair plans: actions to apply, and faults left to people.
 
-Each change looks again before it acts, is atomic, and deletes nothing. What stood in a place goes to ``quarantine/``,
-or a second name of it does, before anything else takes the place. A crash between two steps leaves more files there,
-never fewer elsewhere, and the same repair can be made again.
+Each change checks the file again, is atomic, and deletes nothing: a damaged file, or a hard link to it, goes to
+``quarantine/`` before anything takes its place. A crash between two steps leaves additional files there, never missing
+ones elsewhere, and the repair can be repeated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 ASIDE, RESTORE, REFER = 1, 2, 3
-"""Stages: damaged files are moved away, blobs are restored, and only then are references written."""
+"""Stages: move damaged files away, restore blobs, then write references."""
 SCHEMA = 1
 Doubt = Callable[[Path], bool]
 """Returns whether the file at a path is still damaged."""
@@ -45,12 +45,12 @@ class Action:
     """One change.
 
     Attributes:
-        code: Code of the fault that it is for.
-        path: What is changed, relative to the root.
-        words: Description that begins with a verb: ``"move blobs/... to quarantine/"``.
-        whose: References that are affected.
-        stage: When it is done, among the others.
-        work: Does it; returns False if it is no longer needed.
+        code: Code of the fault.
+        path: Changed path, relative to the root.
+        words: Description beginning with a verb: ``"move blobs/... to quarantine/"``.
+        whose: Affected references.
+        stage: Its stage.
+        work: Carries it out; returns False if it is no longer needed.
     """
 
     code: str
@@ -67,12 +67,12 @@ class Action:
 
 @attrs.frozen
 class ActionResult:
-    """The result of an action.
+    """Result of an action.
 
     Attributes:
         done: False if it was no longer needed, or failed.
-        error: Why it failed, else empty.
-        code: Code of the error, else empty.
+        error: Why it failed, or empty.
+        code: Code of the error, or empty.
     """
 
     action: Action
@@ -87,12 +87,12 @@ class ActionResult:
 
 @attrs.frozen
 class RepairPlan:
-    """What a repair would do; nothing is done before ``apply``.
+    """Plan of a repair; nothing happens before ``apply``.
 
     Attributes:
-        soundness: What the verification found.
-        actions: In the order in which they are done.
-        left: Faults that are not repaired, with what to do as their remedy.
+        soundness: Result of the verification.
+        actions: Actions in order.
+        left: Faults that cannot be repaired, with remedies.
     """
 
     soundness: Soundness
@@ -100,7 +100,7 @@ class RepairPlan:
     left: tuple[Fault, ...]
 
     def apply(self, progress: Progress | None = None) -> tuple[ActionResult, ...]:
-        """Do all actions; one that fails does not stop the others.
+        """Carry out all actions; one that fails does not stop the others.
 
         Args:
             progress: Called with actions done, actions in all, and what is being done.
@@ -133,7 +133,7 @@ class RepairPlan:
         try:
             layout = inspect(root)
         except (IntegrityError, EnvironmentFailure):
-            return  # damaged or missing, and written anew by an action
+            return  # damaged or missing, and rewritten by an action
         layout.check_writer(root)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,11 +149,11 @@ class RepairPlan:
 
 @attrs.frozen
 class Planned:
-    """A repair plan that is being built. Methods that plan something return True, so that a repair can end with them.
+    """A repair plan under construction. Its planning methods return True, so that a repair can return their result.
 
     Attributes:
-        soundness: What the verification found.
-        source: Another registry that may hold what is missing here.
+        soundness: Result of the verification.
+        source: Another registry that may hold what is missing.
     """
 
     soundness: Soundness
@@ -167,7 +167,7 @@ class Planned:
         return self.soundness.root
 
     def finished(self) -> RepairPlan:
-        """Return the plan, its actions by their stages."""
+        """Return the plan, its actions sorted by stage."""
         actions = sorted(self._actions.values(), key=lambda one: one.stage)
         return RepairPlan(self.soundness, tuple(actions), tuple(self.left))
 
@@ -201,9 +201,9 @@ class Planned:
         return True
 
     def rewrite(self, fault: Fault, path: str, words: str, data: bytes, damaged: Doubt) -> bool:
-        """Plan to replace a damaged file in one step; the old content gets a second name in ``quarantine``.
+        """Plan to replace a damaged file atomically; the old file stays in ``quarantine`` as a hard link.
 
-        A folder cannot be replaced in one step; it is moved away first.
+        A folder cannot be replaced atomically; it is moved away first.
         """
         work = partial(self._rewrite, self.root / path, data, damaged)
         return self.act(fault, REFER, words, work, path)
@@ -233,7 +233,7 @@ class Planned:
         durable.sync_folder(away.parent)
 
     def put_back(self, fault: Fault, path: str, digest: str, origin: str) -> bool:
-        """Plan to move a blob from ``trash`` or ``quarantine`` to its place, if its bytes are right."""
+        """Plan to move a blob from ``trash`` or ``quarantine`` to its place, if its digest is right."""
         work = partial(self._put_back, self.root / path, digest, self.root / origin)
         return self.act(fault, RESTORE, f"put {origin} back to {path}", work, path)
 
@@ -249,7 +249,7 @@ class Planned:
         return True
 
     def copy_in(self, fault: Fault, path: str, digest: str, source: Path) -> bool:
-        """Plan to copy a blob from another registry, in pieces, if its bytes are right."""
+        """Plan to copy a blob from another registry, in pieces, if its digest is right."""
         work = partial(self._copy_in, self.root / path, digest, source / path, source)
         return self.act(fault, RESTORE, f"copy {path} from {source}", work, path)
 
@@ -272,7 +272,7 @@ class Planned:
         return True
 
     def give_rights(self, fault: Fault, mode: int) -> bool:
-        """Plan to change a mode; the fault is left to the owner if that is another user."""
+        """Plan to change a mode; if another user owns the file, the fault is left to them."""
         full = self.root / fault.path
         owner = os.lstat(full).st_uid
         if not hasattr(os, "geteuid") or os.geteuid() not in (0, owner):
@@ -286,7 +286,7 @@ class Planned:
             try:
                 state = os.lstat(full)
             except FileNotFoundError:
-                return False  # it was moved away
+                return False  # moved away
             if stat.S_ISLNK(state.st_mode) or stat.S_IMODE(state.st_mode) == mode:
                 return False
             durable.step("chmod", full)
@@ -294,7 +294,7 @@ class Planned:
         return True
 
     def make_folder(self, fault: Fault) -> bool:
-        """Plan to make a folder of the layout."""
+        """Plan to create a folder of the layout."""
         work = partial(self._make_folder, self.root / fault.path)
         return self.act(fault, ASIDE, f"make the folder {fault.path}/", work)
 
@@ -317,7 +317,7 @@ class Planned:
         durable.sync_folder(origin.parent)
 
     def content(self, path: str | Path) -> bytes | None:
-        """Return the beginning of a plain file; None where there is none, or it cannot be read."""
+        """Return the beginning of a regular file; None if it is missing or unreadable."""
         try:
             found = durable.read(self.root / path, self.root, limit=LIMIT + 1)
         except CompatkitError:
@@ -325,7 +325,7 @@ class Planned:
         return None if found is None else found[0]
 
     def scan(self, *folders: str, **only: Any) -> Iterator[Place]:
-        """Yield the places in folders, as ``scan`` does; folders that cannot be listed are faults already."""
+        """Yield the places in folders, as ``scan``; folders that cannot be listed are reported elsewhere."""
 
         def entries(folder: str) -> list[os.DirEntry[str]]:
             with suppress(OSError):
@@ -344,7 +344,7 @@ class Planned:
 
 @attrs.frozen
 class _Pieces:
-    """The content of a file of a registry, read in pieces."""
+    """The content of a file of a registry, in pieces."""
 
     path: Path
     root: Path
@@ -366,7 +366,7 @@ def _digest(path: Path) -> str:
 def _check(path: Path, expected: str, actual: str) -> None:
     if actual != expected:
         raise IntegrityError(
-            f"{path} was to be taken for {expected}, but holds {actual}; it is left where it is. Name another copy of "
-            "the registry (--from ROOT), or publish the component again.",
+            f"{path}: expected {expected}, got {actual}; the file is left where it is. Name another copy of the "
+            "registry (--from ROOT), or publish the component again.",
             subject=path,
         )

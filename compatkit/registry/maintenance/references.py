@@ -1,4 +1,4 @@
-"""Checks of what refers to blobs: versions and their numbers, aliases, policies, results, signatures."""
+"""Check what refers to blobs: versions and their numbers, aliases, policies, results, signatures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compatkit.registry.steps import untrue
 
 
 class Published(NamedTuple):
-    """A version file that holds a digest."""
+    """A version file that contains a digest."""
 
     name: str
     version: Version
@@ -31,7 +31,7 @@ class Published(NamedTuple):
 
 
 def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
-    """Return every version that is wanted and points at a digest; report the others."""
+    """Return the wanted versions that point to a digest; report damaged ones."""
     return [
         Published(name, version, line[0])
         for name, held in sorted(survey.names.items())
@@ -41,12 +41,12 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
 
 
 def check_numbers(survey: Survey, versions: Sequence[Published], read: Callable[[str], bytes | None]) -> None:
-    """Report versions whose number is too small a step from the one below; withdrawn versions do not count.
+    """Report versions whose number is too small a step from the one below; withdrawn versions are ignored.
 
     Args:
         survey: The files.
-        versions: Those that are checked.
-        read: Returns the bytes of a document; None where it is missing or damaged, which is reported elsewhere.
+        versions: Versions to check.
+        read: Returns the bytes of a document; None if missing or damaged, which is reported elsewhere.
     """
     digests = {(one.name, one.version): one.digest for one in versions}
     for name in dict.fromkeys(one.name for one in versions):
@@ -84,7 +84,7 @@ def _manifest(digest: str, read: Callable[[str], bytes | None]) -> Manifest | No
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
-    """Report tombstones that cannot be read, that are lost, or of versions that are not there."""
+    """Report tombstones that are unreadable, lost, or of missing versions."""
     for name, held in sorted(survey.names.items()):
         for version, place in sorted(held.tombstones.items()):
             if not wanted(name, version):
@@ -108,7 +108,7 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
 
 
 def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
-    """Report aliases that cannot be read, contradict their logs, or point at nothing; and gaps in logs."""
+    """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs."""
     for name, held in sorted(survey.names.items()):
         if wanted(name):
             for alias in sorted({*held.aliases, *held.moves}):
@@ -145,11 +145,11 @@ def _check_alias(survey: Survey, held: NameFiles, place: AliasPointer) -> None:
         return
     if number > last and not survey.is_there(
         f"{log}/{number}"
-    ):  # else it was moved since the folder was listed
+    ):  # else it was moved after the folder was listed
         add("alias-damaged", place, f"the pointer names move {number}, the log ends with {last}", whose)
         return
     if moves:
-        version = moves[max(moves)].after  # whatever the pointer says
+        version = moves[max(moves)].after  # the log takes precedence over the pointer
     if version is not None and not survey.is_hidden(f"refs/{name}/@versions"):
         target = Version.parse(version)
         if target not in held.versions and not survey.is_there(f"refs/{name}/@versions/{version}"):
@@ -161,12 +161,12 @@ def _check_alias(survey: Survey, held: NameFiles, place: AliasPointer) -> None:
 def _gaps(
     survey: Survey, numbers: Sequence[int], path: Callable[[int], str]
 ) -> Iterator[tuple[int, int, str]]:
-    """Yield each gap in a log: its first number, the number after it, and the missing ones in words.
+    """Yield the gaps in a log: first missing number, number after the gap, and a description of the missing ones.
 
     Args:
         survey: The files.
-        numbers: Those that were found, rising; they should begin with 1.
-        path: Returns the path of a number, which may have been made since the others were found.
+        numbers: Existing numbers, ascending; they should begin with 1.
+        path: Returns the path of a number, which may have been created since the listing.
     """
     for before, number in pairwise([0, *numbers]):
         first = before + 1
@@ -175,7 +175,7 @@ def _gaps(
 
 
 def check_policies(survey: Survey) -> None:
-    """Report changes of policies that cannot be read or are missing."""
+    """Report changes of policies that are unreadable or missing."""
     for scope, files in sorted(survey.policies.items()):
         for first, reached, missing in _gaps(
             survey, sorted(files), lambda one, scope=scope: policy_file(scope, one).path
@@ -192,11 +192,11 @@ def policy_file(scope: str, number: int) -> PolicyFile:
 
 
 def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tuple[str, str]]:
-    """Return the measured pair in words and the digest of each sound pointer to a result; report the others.
+    """Return description of the pair and digest of each sound pointer to a result; report damaged ones.
 
     Args:
         survey: The files.
-        label: Returns the pair of two function digests in words.
+        label: Describes the pair of two function digests.
     """
     labelled = [(label(one.extractor, one.head), one) for one in survey.results]
     return [
@@ -207,12 +207,12 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
 def check_signatures(
     survey: Survey, users: Callable[[str], tuple[str, ...]], here: Collection[str] | None
 ) -> None:
-    """Report signatures that are damaged, or of manifests that are not here and that nothing uses.
+    """Report signatures that are damaged, or of manifests that are neither here nor used.
 
     Args:
         survey: The files.
         users: Returns the references that use a blob.
-        here: All blobs, or None where not all were looked at.
+        here: All blobs; None if not all were surveyed.
     """
     orphans = Counter[str]()
     for one in survey.signatures:

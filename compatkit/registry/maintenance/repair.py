@@ -1,8 +1,8 @@
-"""Repairs, by the code of the fault; nothing is ever deleted.
+"""Repairs by fault code; nothing is ever deleted.
 
-Damaged files are moved to ``quarantine/``. Missing blobs come from ``trash/``, from a good copy in ``quarantine/``, or
-from another copy of the registry, and only if their digest is right. Small files whose content does not follow from
-other files come from a copy of the registry. What cannot be repaired is left, with what to do.
+Damaged files are moved to ``quarantine/``. Missing blobs are restored from ``trash/``, from an intact copy in
+``quarantine/``, or from another copy of the registry, and only with the right digest. Small files that other files do
+not determine are restored from a copy of the registry. What cannot be repaired is left, with a remedy.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 REASON = "tombstone was damaged"
-"""Reason in a tombstone that is written anew."""
+"""Reason in a rewritten tombstone."""
 SETTLED = 60
-"""Seconds; a version file that is younger may still be written, where there are no hard links."""
+"""Seconds; without hard links, a younger version file may still be in the process of being written."""
 MOST_GONE = 1_000
-"""Files of one gap in a log that are brought back."""
+"""Most files restored for one gap in a log."""
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NUMBERS = re.compile(rb'"(?:layout|min_reader|min_writer)"\s*:\s*([0-9]{1,9})')
 
@@ -67,7 +67,7 @@ def plan(soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
     """Plan the repair of what a verification found. Changes nothing.
 
     Args:
-        soundness: What ``examine`` returned.
+        soundness: Result of ``examine``.
         source: A copy of the registry, or another one that may hold the same bytes.
 
     Raises:
@@ -93,7 +93,7 @@ class _Repair:
     Attributes:
         planned: The plan so far.
         faulty: Paths of errors.
-        brought: Whether a missing blob will be in its place, by digest.
+        brought: Whether a missing blob will be restored, by digest.
     """
 
     planned: Planned
@@ -154,7 +154,7 @@ class _Repair:
         return self.planned.set_aside(fault, REFER, f": {label} {lost}", self._damaged(place))
 
     def _take_back(self, fault: Fault, place: VersionFile) -> bool:
-        """Plan to restore a version from the file that states it, in the place of another; False without one."""
+        """Plan to restore a version from a file that states it but has the name of another; False without one."""
         for other in self.planned.soundness.faults:
             line = (self.planned.content(other.path) or b"") if other.code == "version-exchanged" else b""
             if pointed(line, f"{place.name}@{place.version}") is not None:
@@ -163,7 +163,7 @@ class _Repair:
         return False
 
     def _bring_version(self, fault: Fault, place: VersionFile, content: bytes | None = None) -> bool:
-        """Plan to take a version from the other registry, with all that it keeps; False if that has none."""
+        """Plan to restore a version from the other registry, with all it needs; False if it is not there."""
         source = self.planned.source
         if source is None:
             return False
@@ -175,7 +175,7 @@ class _Repair:
             return False
         line = version_line(f"{place.name}@{place.version}", digest)
         if fault.code == "version-torn" and not line.startswith(content or b""):
-            return False  # the beginning of the file is another digest
+            return False  # the remaining part of the file is the beginning of another digest
         if fault.code == "version-target" and not self.planned.is_copy():
             return False
         if not self._complete(fault, digest):
@@ -184,7 +184,7 @@ class _Repair:
         return self.planned.rewrite(fault, place.path, words, line, self._same(place.path))
 
     def _mention(self, name: str, version: Version) -> str | None:
-        """Return the path of a tombstone, alias or move that shows that a version was published."""
+        """Return the path of a tombstone, alias or move which proves that a version was published."""
         for one in self.planned.scan(f"refs/{name}", names=name.__eq__):
             content, shown = self.planned.content(one.path) or b"", False
             if isinstance(one, TombstoneFile):
@@ -198,7 +198,7 @@ class _Repair:
         return None
 
     def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
-        """Restore a tombstone from its second file, or the other way round; without either, write a new reason."""
+        """Restore a tombstone from its second file, or the reverse; without either, write one with a new reason."""
         if fault.code == "folder-for-file":
             return False
         label = f"{place.name}@{place.version}"
@@ -229,7 +229,7 @@ class _Repair:
         return self._bring_version(fault, version)
 
     def alias(self, fault: Fault, place: AliasPointer) -> bool:
-        """Make pointer and log agree: the last move counts, unless the pointer shows that a later one was lost."""
+        """Make pointer and log agree: the last move counts, unless the pointer proves that a later one was lost."""
         moves = self._moves(place)
         last = max((one.number for one in moves), default=0)
         pointer = read_pointer(self.planned.content(place.path) or b"")
@@ -248,7 +248,7 @@ class _Repair:
         return self.planned.set_aside(fault, REFER, f": {lost}", self._same(place.path))
 
     def _moves(self, place: AliasPointer | AliasMove) -> list[AliasEntry]:
-        """Return the moves of an alias that can be read, rising."""
+        """Return the readable moves of an alias, ascending."""
         found = self.planned.scan(f"refs/{place.name}", names=place.name.__eq__)
         files = [one for one in found if isinstance(one, AliasMove) and one.alias == place.alias]
         read = (read_move(self.planned.content(one.path) or b"", one.number) for one in files)
@@ -257,7 +257,7 @@ class _Repair:
     def move(self, fault: Fault, place: AliasMove) -> bool:
         """Restore a move from a copy of the registry, or the last one from the pointer, which repeats it.
 
-        Otherwise it stays a gap in the log, and is not made up.
+        Otherwise it remains a gap in the log.
         """
         if self._copied(fault, place):
             return True
@@ -274,7 +274,7 @@ class _Repair:
         return self.planned.leave(fault, CODES["alias-log-gap"].remedy)
 
     def gap(self, fault: Fault, place: AliasMove | PolicyFile) -> bool:
-        """Restore the missing files of a log, one after the other, until the next one that is there."""
+        """Restore the missing files of a log up to the next existing one."""
         done = False
         for number in range(place.number, place.number + MOST_GONE):
             if isinstance(place, PolicyFile):
@@ -301,7 +301,7 @@ class _Repair:
         return self._copied(fault, place) or self.planned.set_aside(fault, ASIDE, words, self._damaged(place))
 
     def _copied(self, fault: Fault, place: Place) -> bool:
-        """Plan to restore a small file from a copy of the registry, if its file is sound."""
+        """Plan to restore a small file from a copy of the registry, if that is sound."""
         source = self.planned.source
         if source is None or not self.planned.is_copy():
             return False
@@ -315,7 +315,7 @@ class _Repair:
         return self.planned.rewrite(fault, place.path, words, found[0], self._damaged(place))
 
     def _damaged(self, place: Place) -> Doubt:
-        """Return a check whether a file is still damaged; one that cannot be read is."""
+        """Return a predicate for whether a file is still damaged; an unreadable one is."""
 
         def doubt(path: Path) -> bool:
             content = self.planned.content(path)
@@ -324,14 +324,14 @@ class _Repair:
         return doubt
 
     def _same(self, path: str) -> Doubt:
-        """Return a check whether a file still has its present content."""
+        """Return a predicate for whether a file still has its present content."""
         content = self.planned.content(path)
         return lambda path: self.planned.content(path) == content
 
     # --- blobs
 
     def missing(self, fault: Fault, place: Blob) -> bool:
-        """Plan to restore a blob; or, if it is a result, to move the pointers to it away."""
+        """Plan to restore a blob; if it is a result, else to move its pointers away."""
         return self._bring(fault, place.digest) or self.forget_result(fault, place)
 
     def damaged(self, fault: Fault, place: Blob) -> bool:
@@ -344,13 +344,13 @@ class _Repair:
         return True
 
     def _bring(self, fault: Fault, digest: str) -> bool:
-        """Plan to restore a blob and what it keeps; False if no good copy is known."""
+        """Plan to restore a blob and what it refers to; False if no intact copy is known."""
         for _ in walk([digest], partial(self._bring_one, fault)):
             pass
         return self.brought[digest]
 
     def _bring_one(self, fault: Fault, digest: str) -> list[str]:
-        """Plan to restore a blob; return what it keeps and that is missing too."""
+        """Plan to restore a blob; return the missing digests that it refers to."""
         if digest in self.brought:
             return []
         path, source = blob(digest).path, self.planned.source
@@ -365,13 +365,13 @@ class _Repair:
         return []
 
     def _is_there(self, digest: str) -> bool:
-        """Return whether a blob is in its place and sound, or will be."""
+        """Return whether a blob is intact in its place, or will be."""
         path = blob(digest).path
         there = path not in self.faulty and _is_file(self.planned.root / path)
         return there or self.brought.get(digest, False)
 
     def _complete(self, fault: Fault, digest: str) -> bool:
-        """Plan to restore what is missing of a manifest and what it keeps; False if the manifest cannot be restored."""
+        """Plan to restore what a manifest refers to; False if the manifest cannot be restored."""
         if not self._is_there(digest):
             return self._bring(fault, digest)
         for edge in self._lacking(self.planned.root, blob(digest).path):
@@ -379,17 +379,17 @@ class _Repair:
         return True
 
     def _lacking(self, root: Path, path: str) -> list[str]:
-        """Return what a document keeps and that is missing; the verification could not know that it is needed."""
+        """Return the missing digests that a document refers to, which the verification did not know of."""
         try:
             state = os.lstat(root / path)
             found = durable.read(root / path, root) if state.st_size <= MAX_BYTES else None
             value = loads(found[0], what=path) if found is not None and found[0][:1] == b"{" else None
         except (CompatkitError, OSError):
-            return []  # no document; or not readable, and then its own action reports that
+            return []  # not a document; or unreadable, which its own action reports
         return [edge.digest for edge in edges(value) if not self._is_there(edge.digest)]
 
     def forget_result(self, fault: Fault, place: Blob) -> bool:
-        """Plan to move pointers to a lost result away, so that it can be measured again."""
+        """Plan to move the pointers to a lost result away, so that it can be measured again."""
         pointers = self._pointers[place.digest]
         for path in pointers:
             words = ": its result is lost; measure again"
@@ -398,7 +398,7 @@ class _Repair:
 
     @cached_property
     def _pointers(self) -> dict[str, list[str]]:
-        """Paths of the pointers to each result."""
+        """Return the paths of the pointers to each result."""
         found: dict[str, list[str]] = defaultdict(list)
         for one in self.planned.scan("evidence"):
             if isinstance(one, ResultPointer):
@@ -407,7 +407,7 @@ class _Repair:
 
     @cached_property
     def _copies(self) -> dict[str, list[str]]:
-        """Paths of what was a blob, in ``trash`` and ``quarantine``."""
+        """Return the paths of former blobs in ``trash`` and ``quarantine``."""
         found: dict[str, list[str]] = defaultdict(list)
         for one in self.planned.scan("trash", "quarantine"):
             if isinstance(one, Aside) and HEXADECIMAL.fullmatch(one.file[:64]):
@@ -435,7 +435,7 @@ def _is_file(path: Path) -> bool:
 
 
 _IN_PLACE = {"symlink", "special-file", "folder-for-file"}
-"""Codes whose repair depends on what should be in the place."""
+"""Codes whose repair depends on what belongs in the place."""
 _REPAIRS: Mapping[str, Callable[[_Repair, Fault, Any], bool]] = {
     "folder-missing": _Repair.folder,
     **dict.fromkeys(("narrow-rights", "blob-writable"), _Repair.rights),

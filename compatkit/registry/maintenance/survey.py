@@ -1,4 +1,4 @@
-"""The files of a registry by name and state; odd entries become faults, and no link is followed."""
+"""Survey of a registry's files by name and state; odd entries become faults, and links are not followed."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ _FOREIGN = re.compile(
     r"[.#].*|.*~|.*\.(bak|orig|part|sw[op]|tmp)|Thumbs\.db|desktop\.ini|__MACOSX|@eaDir|lost\+found",
     re.IGNORECASE,
 )
-"""Files of file managers, editors and copying programs."""
+"""Files of file managers, editors and copy programs."""
 PATIENCE = 1.0
-"""Seconds; a shorter version file that is younger may be one that another process is writing at this moment."""
+"""Seconds; a shorter version file younger than this may be in the process of being written."""
 MOMENT = 0.1
-"""Seconds in which another process sets the rights of a folder that it has just made."""
+"""Seconds within which another process sets the permissions of a new folder."""
 
 
 @attrs.define
@@ -65,15 +65,15 @@ class Survey:
     """The files of a registry; paths are relative to its root.
 
     Attributes:
-        names: The files of each name.
-        blobs: State of each blob that is in its place, by ``sha256:...``.
-        odd: Fault code and words of entries with a blob's name that are no file, by digest.
+        names: Files of each name.
+        blobs: State of each existing blob, by ``sha256:...``.
+        odd: Fault code and description of entries with a blob's name that are not files, by digest.
         policies: Numbered changes of each scope.
         results: Pointers to measured results.
-        signatures: In the order of their names.
-        withdrawals: The second file of the withdrawal of each version.
+        signatures: Sorted by name.
+        withdrawals: Second file of the withdrawal of each version.
         aside: Names in ``tmp``, ``trash`` and ``quarantine``, with their states.
-        blocked: Folders that could not be listed, with code and words of their fault.
+        blocked: Folders that could not be listed, with code and description of the fault.
     """
 
     root: Path
@@ -114,7 +114,7 @@ class Survey:
                 self.signatures.append(one)
             case Blob() | Aside() | Obstacle() | Unknown():
                 try:
-                    with suppress(FileNotFoundError):  # taken out at this moment
+                    with suppress(FileNotFoundError):  # removed concurrently
                         self._take_state(one, os.lstat(self.root / one.path))
                 except OSError as error:
                     self.blocked[one.path] = "unreadable", answer(error)
@@ -139,7 +139,7 @@ class Survey:
                 self.findings.add("misnamed", one, f"{os.path.basename(one.path)!r:.100} is {one.what}")
 
     def read(self, place: Place, whose: tuple[str, ...] = ()) -> bytes | None:
-        """Return the content of a small file if it is sound; report a fault and return None otherwise."""
+        """Return the content of a small file if it is sound; otherwise report a fault and return None."""
         content = self._content(place, whose)
         found = None if content is None else fault_of(place, content)
         if found is not None and found[0] == "version-torn":
@@ -159,8 +159,8 @@ class Survey:
                 return None
             found = durable.read(full, self.root, limit=LIMIT + 1)
         except FileNotFoundError:
-            return None  # it was removed meanwhile
-        except IntegrityError as error:  # a folder above it became a link meanwhile
+            return None  # removed concurrently
+        except IntegrityError as error:  # a parent folder became a link
             self.findings.add("symlink", place, str(error), whose)
             return None
         except (OSError, EnvironmentFailure) as error:
@@ -169,7 +169,7 @@ class Survey:
         return None if found is None else found[0]
 
     def is_there(self, path: str) -> bool:
-        """Return whether there is something at a path now, whatever was there when its folder was listed."""
+        """Return whether a path exists now, whatever the listing of its folder said."""
         return os.path.lexists(self.root / path)
 
     def is_hidden(self, folder: str) -> bool:
@@ -189,20 +189,20 @@ class Survey:
         return found
 
     def _lacks_rights(self, folder: str) -> bool:
-        """Return whether a folder of a shared registry grants less than the root."""
+        """Return whether a folder of a shared registry grants fewer permissions than the root."""
         shared = stat.S_IMODE(os.stat(self.root).st_mode) & 0o2777
         if os.name == "nt" or not shared & 0o022:
             return False
         return bool(shared & ~stat.S_IMODE(os.stat(self.root / folder).st_mode))
 
     def report_folders(self) -> None:
-        """Report folders of the layout that are not there."""
+        """Report missing folders of the layout."""
         for name in FOLDERS:
             if name.split("/")[0] not in self.blocked and not self.is_there(name):
                 self.findings.add("folder-missing", name, f"the layout has a folder {name}/")
 
     def report_rights(self) -> None:
-        """Report folders that grant less than the root, unless that was so for a moment only."""
+        """Report folders that grant fewer permissions than the root, unless only momentarily."""
         time.sleep(MOMENT if self._narrow else 0)
         for folder in self._narrow:
             if self.is_there(folder) and self._lacks_rights(folder):

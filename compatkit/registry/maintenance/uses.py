@@ -1,4 +1,4 @@
-"""The users of each blob: versions and their manifests, what these keep and came from, and measured results."""
+"""Users of each blob: versions, manifests, the blobs and parents they name, and measured results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import edges, walk
 
 Role = Literal["version", "parent", "payload", "kept", "result"]
-"""What a blob is used as."""
+"""Role of a blob."""
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
 
@@ -26,13 +26,13 @@ class BlobUse:
     """One use of a blob.
 
     Attributes:
-        role: What it is used as.
+        role: Role of the blob.
         whose: The user: ``name@version``, an ancestor, or the results of a pair.
-        living: False where only withdrawn versions need it.
-        kin: True where it belongs to a component that is there only as the ancestor of another; the parts of a
-            recombination are no kin.
-        size: Number of bytes that the user states, if any.
-        payload: What the manifest promises of it, if it is the weights.
+        living: False if only withdrawn versions need it.
+        kin: True if it belongs to a component that is there only as an ancestor of another, and not as a part of a
+            recombination.
+        size: Size in bytes according to the user, if stated.
+        payload: Payload of the manifest, if the blob is its weights.
     """
 
     role: Role
@@ -45,7 +45,7 @@ class BlobUse:
 
 @attrs.frozen
 class _Named:
-    """A manifest that is to be followed, and the labels of its users."""
+    """A manifest to follow, and the labels of its users."""
 
     digest: str
     labels: tuple[str, ...]
@@ -55,15 +55,15 @@ class _Named:
 
 @attrs.define
 class Uses:
-    """Everything that references lead to, and its users.
+    """Everything reachable from references, and its users.
 
     Attributes:
-        read: Returns the bytes of a document; None where it is missing, damaged or too large.
-        of: Uses of each blob, by digest, in the order in which they were found.
+        read: Returns the bytes of a document; None if missing, damaged or too large.
+        of: Uses of each blob by digest, in the order in which they were found.
         functions: References by the hex digits of their function digest.
-        manifests: Number of manifests that were read.
-        naming: Whether function digests are wanted; computing them takes a third of the time.
-        faults: Code, digest and words of what is wrong with documents whose bytes are intact.
+        manifests: Number of manifests read.
+        naming: Whether to compute function digests, which takes a third of the time.
+        faults: Code, digest and description of faults in documents whose bytes are intact.
     """
 
     read: Callable[[str], bytes | None]
@@ -79,16 +79,16 @@ class Uses:
         return tuple(dict.fromkeys(use.whose for use in self.of.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
-        """Return the pair of two function digests (hex) in words."""
+        """Describe the pair of two function digests (hex)."""
         sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
         return "{}{} with {}".format(RESULTS, *sides)
 
     def follow_versions(self, versions: Iterable[Published], withdrawn: Container[Published]) -> None:
-        """Follow versions to their manifests, what these keep, and their parents.
+        """Follow versions to their manifests, the blobs these name, and their parents.
 
         Args:
-            versions: All that are checked.
-            withdrawn: Those that were withdrawn.
+            versions: All versions to check.
+            withdrawn: Those that are withdrawn.
         """
         named: dict[str, list[Published]] = defaultdict(list)
         for one in versions:
@@ -112,7 +112,7 @@ class Uses:
             pass
 
     def _follow(self, one: _Named) -> Iterator[tuple[str, bool]]:
-        """Record what a manifest keeps; yield the digests of its parents, and whether they are parts of it."""
+        """Record the blobs of a manifest; yield the digests of its parents, and whether they are parts of it."""
         data = self.read(one.digest)
         if data is None:
             return
@@ -163,7 +163,7 @@ class Uses:
         return manifest
 
     def follow_results(self, pointers: Iterable[tuple[str, str]]) -> None:
-        """Follow pointers to results, given as label and digest, and record what the results keep."""
+        """Follow pointers to results, given as label and digest, and record the blobs of the results."""
         read: set[str] = set()
         for label, digest in pointers:
             self.of[digest].append(BlobUse("result", label))
@@ -185,10 +185,10 @@ class Uses:
 
 
 def _is_canonical(value: Any, data: bytes) -> bool:
-    """Return whether bytes are the canonical JSON of the value that was read from them."""
+    """Return whether bytes are the canonical JSON of the value read from them."""
     if not data.isascii():
         return dumps(value) == data
-    # without characters to compose, and read strictly, the order of keys and the spaces are all that can differ
+    # after a strict read without composable characters, only key order and spaces can differ
     return (
         json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" == data
     )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, LayoutError, UsageError
+from compatkit.errors import CompatkitError, LayoutError, UsageError, near
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
 from compatkit.registry.copy.move import Move
@@ -229,10 +228,10 @@ def _check_there(there: Path | Files) -> None:
         found, where = there.size(MARKER) is not None, there.url
     if found:
         return
-    near: list[str] = []
+    alike: list[str] = []
     with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
-        near = _alike(there)
-    hint = f" Did you mean {near[0]}?" if near else ""
+        alike = _alike(there)
+    hint = f" Did you mean {alike[0]}?" if alike else ""
     raise LayoutError(
         f"There is no registry at {where}.{hint} Check the address; to make a new registry there, say so: "
         "`compatkit push --create`, or push(..., create=True) in Python.",
@@ -244,13 +243,13 @@ def _alike(there: Path | Files) -> list[str]:
     """Return the addresses of registries beside one whose names are spelt like its own."""
     if isinstance(there, Path):
         names = [one.name for one in there.parent.iterdir() if (one / MARKER).exists()]
-        return [str(there.with_name(one)) for one in get_close_matches(there.name, names)]
+        return [str(there.with_name(one)) for one in near(there.name, names, 3)]
     above, _, own = there.root.rpartition("/")
     with there.talking("list", above):
         names = [str(one).rstrip("/").rpartition("/")[2] for one in there.system.ls(above, detail=False)]
         return [
             f"{there.url.rpartition('/')[0]}/{one}"
-            for one in get_close_matches(own, names)
+            for one in near(own, names, 3)
             if there.system.exists(f"{above}/{one}/{MARKER}")
         ]
 

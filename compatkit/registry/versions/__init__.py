@@ -1,1 +1,1 @@
-"""What changed between two components, and which step of the version that demands."""
+"""Differences between two components, and the version step that they require."""

@@ -1,4 +1,4 @@
-"""What changed between two components, level by level, and the least step of the version that it demands."""
+"""Differences between two components, level by level, and the smallest version step that they require."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ Level = Literal[
     "extensions",
 ]
 LEVELS: tuple[Level, ...] = get_args(Level)
-"""In the order in which they are shown."""
+"""Levels in display order."""
 LONGEST = 60
-"""Characters of a value that are shown to people."""
+"""Most characters of a value shown to people."""
 LONGEST_PATH = 200
-"""Characters of a path that are shown: both ends, because keys are chosen by whoever wrote the manifest."""
+"""Most characters of a path shown, at both ends, because keys are chosen by whoever wrote the manifest."""
 GAP = " ... "
 TOGETHER = 4
-"""So many changed numbers of one list are shown one by one; more are counted."""
+"""Most changed numbers of one list shown one by one; more are counted."""
 
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _HEX = re.compile(r"([0-9a-f]{12})[0-9a-f]{28,}")
 
 
 class Absent(Enum):
-    """Stands where one of the two manifests has nothing, which is not the same as ``null``."""
+    """Marks a missing value, which differs from ``null``."""
 
     ABSENT = "absent"
 
@@ -58,15 +58,15 @@ ABSENT = Absent.ABSENT
 
 @attrs.frozen
 class Change:
-    """One place at which two manifests differ.
+    """One difference between two manifests.
 
     Attributes:
-        level: What kind of promise it belongs to.
+        level: Level of the contract, or part of the manifest.
         place: Keys and indices from the top of the manifest's JSON.
         before: JSON value, or ABSENT.
         after: JSON value, or ABSENT.
-        bump: Least step that this change alone demands.
-        reason: Why, in words.
+        bump: Smallest step that this change alone requires.
+        reason: Why.
     """
 
     level: Level
@@ -78,12 +78,12 @@ class Change:
 
     @property
     def path(self) -> str:
-        """The place within its level, such as ``outputs[0].shape[1]``; cut where it is long, unlike ``place``."""
+        """Path within the level, such as ``outputs[0].shape[1]``; long ones are shortened, unlike ``place``."""
         return written(self.place[_depth(self.place) :])
 
     @property
     def values(self) -> str:
-        """Before and after for people, digests shortened."""
+        """Values before and after for display, with shortened digests."""
         if self.before is ABSENT:
             return f"added {shown(self.after)}"
         if self.after is ABSENT:
@@ -95,7 +95,7 @@ class Change:
         return f"{shown(self.before)} -> {shown(self.after)}"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; ``before`` or ``after`` is left out where there is nothing."""
+        """Return JSON values; ``before`` or ``after`` is omitted if absent."""
         sides = {"before": self.before, "after": self.after}
         return {
             "level": self.level,
@@ -109,11 +109,11 @@ class Change:
 
 @attrs.frozen(repr=False)
 class Difference(Shown):
-    """Everything in which two manifests differ.
+    """All differences between two manifests.
 
     Attributes:
-        changes: In the order of the levels; empty for the same component.
-        tensors: How the weights differ, tensor by tensor; None where they were not read.
+        changes: In the order of the levels; empty for equal manifests.
+        tensors: Differences of the weights, tensor by tensor; None if not compared.
     """
 
     changes: tuple[Change, ...] = ()
@@ -121,17 +121,17 @@ class Difference(Shown):
 
     @property
     def bump(self) -> Bump:
-        """The least step from the old version to the new one: the largest that any change demands."""
+        """Smallest step from the old to the new version: the largest that any change requires."""
         return ORDER[max((ORDER.index(one.bump) for one in self.changes), default=0)]
 
     @property
     def equal_shapes(self) -> bool:
-        """True for new weights behind the same ports, which look compatible and need not be."""
+        """True for new weights with the same ports, which look compatible but may not be."""
         new_weights = any(one.place == ("payload", "tensors") for one in self.changes)
         return new_weights and not any(one.level == "structural" for one in self.changes)
 
     def told(self) -> Mapping[Level, Mapping[tuple[Bump, str], list[tuple[str, str]]]]:
-        """Return paths and values by level, then by step and reason; the largest step of a level first."""
+        """Return paths and values by level, then by step and reason, the largest step first."""
         found: dict[Level, dict[tuple[Bump, str], list[tuple[str, str]]]] = {}
         for level in LEVELS:
             changes = [one for one in self.changes if one.level == level]
@@ -144,7 +144,7 @@ class Difference(Shown):
         return found
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values: the step, all changes, and the tensors where they were compared."""
+        """Return JSON values: the step, all changes, and the tensors if compared."""
         return {
             "bump": self.bump,
             "equal_shapes": self.equal_shapes,
@@ -165,15 +165,15 @@ class Difference(Shown):
 
 
 def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
-    """Compare two manifests; empty exactly where their canonical bytes are equal.
+    """Compare two manifests; the result is empty if and only if their canonical bytes are equal.
 
     Args:
-        old: The version before.
-        new: What would follow it.
-        measured: The caller vouches that the measurement stated for the new weights passed.
+        old: Manifest of the old version.
+        new: Manifest of the new version.
+        measured: The caller has verified the measurement stated for the new weights.
 
     Raises:
-        FormatError: A manifest holds what canonical JSON cannot express.
+        FormatError: A manifest contains a value that canonical JSON cannot express.
     """
     rules = Rules(old, new, measured)
     found: list[Change] = []
@@ -185,29 +185,29 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
 
 
 def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
-    """Return where two values, such as two contracts, differ: ``["contract.data.size[0]"]``.
+    """Return the paths at which two values differ: ``["contract.data.size[0]"]``.
 
     Args:
-        one: Attrs classes, or JSON values.
+        one: Attrs instance, or JSON value.
         other: The same.
-        place: Where they stand.
+        place: Place of both in a larger value.
 
     Raises:
-        FormatError: A value holds what canonical JSON cannot express.
+        FormatError: A value contains something that canonical JSON cannot express.
     """
     left, right = (loads(dumps(unstructure(value)), what="value") for value in (one, other))
     return [written(found) for found, _, _ in _leaves(left, right, place)]
 
 
 def shown(value: Any) -> str:
-    """Return a JSON value for people: digests shortened, cut where it is long."""
+    """Return a JSON value for display: digests and long texts shortened."""
     text = _HEX.sub(r"\1", json.dumps(value, ensure_ascii=False, sort_keys=True))
     text = text[1:-1] if isinstance(value, str) and ":" in text and " " not in text else text
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 4]} ..."
 
 
 def written(place: Sequence[str | int]) -> str:
-    """Return ``outputs[0].shape[1]``; a key that is no word is quoted: ``tags["a.b"]``, and what is long is cut."""
+    """Return ``outputs[0].shape[1]``; keys that are not words are quoted, ``tags["a.b"]``, long paths shortened."""
     text = ""
     for one in place:
         if isinstance(one, int):
@@ -223,7 +223,7 @@ def written(place: Sequence[str | int]) -> str:
 
 
 def _depth(place: Place) -> int:
-    """Return how many keys of a place its level stands for."""
+    """Return the number of leading keys that the level covers."""
     if place[0] in ("kind", "schema") or place[:2] == ("contract", "adapters"):
         return 0 if place[0] != "contract" else 1
     return 2 if place[0] == "contract" else 1
@@ -236,7 +236,7 @@ def _level(place: Place) -> Level:
 
 
 def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
-    """Yield the places at which two JSON values differ, as deep as both have them."""
+    """Yield the deepest places at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             yield from _leaves(old.get(key, ABSENT), new.get(key, ABSENT), (*place, key))
@@ -249,7 +249,7 @@ def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]
 
 
 def _condensed(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
-    """Yield path and values; of a long list of numbers, only how many of them changed."""
+    """Yield paths and values; for a long list of numbers only the number of changes."""
     lists: dict[Place, list[Change]] = {}
     for one in changes:
         number = isinstance(one.place[-1], int) and not isinstance(one.before, (dict, list, str))

@@ -1,8 +1,8 @@
-"""Who is lost when ports change: a partner that was wired directly and without a warning, and no longer is.
+"""Partners lost by a change of ports: wired directly and without a warning before, but not after.
 
-Wiring is asked of all partners at once, by the semantics of ``wiring``: what leaves a component may say less about
-who takes it, what enters may ask for less; the other way round some partner stays outside. The images that enter an
-extractor and whoever reads a head's outputs are partners too.
+The question is asked for all possible partners, by the rules of ``wiring``: outputs may narrow and inputs may widen;
+any other change excludes some partner. The images of an extractor and the consumers of a head's outputs are partners,
+too.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
 
 
 def lost(old: Contract, new: Contract) -> Mapping[Place, str]:
-    """Return why a partner is lost, by the place in the manifest whose change loses it; empty if none is.
+    """Return the reasons why partners are lost, by the place in the manifest; empty if none are.
 
-    A part that is only warned of from now on (signed features for a head trained on nonnegative ones) counts as
-    lost too: this is more cautious than wiring itself. The count of classes is left to the labels.
+    A partner that is only warned of after the change (signed features for a head trained on nonnegative ones) counts
+    as lost, which is stricter than wiring. The number of classes is covered by the labels.
     """
     found: dict[Place, str] = {}
     for side in ("inputs", "outputs"):
@@ -62,7 +62,7 @@ class _PortChange:
     new: Contract
 
     def sentence(self, what: str) -> str:
-        """Return who no longer fits."""
+        """Return a sentence on the lost partners."""
         does = ("take", "from") if self.side == "outputs" else ("give", "to")
         return f"parts that {does[0]} {what} {does[1]} {self.before.name!r} no longer fit as they did"
 
@@ -83,12 +83,12 @@ class _PortChange:
             yield from self._raw_axes()
 
     def _warned(self) -> bool:
-        """Signed values where nonnegative ones are expected are warned of."""
+        """Return whether signed values replace expected nonnegative ones, which causes a warning."""
         narrow = "signed" if self.side == "outputs" else "nonnegative"
         return self.after.range == narrow != self.before.range
 
     def _raw_axes(self) -> Iterator[tuple[list[Place], str]]:
-        """Without a layout only the shapes are known: each axis must go on to fit whatever it fitted."""
+        """Compare shapes if the layout is unknown: each axis must still fit everything it fitted."""
         if len(self.before.shape) != len(self.after.shape):
             yield [("shape",)], f"{len(self.before.shape)} axes"
             return
@@ -115,7 +115,7 @@ class _PortChange:
             yield places, f"{by(was) if was is not None else 'any number of'} positions"
 
     def _positions(self, port: Port, contract: Contract) -> tuple[int, ...] | None:
-        """Return what partners must match: an output's sizes where known, an input's where fixed; else None."""
+        """Return the sizes that partners must match: of an output if known, of an input if fixed; else None."""
         if self.side == "inputs" and not all(isinstance(one, int) for one in port.spatial):
             return None
         return spatial_at(port, contract.data.size) if port.spatial_axes else None
@@ -129,7 +129,7 @@ class _PortChange:
 
 
 def _narrower(before: Dimension, after: Dimension) -> bool:
-    """Only two numbers can clash: a symbol is wired to everything."""
+    """Return whether a dimension narrows to a fixed size; a symbol accepts every size."""
     return isinstance(after, int) and before != after
 
 

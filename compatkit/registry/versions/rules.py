@@ -1,4 +1,4 @@
-"""What each change between two manifests demands of the version, and why, by the rules of docs/versions.md."""
+"""The version step that each change between two manifests requires, and why; see docs/versions.md."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from compatkit.registry.names import Bump
 from compatkit.registry.versions.partners import Place, lost
 
 ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
-"""Steps, the smallest first."""
+"""Steps in ascending order."""
 
 Demand = tuple[Bump, str]
 
 _PREPROCESSING = "the same weights behind other preprocessing"
 _RECOMBINED = "other parts, adapters between them, or another policy of normalisation"
 MEASURED = ", whose stated measurement passed"
-"""How a reason ends that a measurement made smaller."""
+"""End of a reason if a measurement reduced the step."""
 _CONSEQUENCE = "goes with the new weights"
 
 
 @attrs.define(eq=False)
 class Rules:
-    """The rules, for one pair of manifests.
+    """The rules for one pair of manifests.
 
     Attributes:
-        old: The version before.
-        new: What would follow it.
-        measured: The caller vouches that the measurement which was stated for the new function passed.
+        old: Manifest of the old version.
+        new: Manifest of the new version.
+        measured: The caller has verified the measurement stated for the new function.
     """
 
     old: Manifest
@@ -40,18 +40,18 @@ class Rules:
     _answering: dict[str, list[Label]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        """Compare ports, and list the new labels by name; searching all of them for each old one takes minutes."""
+        """Compare ports, and index the new labels by name, because a search for each old one is too slow."""
         self._lost = lost(self.old.contract, self.new.contract)
         for label in self.new.contract.data.labels or ():
             for name in label.names:
                 self._answering.setdefault(name, []).append(label)
 
     def of(self, level: str, place: Place) -> Demand:
-        """Return the least step for the change at ``place``, and the reason.
+        """Return the smallest step for the change at ``place``, and the reason.
 
         Args:
             level: One of ``diff.LEVELS``.
-            place: Of the change, from the top of the manifest.
+            place: Place of the change in the manifest.
         """
         for length in range(len(place), 0, -1):
             if reason := self._lost.get(place[:length]):
@@ -85,7 +85,7 @@ class Rules:
         return self._function("new weights")
 
     def _frozen(self) -> Anchor | None:
-        """Return an auxiliary head that both are anchored to and that did not move while the new one was trained."""
+        """Return an auxiliary head that is an anchor of both and was frozen while the new one was trained."""
         frozen = self.new.training.get("frozen")
         stated = frozen if isinstance(frozen, (list, tuple)) else ()
         both = {one for one in stated if isinstance(one, str)} & _heads(self.old)
@@ -96,7 +96,7 @@ class Rules:
         if place == ("blueprint", "library"):
             return "minor", "built by another version of the library; evidence is not carried over"
         if self.new.kind == "recombination":
-            return self._function(_RECOMBINED)  # its own payload holds no more than what its parts lack
+            return self._function(_RECOMBINED)  # its payload holds only what its parts lack
         return (
             ("minor", _CONSEQUENCE)
             if self._new_weights
@@ -146,7 +146,7 @@ def _label(
     answering: Mapping[str, Sequence[Label]],
     place: Place,
 ) -> Demand:
-    """Return what a change of the labels, or of the one at ``place``, demands."""
+    """Return the step for a change of the labels, or of the one at ``place``."""
     if not place:
         return ("minor", "classes are named now") if not old else ("major", "labels removed")
     index, before, after = int(place[0]), old or (), new or ()

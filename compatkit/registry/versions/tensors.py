@@ -1,4 +1,4 @@
-"""How two sets of weights differ, tensor by tensor; no module is built."""
+"""Differences between two sets of weights, tensor by tensor, without building modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class TensorForm:
-    """A tensor without its values: torch's name of its dtype, and its shape."""
+    """Dtype (torch's name) and shape of a tensor."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -25,14 +25,13 @@ class TensorForm:
 
 @attrs.frozen
 class TensorChange:
-    """A tensor that is not the same on both sides.
+    """A tensor that differs between both sides.
 
     Attributes:
-        before: None where it was added.
-        after: None where it was removed.
-        values: How many values differ, by their bits (by their value where the dtype changed); None where there is
-            nothing to compare value by value.
-        largest: The largest absolute difference, in float64; None where a difference is not finite, or as above.
+        before: None if it was added.
+        after: None if it was removed.
+        values: Number of values that differ bitwise (by value if the dtype changed); None if they cannot be compared.
+        largest: Largest absolute difference in float64; None if not finite or not comparable.
     """
 
     name: str
@@ -47,7 +46,7 @@ class TensorChange:
 
     @property
     def form(self) -> str:
-        """Dtype and shape for people, and what became of them."""
+        """Dtype and shape for display, and their change."""
         if self.before is None:
             return f"added {self.after}"
         if self.after is None:
@@ -56,7 +55,7 @@ class TensorChange:
 
     @property
     def distance(self) -> str:
-        """The largest difference for people; empty where nothing was compared."""
+        """Largest difference for display; empty if values were not compared."""
         if self.values is None:
             return ""
         return "not finite" if self.largest is None else f"{self.largest:.3g}"
@@ -67,14 +66,14 @@ class TensorChange:
 
 
 def tensor_changes(old: Mapping[str, Tensor], new: Mapping[str, Tensor]) -> tuple[TensorChange, ...]:
-    """Compare two state dicts; what is equal bit by bit is left out.
+    """Compare two state dicts; bitwise equal tensors are omitted.
 
     Args:
         old: Tensors by name, on the CPU.
         new: The same.
 
     Returns:
-        The tensors that differ, sorted by name.
+        The differing tensors, sorted by name.
     """
     found: list[TensorChange] = []
     for name in sorted(old.keys() | new.keys()):
@@ -97,7 +96,7 @@ def _form(tensor: Tensor | None) -> TensorForm | None:
 
 
 def _compare(before: Tensor, after: Tensor) -> tuple[int, float | None]:
-    """Return how many values differ, and by how much at most; None where that is not finite."""
+    """Return the number of differing values, and the largest difference, or None if it is not finite."""
     import torch
 
     left, right = before.contiguous().reshape(-1), after.contiguous().reshape(-1)
@@ -112,6 +111,6 @@ def _compare(before: Tensor, after: Tensor) -> tuple[int, float | None]:
         distance = (left.to(wide) - right.to(wide)).abs()
     else:
         distance = (left.to(wide) - right.to(wide)).abs()
-        distance = distance[distance != 0]  # NaN is not 0: it counts
+        distance = distance[distance != 0]  # keeps NaN, which counts as different
     largest = float(distance.max()) if distance.numel() else 0.0
     return distance.numel(), largest if isfinite(largest) else None

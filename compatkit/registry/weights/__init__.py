@@ -1,1 +1,1 @@
-"""Safetensors files: the strict check of headers, and tensors to bytes and back."""
+"""Safetensors files: strict check of headers, serialisation and digests."""

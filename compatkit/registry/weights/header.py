@@ -1,8 +1,8 @@
-"""The header of a safetensors file, checked strictly with nothing but the standard library.
+"""Strict check of safetensors headers, with only the standard library.
 
-The format: 8 bytes little-endian header length, a JSON header, the tensors. The safetensors library itself
-accepts duplicate header keys, names such as ``../../x`` and unknown entry fields; here all are refused.
-``read_header`` looks at a file of any size and reads nothing but its header.
+The format: 8 bytes little-endian header length, a JSON header, the tensors. The safetensors library itself accepts
+duplicate header keys, names such as ``../../x`` and unknown fields; all are refused here. ``read_header`` reads only
+the header of a file.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from compatkit.registry.os_errors import environment
 Buffer = bytes | bytearray | memoryview
 
 MAX_HEADER = 100_000_000
-"""Bytes; the safetensors library has the same limit."""
+"""Largest header in bytes, as in the safetensors library."""
 MAX_TENSORS = 100_000
 MAX_VALUES = 40 * MAX_TENSORS
-"""Commas and opening brackets: no tensor has more."""
+"""Most commas and opening brackets; a tensor needs fewer than 40."""
 MAX_RANK = 32
 MAX_NAME = 512
 SNIFFED = 512
-"""First bytes that tell what a file is."""
+"""Number of first bytes used to detect a file's format."""
 DTYPES: Mapping[str, tuple[str, int]] = {
     "BOOL": ("bool", 1),
     "U8": ("uint8", 1),
@@ -56,11 +56,11 @@ DTYPES: Mapping[str, tuple[str, int]] = {
     "F64": ("float64", 8),
     "C64": ("complex64", 8),
 }
-"""Code in the file to torch's name and bytes an element. Types below one byte are not stored."""
+"""Dtype code in the file to torch's name and bytes per element. Dtypes below one byte are not supported."""
 _READ_ONLY = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _NEVER_WAIT = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
-"""Categories of characters that move the cursor, turn the writing around, or are not seen at all."""
+"""Categories of characters that move the cursor, change the text direction or are invisible."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
 _PICKLE = "unpickling runs code, so compatkit never does it; save the weights as safetensors"
@@ -69,7 +69,7 @@ _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 @attrs.frozen
 class _Stated:
-    """One tensor as the header states it."""
+    """One tensor as stated in the header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -81,10 +81,10 @@ class TensorEntry:
     """One tensor of a file.
 
     Attributes:
-        dtype: Code in the file, ``"F32"``.
+        dtype: Code in the file, such as ``"F32"``.
         shape: Elements along each axis; empty for a scalar.
-        start: First byte, counted from the beginning of the file.
-        stop: First byte after it.
+        start: Offset of the first byte in the file.
+        stop: Offset after the last byte.
     """
 
     name: str
@@ -100,9 +100,9 @@ class Header:
 
     Attributes:
         tensors: In the order of their bytes.
-        metadata: Strings to strings.
-        start: Where the tensors begin, in bytes from the beginning of the file.
-        size: Bytes of the whole file.
+        metadata: String values by key.
+        start: Offset of the tensors in the file.
+        size: Size of the file in bytes.
     """
 
     tensors: tuple[TensorEntry, ...]
@@ -112,13 +112,13 @@ class Header:
 
 
 def check_header(data: Buffer) -> Header:
-    """Check that ``data`` is a whole, unambiguous safetensors file and return what it holds.
+    """Check that ``data`` is a complete, unambiguous safetensors file, and return its header.
 
-    Nothing is allocated by sizes that the file merely claims.
+    No memory is allocated according to sizes claimed by the file.
 
     Raises:
         FormatError: Another format (named), truncated, trailing bytes, header too long or not strict JSON,
-            duplicate or unsafe names, unknown dtype, sizes that do not match, overlaps, holes.
+            duplicate or unsafe names, unknown dtype, inconsistent sizes, overlaps, or gaps.
     """
     view = memoryview(data).cast("B")
     length = _length(bytes(view[:SNIFFED]), len(view))
@@ -126,22 +126,23 @@ def check_header(data: Buffer) -> Header:
 
 
 def read_header(path: str | os.PathLike[str]) -> Header:
-    """Check a safetensors file like ``check_header``, without reading the tensors: 100 GB take no longer than 1 MB.
+    """Check a safetensors file like ``check_header``, but read only its header.
 
     Args:
-        path: Of any file; links are followed, pipes and devices are not opened.
+        path: Path of the file; links are followed, pipes and devices are not opened.
 
     Raises:
-        FormatError: See ``check_header``; or a folder, pipe, socket or device.
+        FormatError: See ``check_header``; or the path is a folder, pipe, socket or device.
         IntegrityError: The file changed while it was read.
-        EnvironmentFailure: No such file, no right to read, device failed.
+        EnvironmentFailure: No such file, no read permission, or the device failed.
     """
     with _checked(path) as (_, header):
         return header
 
 
 def read_whole(path: str | os.PathLike[str]) -> bytes:
-    """Return all bytes of a safetensors file, its header checked before the tensors are read; see ``read_header``."""
+    """Return all bytes of a safetensors file after checking its header; see ``read_header``."""
+    """Open a file and check its header."""
     with _checked(path) as (file, header):
         file.seek(0)
         return _exactly(file, header.size, Path(path))
@@ -162,7 +163,7 @@ def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[io.FileIO, Header]]
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
-    """Open a regular file without waiting at a pipe, with its state; at the end it must be the same, unchanged."""
+    """Open a regular file without blocking, yield it with its state, and check at the end that it did not change."""
     try:
         before = _regular(os.stat(path))
         descriptor = os.open(path, _READ_ONLY | _NEVER_WAIT)
@@ -173,12 +174,14 @@ def opened(path: Path) -> Iterator[tuple[io.FileIO, os.stat_result]]:
             ) from None
         raise
     except ValueError as error:
-        raise EnvironmentFailure(f"could not read {str(path)!r}: no path ({error}).", subject=path) from None
+        raise EnvironmentFailure(
+            f"could not read {str(path)!r}: not a path ({error}).", subject=path
+        ) from None
     with os.fdopen(descriptor, "rb", buffering=0) as file:
         state = _regular(os.fstat(descriptor))
         try:
             yield file, state
-        finally:  # of a file that changes, nothing else that was found is true
+        finally:  # if the file changed, any other error is meaningless
             if _stamp(os.fstat(descriptor)) != _stamp(state) or _stamp(before) != _stamp(state):
                 raise _changed(path)
 
@@ -215,43 +218,43 @@ def _stamp(state: os.stat_result) -> tuple[int, ...]:
 
 def _changed(path: Path) -> IntegrityError:
     return IntegrityError(
-        f"{path} changed while it was read; wait until it is written, and try again.", subject=path
+        f"{path} changed while it was read; wait until it is complete, and try again.", subject=path
     )
 
 
 def _length(head: bytes, total: int) -> int:
-    """Return the length of the header of a file that begins with ``head`` and has ``total`` bytes."""
+    """Return the header length of a file of ``total`` bytes that begins with ``head``."""
     if kind := foreign(head):
         raise FormatError(f"expected a safetensors file, got {kind}")
     if total < 8:
-        raise FormatError(f"safetensors: a file has at least 8 bytes, got {total}: truncated or empty.")
+        raise FormatError(f"safetensors: expected at least 8 bytes, got {total}: truncated or empty.")
     length = int.from_bytes(head[:8], "little")
     if not 2 <= length <= min(MAX_HEADER, total - 8):
         raise FormatError(
             f"safetensors: the header claims {length} bytes, where 2 to {MAX_HEADER} are allowed and the "
-            f"file has {total - 8} after its length: truncated, or no safetensors file."
+            f"file has {total - 8} after its length: truncated, or not a safetensors file."
         )
     if head[8:9] != b"{":
         raise FormatError(
-            "safetensors: the header must begin with '{': no safetensors file, or one with padding."
+            "safetensors: the header must begin with '{': not a safetensors file, or one with padding."
         )
     return length
 
 
 def _parsed(raw: memoryview, total: int) -> Header:
-    """Return what the JSON header of a file of ``total`` bytes says."""
+    """Return the content of the JSON header of a file of ``total`` bytes."""
     content = loads(
         raw,
         what="safetensors header",
         max_bytes=MAX_HEADER,
         max_depth=4,
         max_values=MAX_VALUES,
-        any_key=True,  # names have a rule of their own
+        any_key=True,  # names are checked separately
     )
     metadata = structure(Mapping[str, str], content.pop("__metadata__", {}), "safetensors.__metadata__")
     if len(content) > MAX_TENSORS:
         raise FormatError(
-            f"safetensors: at most {MAX_TENSORS} tensors are read, the header lists {len(content)}."
+            f"safetensors: expected at most {MAX_TENSORS} tensors, the header lists {len(content)}."
         )
     base = 8 + len(raw)
     entries = [_entry(name, one, base) for name, one in content.items()]
@@ -261,13 +264,13 @@ def _parsed(raw: memoryview, total: int) -> Header:
 
 
 def check_tensor_name(name: str) -> None:
-    """Raise if a tensor name could be a path, hide a twin, or upset a terminal.
+    """Raise for a tensor name that could act as a path, imitate another, or control a terminal.
 
     Raises:
         FormatError: Empty, ``__metadata__``, control or invisible characters, path-like, too long, or not in NFC.
     """
     if isinstance(name, str) and _PLAIN.fullmatch(name) and len(name) <= MAX_NAME:
-        return  # nearly all names are of this kind
+        return  # fast path for nearly all names
     if not isinstance(name, str) or not name or name == "__metadata__" or _UNSAFE.search(name):
         fault = "is not safe: no empty name, '__metadata__', control character, backslash, absolute path or '..' part"
     elif len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
@@ -277,17 +280,17 @@ def check_tensor_name(name: str) -> None:
     elif not unicodedata.is_normalized("NFC", name):
         fault = "is not in Unicode's composed form (NFC), so that twins could hide"
     elif any(unicodedata.category(one) in _UNSEEN for one in name):
-        fault = "holds a character that cannot be seen or that turns the writing around"
+        fault = "contains a character that is invisible or changes the text direction"
     else:
         return
     raise FormatError(f"tensor name {name!a:.100} {fault}; rename the parameter.")
 
 
 def _entry(name: str, value: Any, base: int) -> TensorEntry:
-    """Return one tensor of a header whose tensors begin at ``base``.
+    """Return one tensor of a header; tensors begin at offset ``base``.
 
     Raises:
-        FormatError: Unsafe name, unknown or missing fields, unknown dtype, sizes that do not match.
+        FormatError: Unsafe name, unknown or missing fields, unknown dtype, or inconsistent sizes.
     """
     check_tensor_name(name)
     code, shape, begin, end = _stated(name, value)
@@ -315,21 +318,21 @@ def _entry(name: str, value: Any, base: int) -> TensorEntry:
 
 
 def _stated(name: str, value: Any) -> tuple[str, Sequence[int], int, int]:
-    """Return dtype, shape and offsets as a header states them."""
+    """Return dtype, shape and offsets as stated in the header."""
     with suppress(KeyError, TypeError, ValueError):
         code, shape, (begin, end) = value["dtype"], value["shape"], value["data_offsets"]
         if len(value) == 3 and type(code) is str and type(shape) is list:
             if {type(begin), type(end), *map(type, shape)} == {int}:
                 return code, shape, begin, end
-    found: _Stated = structure(_Stated, value, f"safetensors.{name:.80}")  # says what is wrong, and where
+    found: _Stated = structure(_Stated, value, f"safetensors.{name:.80}")  # raises with the path of the fault
     return found.dtype, found.shape, *found.data_offsets
 
 
 def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
-    """Check that entries, in the order of their bytes, cover a file from ``base`` to its end.
+    """Check that entries, in the order of their bytes, cover a file from ``base`` to its end without gaps.
 
     Raises:
-        FormatError: Overlap, hole, truncated file, trailing bytes.
+        FormatError: Overlap, gap, truncated file, or trailing bytes.
     """
     reached, before = base, "the header"
     for one in entries:
@@ -347,7 +350,7 @@ def _check_cover(entries: Sequence[TensorEntry], base: int, total: int) -> None:
 
 
 def foreign(head: bytes) -> str | None:
-    """Name the format that ``head``, the first bytes of a file, belongs to; None if it is not known.
+    """Return a description of another format by the first bytes of a file; None if it is unknown.
 
     Returns:
         What it is and what to do, as the end of a sentence.

@@ -1,4 +1,4 @@
-"""Tensors as safetensors bytes: what is stored comes back bit for bit; digests ignore order; no pickle."""
+"""Tensors as safetensors bytes, bitwise round trip; digests independent of order; no pickle."""
 
 from __future__ import annotations
 
@@ -38,22 +38,22 @@ __all__ = [
 ]
 
 METADATA_KEY = "compatkit"
-"""The one metadata key that is ever written: with two, safetensors orders them at random."""
+"""The only metadata key written: the order of several is random in safetensors."""
 
 _DTYPES = "U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E4M3 F8_E5M2 I8 U8 BOOL"
 _ORDER = {code: place for place, code in enumerate(_DTYPES.split())}
-"""Of the dtypes in a file; large elements first, so that all are aligned."""
+"""Order of dtypes in a file: large elements first, so that all are aligned."""
 ALIGNED = 64
-"""Bytes to a multiple of which torch places tensors. Matrix products and some convolutions give other last bits for
-weights that lie elsewhere, so that a network would differ from what it was before it was stored."""
+"""Alignment of tensors in bytes, as in torch. Matrix products and some convolutions give other last bits for other
+alignments, so a reloaded network would differ from the original."""
 
 
 def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes:
-    """Return ``state`` as safetensors bytes; tied tensors are stored once a name.
+    """Return ``state`` as safetensors bytes; tied tensors are stored once per name.
 
     Args:
         state: Tensors by name, on any device, contiguous or not.
-        metadata: Text kept under the one key ``compatkit``.
+        metadata: Text stored under the key ``compatkit``.
 
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
@@ -62,11 +62,11 @@ def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes
 
 
 def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[bytes | memoryview]:
-    """Return what ``serialise`` returns, without copying the tensors: the header, then each one's bytes.
+    """Return the pieces of ``serialise`` without copying the tensors: the header, then each tensor's bytes.
 
-    Those that fill whole units of 64 bytes come first, from a multiple of 64 bytes on, so that they can be used where
-    they lie in a mapped file; then, as everywhere in the safetensors library's files, by dtype and by name.
-    The library itself copies all of it into one buffer, or writes a file of mode 0600 in steps that tests cannot see.
+    Tensors of whole 64-byte units come first, aligned to 64 bytes, so that they can be used directly in a mapped file;
+    then, as in the safetensors library, by dtype and name. That library would copy everything into one buffer, or
+    write a file with mode 0600 in steps that tests cannot observe.
 
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
@@ -79,7 +79,7 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
         odd = one.numel() * one.element_size() % ALIGNED != 0
         found.append((odd, _ORDER[code], name.encode(), code, one))
     if len(found) > MAX_TENSORS:
-        raise FormatError(f"safetensors: at most {MAX_TENSORS} tensors are stored, got {len(found)}.")
+        raise FormatError(f"safetensors: expected at most {MAX_TENSORS} tensors, got {len(found)}.")
     found.sort(key=lambda one: one[:3])
     header: dict[str, object] = {} if metadata is None else {"__metadata__": {METADATA_KEY: metadata}}
     views: list[bytes | memoryview] = []
@@ -101,9 +101,9 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
 def deserialise(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     """Return the tensors of ``data``, on the CPU, after a strict check of the header.
 
-    A private map of a file is shared and not copied, but for tensors of two or more axes that do not lie at a multiple
-    of 64 bytes (see ``ALIGNED``): few in files of this library, any in those of others. The safetensors library would
-    open the file again by its name, which may be another file's by then.
+    A private memory map is shared, not copied, except for tensors of two or more axes that are not aligned to 64 bytes
+    (see ``ALIGNED``): few in files of this library, any in others. The safetensors library would reopen the file by
+    name, which may refer to another file by then.
 
     Raises:
         FormatError: See ``check_header``.
@@ -117,7 +117,7 @@ def deserialise(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
 
 
 def _placed(tensor: Tensor) -> Tensor:
-    """Return a tensor that lies where torch would place it, as far as results depend on that."""
+    """Return a tensor with torch's alignment, as far as results depend on it."""
     return tensor if tensor.ndim < 2 or tensor.data_ptr() % ALIGNED == 0 else tensor.clone()
 
 
@@ -132,21 +132,21 @@ def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
     if one.start % size == 0:
         return torch.frombuffer(mapped, dtype=dtype, count=count, offset=one.start).view(one.shape)
     flat = torch.frombuffer(mapped, dtype=torch.uint8, count=count * size, offset=one.start)
-    return flat.clone().view(dtype).view(one.shape)  # a file of another writer, whose header is not padded
+    return flat.clone().view(dtype).view(one.shape)  # unaligned, from another writer
 
 
 def check_finite(state: Mapping[str, Tensor], whose: str) -> None:
-    """Refuse weights that are not finite.
+    """Raise for weights that are not finite.
 
     Raises:
-        IntegrityError: Names the first tensor that holds NaN or infinity.
+        IntegrityError: A tensor contains NaN or infinity; the message names the first.
     """
     import torch
 
     for name, tensor in state.items():
         if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
             continue
-        # one pass without a temporary tensor; a sum may overflow, so that only a finite one says enough
+        # one pass without a temporary; a sum may overflow, so only a finite sum is conclusive
         narrow = tensor.element_size() < 4
         if bool(torch.isfinite(tensor.detach().sum(dtype=torch.float32 if narrow else None))):
             continue
@@ -159,7 +159,7 @@ def check_finite(state: Mapping[str, Tensor], whose: str) -> None:
 
 
 def metadata(data: Buffer) -> str | None:
-    """Return the text that ``serialise`` was given as metadata, or None.
+    """Return the metadata text given to ``serialise``, or None.
 
     Raises:
         FormatError: See ``check_header``.
@@ -168,15 +168,15 @@ def metadata(data: Buffer) -> str | None:
 
 
 def tensor_digest(data: Buffer, header: Header | None = None) -> str:
-    """Return the digest of the tensors in a file: independent of their order and of metadata.
+    """Return the digest of the tensors in a file, independent of their order and of metadata.
 
-    sha256 over name, dtype code, shape (decimal, comma separated) and sha256 of the little-endian bytes of
-    every tensor, sorted by the UTF-8 bytes of the name; each of the four is preceded by its length in bytes
-    as 8 bytes little-endian.
+    SHA-256 over name, dtype code, shape (decimal, comma-separated) and SHA-256 of the little-endian bytes of every
+    tensor, sorted by the UTF-8 bytes of the name; each of the four is preceded by its length in bytes as 8 bytes
+    little-endian.
 
     Args:
         data: A safetensors file.
-        header: Its checked header, if it is at hand.
+        header: Its checked header, if available.
 
     Returns:
         ``"tensors:sha256:<64 hex digits>"``.
@@ -193,7 +193,7 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """Return what ``tensor_digest`` would give for ``serialise(state)``, without making the file.
+    """Return ``tensor_digest(serialise(state))`` without building the file.
 
     Raises:
         FormatError: A name, a dtype or a layout cannot be stored.
@@ -209,7 +209,7 @@ def _hashed(state: Mapping[str, Tensor]) -> Iterator[tuple[str, str, tuple[int, 
 
 
 def combine(parts: Iterable[tuple[str, str, tuple[int, ...], bytes]]) -> str:
-    """Return the tensor digest of names, dtype codes, shapes and sha256 sums of the bytes."""
+    """Return the tensor digest of names, dtype codes, shapes and SHA-256 sums of the bytes."""
     whole = hashlib.sha256()
     for name, dtype, shape, content in sorted((one[0].encode(), *one[1:]) for one in parts):
         for field in (name, dtype.encode(), ",".join(map(str, shape)).encode(), content):
@@ -224,15 +224,15 @@ def _dense(name: str, tensor: Tensor) -> Tensor:
         raise FormatError(f"{name}: expected a tensor, got {type(tensor).__name__}; only tensors are stored.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
         raise FormatError(
-            f"{name}: only dense tensors with data are stored, got {tensor.layout} on {tensor.device}."
+            f"{name}: expected a dense tensor with data, got {tensor.layout} on {tensor.device}."
         )
     _code(name, tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()
-    return plain.to("cpu").contiguous()  # channels_last is a layout of the run, not of the weights
+    return plain.to("cpu").contiguous()  # the memory layout is not part of the weights
 
 
 def _bytes(tensor: Tensor) -> memoryview:
-    """Return the little-endian bytes of a dense tensor, which share its memory."""
+    """Return the little-endian bytes of a dense tensor, sharing its memory."""
     import torch
 
     if not tensor.numel():
@@ -249,7 +249,7 @@ def _code(name: str, tensor: Tensor) -> str:
 
 @cache
 def _codes() -> dict[torch.dtype, str]:
-    """Return the code of each dtype that is stored and known to this torch."""
+    """Return the code of each supported dtype that this version of torch has."""
     import torch
 
     return {getattr(torch, name): code for code, (name, _) in DTYPES.items() if hasattr(torch, name)}

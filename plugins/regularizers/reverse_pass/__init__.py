@@ -1,13 +1,13 @@
-"""Reverse pass (RR): every layer should reconstruct its input from its output, through its own transposed weights.
+"""Reverse pass (RR): every layer should reconstruct its input from its output with its own transposed weights.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.2, A.3.
-Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' (d_{m+1} - b_m) of the layer's output
-    (``local``) or of d'_{m+1}, from the last layer back to the first (``full``; ``first`` compares images alone).
-Reduction: the mean over batch and elements for each layer, summed over layers, where the paper sums. What its authors
-    call 1e-6 (half the sum over 100 images of 784 pixels from 0 to 255) is a weight of 2.5e3 here, for pixels up to 1.
-Weight: the sum grows with the layers, and so does its gradient, which soon is larger than the task's: the history of a
-    run has their ratio as ``reverse_pass/gradient_ratio``, and ``balance`` sets it.
-Cost: as much again as the layers that are reversed, for ``local``; less for estimates (``sampling.py``).
+Equations: the sum over layers m of lambda_m ||d_m - d'_m||^2, with d'_m = M_m' (d_{m+1} - b_m) from the layer's output
+    (``local``) or from d'_{m+1}, from the last layer back to the first (``full``; ``first`` compares only images).
+Reduction: mean over batch and elements for each layer, then the sum over layers; the paper sums throughout. The
+    authors' weight 1e-6 (half the sum over 100 images of 784 pixels from 0 to 255) is 2.5e3 here for pixels up to 1.
+Weight: the gradient grows with the number of layers and soon exceeds that of the task. The history records the ratio as
+    ``reverse_pass/gradient_ratio``; ``balance`` controls it.
+Cost: about that of the reversed layers for ``local``; less with estimates (``sampling.py``).
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ def reverse_pass(
     reduction: Literal["mean"] = "mean",
     balance: Literal["weight", "gradient"] = "weight",
 ) -> ReversePass:
-    """Return the regularizer; one that samples layers is a host effect, as it draws in every step.
+    """Return the regularizer; with sampled layers its hook has the effect ``host``, as it draws in every step.
 
     Raises:
-        UsageError: Settings are not usable, or do not go together.
+        UsageError: Settings are invalid or inconsistent.
     """
     settings = dict(locals())
     return SampledReversePass(**settings) if sample_layers != 1 else ReversePass(**settings)
@@ -73,7 +73,14 @@ class Way(Protocol):
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the loss, None where it would be 0."""
+        """Return the scalar loss, or None if it would be 0.
+
+        Args:
+            records: Inputs and outputs of the modules in ``names``.
+            images: Input of the network, ``(batch, ...)``.
+            factors: lambda_m by layer.
+            detach_target: Whether d_m receives no gradient.
+        """
         ...
 
 
@@ -83,38 +90,38 @@ def _globs(value: Any) -> tuple[str, ...] | None:
     given = (value,) if isinstance(value, str) else value
     if not isinstance(given, Sequence) or not given or not all(isinstance(one, str) and one for one in given):
         raise UsageError(
-            f'layers is a list of patterns of paths, such as ["layer2.*"], or None for all; got {value!r}.'
+            f'layers must be a list of path patterns, such as ["layer2.*"], or None for all; got {value!r}.'
         )
     return tuple(given)
 
 
 @attrs.define(eq=False, kw_only=True)
 class ReversePass:
-    """Pulls every layer towards one that reconstructs its input.
+    """Penalises the error with which layers reconstruct their inputs.
 
     Attributes:
-        variant: ``"local"`` takes each layer alone, in any network. ``"full"`` goes back through a chain of layers from
-            its output; ``"first"`` does so and compares the images alone.
-        layers: Patterns of paths; ``!`` before one leaves out. None takes all dense layers and convolutions, for
-            ``local`` but the class layer and gates on pooled features.
-        layer_weights: lambda_m by pattern, 1 for layers that no pattern fits; the last pattern that fits counts.
-        activation: For ``local``: start from the output of the activation behind the layer, and go back through
-            normalisation and activation of the layer before; else start from the output of the layer itself.
-        bn_reverse: Statistics of batch normalisation on the way back: of the reversed values, of the forward pass, or
-            the stored ones, which are never updated by it.
-        output_activation: Applied to the reconstruction of the images, such as ``"relu"`` for pixels from 0 up.
-        detach_target: Whether d_m itself gets no gradient; in the paper it gets one.
-        sample_images: Share of the batch to use in each step, its first images: an unbiased estimate, as batches are in
+        variant: ``"local"`` treats each layer separately, in any network. ``"full"`` goes back through a chain of
+            layers from its output; ``"first"`` does so but compares only the images.
+        layers: Path patterns; a leading ``!`` excludes. None for all dense layers and convolutions, for ``local``
+            except the class layer and gates on pooled features.
+        layer_weights: lambda_m by pattern; the last matching pattern counts, 1 without a match.
+        activation: For ``local``: start after the layer's activation and go back through normalisation and activation
+            of the preceding layer, instead of starting at the output of the layer itself.
+        bn_reverse: Statistics of batch normalisation in the reverse pass: of the reversed values, of the forward pass,
+            or the stored ones, which it never updates.
+        output_activation: Activation applied to reconstructed images, such as ``"relu"`` for non-negative pixels.
+        detach_target: Whether d_m receives no gradient; in the paper it does receive one.
+        sample_images: Share of the batch used in each step, its first images: an unbiased estimate, as batches are in
             random order.
-        sample_layers: Share of the layers to draw in each step, weighted by its inverse: an unbiased estimate. Where it
-            is less than one layer, some steps draw none. Layers that depend on one another (``full``, ``first``,
-            ``activation``) are drawn all together: in that share of the steps.
+        sample_layers: Share of the layers drawn in each step, weighted by its inverse: an unbiased estimate. With less
+            than one layer on average, some steps draw none. Layers that depend on each other (``full``, ``first``,
+            ``activation``) are drawn together, in that share of the steps.
         reduction: ``"mean"``: over batch and elements for each layer, then the sum over layers.
         balance: Meaning of the plugin's weight: ``"weight"``, a factor of the loss; ``"gradient"``, the norm of the
-            loss's gradient as a share of the task's, over the weights of the network, in every step.
+            loss's gradient as a share of the task's, over the network's weights, in every step.
 
     Raises:
-        UsageError: Settings are not usable, or do not go together.
+        UsageError: Settings are invalid or inconsistent.
     """
 
     variant: str = "local"
@@ -133,7 +140,7 @@ class ReversePass:
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check that settings go together."""
+        """Check that settings are consistent."""
         _one_of("variant", self.variant, VARIANTS)
         _one_of("bn_reverse", self.bn_reverse, STATISTICS)
         _one_of("reduction", self.reduction, ("mean",))
@@ -143,21 +150,21 @@ class ReversePass:
         for word in ("sample_images", "sample_layers"):
             share = getattr(self, word)
             if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-                raise UsageError(f"{word} is a share above 0 and up to 1; got {share!r}.")
+                raise UsageError(f"{word} must be a share above 0 and at most 1; got {share!r}.")
         if not isinstance(self.layer_weights, Mapping | None):
             raise UsageError(
-                f'layer_weights are factors by pattern, such as {{"layer2.*": 0.5}}; got {self.layer_weights!r}.'
+                f'layer_weights must map patterns to factors, such as {{"layer2.*": 0.5}}; got {self.layer_weights!r}.'
             )
         for glob, weight in (self.layer_weights or {}).items():
             if not isinstance(glob, str):
-                raise UsageError(f"layer_weights: a pattern is a text, such as 'layer2.*'; got {glob!r}.")
+                raise UsageError(f"layer_weights: expected a pattern such as 'layer2.*', got {glob!r}.")
             if (
                 isinstance(weight, bool)
                 or not isinstance(weight, int | float)
                 or not 0 <= weight < float("inf")
             ):
                 raise UsageError(
-                    f"layer_weights: {glob!r} has {weight!r}, which is no finite number from 0 up."
+                    f"layer_weights: expected a finite number from 0 for {glob!r}, got {weight!r}."
                 )
 
     @hookimpl
@@ -165,8 +172,8 @@ class ReversePass:
         """Choose the layers of every task.
 
         Raises:
-            UsageError: A layer has no transpose, or nothing is left to reverse; or the whole network of a task without
-                labels is to be reversed, whose head does not run.
+            UsageError: A layer has no transpose, no layer is left to reverse, or the variant needs the head of a task
+                that has no labels or no head of its own.
         """
         setup.compare_gradients(balance=self.balance == "gradient")
         for task in setup.tasks.values():
@@ -184,18 +191,18 @@ class ReversePass:
         return {} if loss is None else {"loss": loss}
 
     def _walked(self, step: Step) -> Tensor | None:
-        """Return the loss of layers that are walked through one after the other."""
+        """Return the loss of a variant that walks from layer to layer."""
         way, weighted = self._ways[step.task.name]
         return way.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
 
     def _estimate(self, step: Step, records: Records) -> Tensor | None:
-        """Return the loss over the records of layers, or over those of some images."""
+        """Return the loss from the records of all images, or of a sample."""
         if self.sample_images < 1:
             records = first_images(records, len(step.batch.images), self.sample_images)
         return local_loss(records, self._factors, detach_target=self.detach_target)
 
     def _local(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
-        """Choose the layers of a task; return the modules to record, and the factors of the layers."""
+        """Choose the layers of a task; return the modules to record, and the layers' factors."""
         selection = self.selections[task.name] = Selection.of(task, self.layers)
         weighted = factors(selection.layers, self.layer_weights)
         if not self.activation:
@@ -208,15 +215,15 @@ class ReversePass:
         return way.names, weighted
 
     def _whole(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
-        """Find the chain of a task; return the same. The walk passes through layers that are left out."""
+        """Find the chain of a task; return the same. Excluded layers are still passed through."""
         from .full import Whole
 
         if not task.runs_head:
             lacks = "head of its own" if task.supervised else "labels"
             raise UsageError(
-                f"reverse_pass: variant={self.variant!r} goes back from what the head gives, and the head of task "
-                f"{task.name!r}, which has no {lacks}, does not run. Use variant='local', which takes each layer of "
-                "the extractor alone."
+                f"reverse_pass: variant={self.variant!r} starts at the output of the head, but the head of task "
+                f"{task.name!r}, which has no {lacks}, does not run. Use variant='local', which reverses each layer of "
+                "the extractor separately."
             )
         way = Whole.of(task, self._walk())
         wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
@@ -231,12 +238,12 @@ class ReversePass:
 
 
 class SampledReversePass(ReversePass):
-    """The reverse pass of some layers, drawn in each step."""
+    """The reverse pass with layers drawn in each step."""
 
     @hookimpl
     @effect("host")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
-        """Return an unbiased estimate of the loss: 0 where no layer is drawn."""
+        """Return an unbiased estimate of the loss; 0 if no layer is drawn."""
         draw = step.rng("reverse_pass", "layers")
         if self._ways:
             drawn = drawn_layers(["all"], self.sample_layers, draw)
@@ -246,36 +253,40 @@ class SampledReversePass(ReversePass):
             chosen = drawn_layers(names, self.sample_layers, draw)
             loss = self._estimate(step, {name: step.layers[name] for name in chosen})
         if loss is None:
-            return {} if step.logits is None else {"loss": 0 * step.logits.sum()}  # counts in means of losses
+            return (
+                {} if step.logits is None else {"loss": 0 * step.logits.sum()}
+            )  # keeps means of losses unbiased
         return {"loss": loss / self.sample_layers}
 
 
 def _one_of(word: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
-        raise UsageError(f"{word} is one of {', '.join(known)}; got {value!r}.")
+        raise UsageError(f"{word} must be one of {', '.join(known)}; got {value!r}.")
 
 
 def _check_variant(one: ReversePass) -> None:
     """Raise for settings that the variant would ignore."""
     if one.variant != "local" and one.activation:
         raise UsageError(
-            f"activation is a setting of variant='local'; {one.variant!r} always has activations."
+            f"activation applies only to variant='local'; {one.variant!r} always includes activations."
         )
     if one.variant == "first" and one.layers is not None:
-        raise UsageError("layers are of no use with variant='first', which compares images alone.")
+        raise UsageError(
+            "layers has no effect with variant='first', which compares only images; leave it out."
+        )
     linear = one.variant == "local" and not one.activation
     if linear and (one.bn_reverse != "batch" or one.output_activation is not None):
         raise UsageError(
-            "bn_reverse and output_activation are of no use with variant='local' without activation, which goes back "
-            "through each layer's linear part alone; set activation=True, or take variant='full'."
+            "bn_reverse and output_activation have no effect with variant='local' without activation, which reverses "
+            "only the linear part of each layer; set activation=True, or use variant='full'."
         )
     if one.balance == "gradient" and (one.sample_images != 1 or one.sample_layers != 1):
         raise UsageError(
-            "balance='gradient' scales each step's loss to the task's gradient, so that a sample of it would be no "
-            "estimate of the whole; leave sample_images and sample_layers at 1."
+            "balance='gradient' scales each step's loss to the task's gradient, so a sample would not estimate the "
+            "whole; leave sample_images and sample_layers at 1."
         )
     if not linear and one.sample_images != 1:
         raise UsageError(
-            "sample_images is for variant='local' without activation, where each image stands alone; got "
+            "sample_images requires variant='local' without activation, where images are independent; got "
             f"variant={one.variant!r}, activation={one.activation!r}."
         )

@@ -1,4 +1,4 @@
-"""What other plugins share of the reverse pass: chains, a layer undone, and what a network sees of its images again."""
+"""Parts of the reverse pass that other plugins use: chains, reversed layers, reconstructions."""
 
 from __future__ import annotations
 

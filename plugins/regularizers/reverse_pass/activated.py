@@ -2,10 +2,10 @@
 
 Paper: "Reviving Autoencoder Pretraining", App. A.3.
 Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
-    on the way forward. The first layer has nothing before it.
+    in the forward pass. The first layer has no preceding normalisation or activation.
 
-Which activation follows a layer and which made its input is read off one pass: two tensors belong together where they
-are the same object. Pooling between an activation and the layer is undone by nearest-neighbour upsampling.
+Activations are assigned to layers by tracing one pass: the output of one call is the input of another if they are the
+same object. Pooling between an activation and the layer is reversed by nearest-neighbour upsampling.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from .undoing import again, step_back
 ACT_FUNCTIONS = frozenset(
     {"relu", "relu_", "relu6", "gelu", "silu", "tanh", "sigmoid", "leaky_relu", "elu", "hardtanh"}
 )
-"""Activations that a network calls without a module; what they give cannot be recorded."""
+"""Activations called as functions; their outputs cannot be recorded by hooks."""
 
 
 @attrs.frozen
 class Around:
-    """One layer with its neighbours, by paths.
+    """One layer with its neighbours, by path.
 
     Attributes:
-        stage: The layer, and what pools between the state before and it.
+        stage: The layer, with pooling between the preceding state and it.
         after: The module whose output is d_{m+1}.
-        before: Norm and activation that made d_m; None for the network's first layer.
+        before: Norm and activation that produced d_m; None for the first layer.
     """
 
     stage: Stage
@@ -50,7 +50,7 @@ class Around:
 
 @attrs.frozen(eq=False)
 class Activated:
-    """The local pass with non-linearities of one task.
+    """The local reverse pass with non-linearities of one task.
 
     Attributes:
         layers: In the order of their calls.
@@ -65,7 +65,7 @@ class Activated:
         """Find the neighbours of each layer.
 
         Raises:
-            UsageError: That is not possible for some of them; they are named, with the reason.
+            UsageError: The neighbours of some layers cannot be determined; the message gives the reasons.
         """
         parts = (task.extractor, task.head)
         images = torch.rand(
@@ -83,15 +83,15 @@ class Activated:
         if refused:
             more = f", and {len(refused) - 5} more" if len(refused) > 5 else ""
             raise UsageError(
-                f"activation=True needs to know which activation belongs to which layer; in task {task.name!r} "
-                f"{'; '.join(refused[:5])}{more}. Use activation=False, which takes each layer by itself, or leave "
+                f"activation=True must know which activation belongs to which layer; in task {task.name!r} "
+                f"{'; '.join(refused[:5])}{more}. Use activation=False, which reverses each layer separately, or leave "
                 "these layers out of `layers`."
             )
         return cls(tuple(found), walk)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The modules that ``loss`` needs records of."""
+        """The modules whose records ``loss`` needs."""
         found = [
             path
             for one in self.layers
@@ -106,7 +106,7 @@ class Activated:
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the sum over layers of factor times the mean square of d - d', as ``local_loss`` does."""
+        """Return the sum over layers of factor times mean square of d - d'; see ``local_loss``."""
         terms: list[Tensor] = []
         for one in self.layers:
             if (factor := factors[one.stage.linear]) == 0:
@@ -130,7 +130,7 @@ class Activated:
 
 
 class _Unresolved(Exception):
-    """What surrounds a layer is not known; says why."""
+    """The neighbours of a layer cannot be determined; the text says why."""
 
 
 def _around(name: str, calls: Sequence[Call]) -> Around:
@@ -142,7 +142,7 @@ def _around(name: str, calls: Sequence[Call]) -> Around:
 
 
 def _after(calls: Sequence[Call], place: int) -> str:
-    """Return the module that gave what a layer's activation gave, or its norm, or the layer itself."""
+    """Return the module that produced the output of a layer's activation, its norm, or the layer itself."""
     last = str(calls[place].path)
     norm = _next(calls, place, NORM)
     if norm is not None:
@@ -159,11 +159,11 @@ def _after(calls: Sequence[Call], place: int) -> str:
 
 
 def _refuse_shared(calls: Sequence[Call], place: int) -> None:
-    """Refuse a layer whose activation is that of a sum, or one that no module makes."""
+    """Raise if a layer's activation is applied to a sum, or is not a module."""
     for user in _users(calls, place):
         name = calls[user].name
         if name in ACT_FUNCTIONS:
-            raise _Unresolved(f"is activated by {name}(), which is no module")
+            raise _Unresolved(f"is activated by {name}(), which is not a module")
         if len(calls[user].inputs) > 1 and any(
             isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS
             for one in _users(calls, user)
@@ -172,7 +172,7 @@ def _refuse_shared(calls: Sequence[Call], place: int) -> None:
 
 
 def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
-    """Yield who takes what a call gave, in order; what passes it on stands for who takes it then."""
+    """Yield the calls that use the output of a call, in order, looking through calls that pass it on unchanged."""
     given = calls[place].output
     for later in range(place + 1, len(calls)):
         if any(one is given for one in calls[later].inputs):
@@ -181,7 +181,7 @@ def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
             else:
                 yield later
         if calls[later].output is given and not isinstance(calls[later].module, nn.Identity):
-            return  # written in place: from here on it is something else
+            return  # overwritten in place
 
 
 def _next(calls: Sequence[Call], place: int, kinds: tuple[type[nn.Module], ...]) -> int | None:
@@ -189,7 +189,7 @@ def _next(calls: Sequence[Call], place: int, kinds: tuple[type[nn.Module], ...])
 
 
 def _before(name: str, calls: Sequence[Call], place: int) -> tuple[Stage | None, Stage]:
-    """Return the norm and activation that made a layer's input, and the layer with what pools before it."""
+    """Return norm and activation that produced a layer's input, and the layer with the pooling before it."""
     pools: list[Call] = []
     at = _maker(calls, place)
     while at and _passes(calls[at], pools):
@@ -225,10 +225,10 @@ def _passes(call: Call, pools: list[Call]) -> bool:
 
 
 def _maker(calls: Sequence[Call], place: int) -> int:
-    """Return the calls that computed the input of a call.
+    """Return the index of the call that computed the input of a call.
 
     Raises:
-        _Unresolved: It took several tensors, or one of unknown origin.
+        _Unresolved: It has several input tensors, or one of unknown origin.
     """
     call = calls[place]
     if len(call.inputs) != 1:

@@ -1,8 +1,8 @@
-"""The transposed linear part of a layer: M'y for dense layers and convolutions of every kind.
+"""The transposed linear part of a layer: M'y for dense layers and all kinds of convolutions.
 
-Written out where it is exact: a matrix product, a transposed convolution whose output padding follows from the recorded
-input, a convolution for a transposed one. Any other layer that is affine in its input is transposed by its own
-vector-Jacobian product, which costs one more pass of the layer; whether it is affine is tried, not believed.
+Computed explicitly where exact: a matrix product, a transposed convolution with output padding derived from the
+recorded input, a convolution for a transposed one. Any other layer that is affine in its input is transposed by its
+vector-Jacobian product, at the cost of one more pass; affinity is tested numerically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from compatkit.errors import UsageError, type_of
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LINEAR = (nn.Linear, *CONVOLUTIONS, *TRANSPOSED)
-"""Kinds of layers that have a linear part."""
+"""Layer types with a linear part."""
 _BACK: dict[int, Callable[..., Tensor]] = {
     1: F.conv_transpose1d,
     2: F.conv_transpose2d,
@@ -29,7 +29,7 @@ _BACK: dict[int, Callable[..., Tensor]] = {
 }
 _FORTH: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 CLOSE = 1e-4
-"""How far from affine a layer may be in float32, as a share of its largest output."""
+"""Tolerance of the affinity test in float32, as a share of the largest output."""
 
 
 def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
@@ -37,14 +37,14 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
 
     Args:
         layer: Dense layer or convolution.
-        like: Input of the layer; only its shape counts where the transpose is written out.
-        y: ``(batch, ...)``, shaped as the layer's output, without the bias.
+        like: Input of the layer; an explicit transpose uses only its shape.
+        y: ``(batch, ...)``, in the shape of the layer's output, without the bias.
 
     Returns:
-        A tensor of the shape of ``like``.
+        A tensor in the shape of ``like``.
 
     Raises:
-        UsageError: The layer is of no kind that has a linear part.
+        UsageError: The layer has no linear part.
     """
     if _plain(layer, (nn.Linear,)):
         return y @ weight_of(layer)
@@ -55,13 +55,13 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     if isinstance(layer, LINEAR):
         return _by_jacobian(layer, like, y)
     raise UsageError(
-        f"A {type(layer).__name__} has no transpose here; dense layers and convolutions have one. Name others in "
+        f"A {type(layer).__name__} has no transpose here; expected a dense layer or convolution. Name other layers in "
         "`layers`."
     )
 
 
 def without_bias(layer: nn.Module, y: Tensor) -> Tensor:
-    """Return ``y - b``, where ``y`` is what the layer gave."""
+    """Return ``y - b``, where ``y`` is an output of the layer."""
     bias: Tensor | None = layer.bias  # type: ignore[assignment]
     if bias is None:
         return y
@@ -71,12 +71,12 @@ def without_bias(layer: nn.Module, y: Tensor) -> Tensor:
 
 
 def written_out(layer: nn.Module) -> bool:
-    """Tell whether the transpose is written out, or taken from the layer's own vector-Jacobian product."""
+    """Return whether the transpose is explicit rather than a vector-Jacobian product."""
     return _plain(layer, (nn.Linear, *TRANSPOSED)) or (_plain(layer, CONVOLUTIONS) and _zero_padded(layer))
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """Return the weight that the layer's last call used; parametrisations that count their calls stand still."""
+    """Return the weight of the layer's last call; parametrisations with a state are not advanced."""
     if not is_parametrized(layer):
         return layer.weight  # type: ignore[return-value]
     with _standing_still(layer):
@@ -84,9 +84,9 @@ def weight_of(layer: nn.Module) -> Tensor:
 
 
 def refusal(layer: nn.Module) -> str | None:
-    """Return why a layer cannot be transposed, or None; a layer of an unknown class is tried on noise.
+    """Return why a layer cannot be transposed, or None; layers of unknown classes are tested on noise.
 
-    Its weights and buffers stay as they are.
+    Weights and buffers are left unchanged.
     """
     if not isinstance(layer, LINEAR):
         return f"it is {type_of(layer)}, which has no transpose here"
@@ -95,13 +95,13 @@ def refusal(layer: nn.Module) -> str | None:
     try:
         with torch.no_grad(), _standing_still(layer):
             return _affine(layer)
-    except Exception as error:  # a layer of unknown origin may raise anything
+    except Exception as error:  # arbitrary layers may raise anything
         return f"{type_of(layer)} does not take a tensor alone ({type(error).__name__}: {error})"
 
 
 def _affine(layer: nn.Module) -> str | None:
     one, other = (_noise(layer, seed) for seed in (0, 1))
-    first = layer.forward(torch.zeros_like(one))  # hooks are for what the network does
+    first = layer.forward(torch.zeros_like(one))  # not layer(...): hooks must not run
     bias = torch.zeros_like(first) - without_bias(layer, torch.zeros_like(first))
     left, right, both = (layer.forward(x) - first for x in (one, other, one - 2 * other))
     most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
@@ -113,7 +113,7 @@ def _affine(layer: nn.Module) -> str | None:
 
 
 def _noise(layer: nn.Module, seed: int) -> Tensor:
-    """Return two examples of an input, large enough for every kernel."""
+    """Return two random inputs, large enough for the kernel."""
     weight: Tensor = layer.weight  # type: ignore[assignment]
     if isinstance(layer, nn.Linear):
         shape: tuple[int, ...] = (2, layer.in_features)
@@ -125,7 +125,7 @@ def _noise(layer: nn.Module, seed: int) -> Tensor:
 
 
 def _plain(layer: nn.Module, kinds: tuple[type[nn.Module], ...]) -> bool:
-    """Tell whether a layer computes what one of torch's own kinds does, with whatever weight."""
+    """Return whether a layer computes the same as one of torch's own types, with any weight."""
     for kind in kinds:
         if isinstance(layer, kind):
             same = type(layer).forward is kind.forward
@@ -140,7 +140,7 @@ def _zero_padded(layer: Any) -> bool:
 
 
 def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, like: Tensor, y: Tensor) -> Tensor:
-    """Undo a convolution padded with zeros: with as many rows behind as the stride left out of the input."""
+    """Apply the transpose of a zero-padded convolution; output padding restores rows that the stride skipped."""
     back = _BACK[len(layer.kernel_size)]
     sizes = like.shape[-len(layer.kernel_size) :]
     given = y.shape[-len(layer.kernel_size) :]
@@ -163,7 +163,7 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, like: Tensor, y: Tens
 
 
 def _padding(layer: Any, dim: int) -> tuple[int, int]:
-    """Return the rows of zeros before and behind."""
+    """Return the numbers of zeros before and after."""
     if layer.padding == "valid":
         return 0, 0
     if layer.padding == "same":
@@ -173,10 +173,10 @@ def _padding(layer: Any, dim: int) -> tuple[int, int]:
 
 
 def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
-    """Undo a transposed convolution: the convolution that it is the transpose of."""
+    """Apply the transpose of a transposed convolution, which is a convolution."""
     forth = _FORTH[len(layer.kernel_size)]
     found = forth(y, weight_of(layer), None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    if found.shape != like.shape:  # an output padding beyond the stride
+    if found.shape != like.shape:  # output padding larger than the stride
         for dim, size in enumerate(
             like.shape[-len(layer.kernel_size) :], found.dim() - len(layer.kernel_size)
         ):
@@ -185,7 +185,7 @@ def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
 
 
 def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
-    """Return the layer's vector-Jacobian product, which depends on no input, as the layer is affine."""
+    """Return the vector-Jacobian product, which is independent of the input for an affine layer."""
     with _standing_still(layer):
         given, pull, *_ = torch.func.vjp(layer.forward, torch.zeros_like(like))
     return pull(y.to(given.dtype))[0]
@@ -193,7 +193,7 @@ def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def _standing_still(layer: nn.Module) -> Iterator[None]:
-    """Put a layer and what makes its weight into eval mode: spectral normalisation iterates in train mode."""
+    """Put a layer and its parametrisations into eval mode: spectral normalisation iterates in train mode."""
     modes = [(one, one.training) for one in layer.modules() if one.training]
     try:
         for one, _ in modes:

@@ -1,8 +1,8 @@
-"""Networks as chains of layers: found by running them once, or stated by their own plan, and proved in either case.
+"""Networks as chains of layers, found by tracing or declared by a plan, and verified in both cases.
 
-A whole reverse pass needs a chain: the only input of every layer is the output of the one before it. It is
-found by following tensors from the output back to the input, and proved by composing what was found once more: the
-stages must give the network's own output bit by bit.
+A full reverse pass needs a chain: the only input of each layer is the output of the one before. Tracing follows tensors
+from the output back to the input. For verification, the stages are composed and must reproduce the network's output
+bitwise.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ __all__ = ["Stage", "chain_of"]
 
 
 def chain_of(parts: Parts, images: Tensor) -> tuple[Stage, ...]:
-    """Return the stages of a network that is a chain, from its images to its output.
+    """Return the stages of a network that is a chain, from images to output.
 
-    A network's own ``reverse_plan()`` is taken where there is one. Where it gives several tensors (an encoder's mean
-    and log-variance), the chain ends at the first.
+    A network's own ``reverse_plan()`` takes precedence. If the network returns several tensors (mean and log-variance
+    of an encoder), the chain ends at the first.
 
     Args:
-        parts: A network, or parts that are run one after the other and name their modules as the whole network does;
-            modes and buffers are as before afterwards.
-        images: Only their shape, type and device matter.
+        parts: A network, or consecutive parts whose modules have their paths in the whole network; modes and buffers
+            are restored.
+        images: Only shape, dtype and device matter.
 
     Raises:
-        UsageError: The network is no chain; says where, and why.
+        UsageError: The network is not a chain; the message says where and why.
     """
     draw = torch.Generator().manual_seed(0)
     signal = torch.rand(images.shape, generator=draw).to(images.device, images.dtype)
@@ -63,7 +63,7 @@ def chain_of(parts: Parts, images: Tensor) -> tuple[Stage, ...]:
 def _planned(
     parts: Parts, plan: Sequence[Mapping[str, Any]], calls: Sequence[Call]
 ) -> tuple[tuple[Stage, ...], Between]:
-    """Return the stages of a network's own plan, with the shapes of one run."""
+    """Return the stages of a network's own plan, with the shapes of one pass."""
     modules, stages = modules_of(parts), []
     between: Between = []
     ran = {call.path: call for call in calls if call.path is not None}
@@ -72,8 +72,8 @@ def _planned(
         for path in (stage.linear, stage.norm, stage.act, stage.pool):
             if path is not None and (path not in modules or path not in ran):
                 raise UsageError(
-                    f"reverse_plan() of {type(parts).__name__} names {path!r}, which is no module of it or is not "
-                    "called. Name modules as in its state dict."
+                    f"reverse_plan() of {type(parts).__name__} names {path!r}, which is not a module of it or is not "
+                    "called. Use module paths as in its state dict."
                 )
         called = [ran[path] for path in (stage.pool, stage.linear) if path is not None]
         steps: list[Step] = [_shaped_for(call) for call in called]
@@ -91,16 +91,16 @@ def _planned(
 
 
 def _shaped_for(call: Call) -> Step:
-    """Return what gives a value the shape that a call takes."""
+    """Return a function that reshapes a value to the input shape of a call."""
     shape = call.inputs[0].shape
     return lambda value: value.reshape(shape)
 
 
 def _prove(parts: Parts, stages: Sequence[Stage], between: Between, signal: Tensor, wanted: Tensor) -> None:
-    """Compose the stages and compare.
+    """Compose the stages and compare with the network.
 
     Raises:
-        UsageError: They give something else than the network.
+        UsageError: The outputs differ.
     """
     try:
         value = _composed(modules_of(parts), stages, between, signal.clone())
@@ -109,8 +109,7 @@ def _prove(parts: Parts, stages: Sequence[Stage], between: Between, signal: Tens
     if not torch.equal(value, wanted):
         raise not_a_chain(
             "the network",
-            f"gives something else than its {len(stages)} stages one after the other: what happens between them is "
-            "not all known",
+            f"differs from its {len(stages)} stages in sequence: not all that happens between them is known",
         )
 
 
@@ -131,7 +130,7 @@ def _composed(
 
 
 def _check_calls(stages: Sequence[Stage], calls: Sequence[Call]) -> None:
-    """Check that a module is called where the stages say so, and nowhere else: records are told apart by order."""
+    """Check that modules are called exactly where the stages say: records are matched by order."""
     for path in {path for one in stages for path in (one.linear, one.norm, one.act) if path is not None}:
         used = sum(path in (one.linear, one.norm, one.act) for one in stages)
         called = sum(call.path == path for call in calls)
@@ -140,7 +139,7 @@ def _check_calls(stages: Sequence[Stage], calls: Sequence[Call]) -> None:
 
 
 def normalised(norm: nn.Module, value: Tensor) -> Tensor:
-    """Return ``value`` as ``norm`` gives it in eval mode, without the activation that timm's layers hold."""
+    """Return ``value`` normalised in eval mode, without the activation inside timm's layers."""
     if not isinstance(norm, _BatchNorm):
         return norm(value)
     return F.batch_norm(

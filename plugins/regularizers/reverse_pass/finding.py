@@ -1,4 +1,4 @@
-"""A chain found: the output followed back to the images, and what lies on the way sorted into stages."""
+"""Find a chain: follow the output back to the images and sort the calls into stages."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ POOL_FUNCTIONS = frozenset(
 )
 Step = Callable[[Tensor], Tensor]
 Between = list[list[Step]]
-"""For each stage, what happens between the activation before it and its linear layer."""
+"""For each stage, the operations between the preceding activation and its linear layer."""
 
 
 def found(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Between]:
-    """Follow the output back to the input, and sort what lies on the way into stages."""
+    """Follow the output back to the input and sort the calls into stages."""
     building = _Building(modules_of(parts))
     for call in _path(calls):
         building.add(call)
@@ -70,7 +70,7 @@ def found(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Betwe
 
 
 def _path(calls: Sequence[Call]) -> list[Call]:
-    """Return the calls between input and output, each of which takes what the one before gave."""
+    """Return the calls from input to output, each of which takes the output of the one before."""
     given, output = calls[0], calls[-1]
     path: list[Call] = []
     wanted, before = output.output, len(calls) - 1
@@ -91,7 +91,7 @@ def _path(calls: Sequence[Call]) -> list[Call]:
 
 @attrs.define
 class _Building:
-    """Stages on their way from the calls of a chain, in order."""
+    """Builds stages from the calls of a chain, in order."""
 
     modules: Mapping[str, nn.Module]
     stages: list[Stage] = attrs.field(factory=list)
@@ -102,7 +102,7 @@ class _Building:
         """Add the next call.
 
         Raises:
-            UsageError: It has no place in a chain.
+            UsageError: The call cannot be part of a chain.
         """
         module = call.module
         if call.path in self.modules and isinstance(module, LINEAR):
@@ -146,7 +146,7 @@ class _Building:
         self.stages[-1] = attrs.evolve(last, act=call.path)
 
     def _open(self, call: Call, does: str) -> Stage:
-        """Return the stage that may still get a norm or an activation."""
+        """Return the current stage, which may still get a norm or an activation."""
         if not self.stages:
             raise not_a_chain(call.where, f"{does} before the first layer")
         if self.pools:
@@ -154,7 +154,7 @@ class _Building:
         return self.stages[-1]
 
     def finished(self) -> tuple[tuple[Stage, ...], Between]:
-        """Return the stages, and what lies between them."""
+        """Return the stages, and the operations between them."""
         if not self.stages:
             raise not_a_chain("the network", "has no linear or convolutional layer between images and output")
         if self.pools:
@@ -163,5 +163,5 @@ class _Building:
 
 
 def _pools(module: nn.Module | None) -> bool:
-    """Whether this is timm's pooling, which may flatten too."""
+    """Return whether this is timm's pooling layer, which may also flatten."""
     return type(module).__name__ == "SelectAdaptivePool2d"

@@ -1,14 +1,14 @@
-"""The whole reverse pass of a chain: from the output of the network back to its images, with the same parameters.
+"""The full reverse pass of a chain: from the output of the network back to its images, with the same parameters.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 7 to 11) and App. A.3 (equations 22 to 24).
-Equations: d_{m+1} = act_m(BN_m(M_m d_m + b_m)) forwards; backwards, from d'_{n+1} = d_{n+1},
+Equations: forward d_{m+1} = act_m(BN_m(M_m d_m + b_m)); backward, from d'_{n+1} = d_{n+1},
     d'_m = act_{m-1}(BN_{m-1}(M_m' (d'_{m+1} - b_m))) for m = n..2 and d'_1 = M_1' (d'_2 - b_1). The loss is the sum
     over m of lambda_m times the mean over batch and elements of (d_m - d'_m)^2.
 
-Normalisation and activation are those of the layer before, which made d_m: those of the last layer do not appear. They
-are applied once more, not inverted. Where something changed the size between d_m and the layer, d_m is compared at the
-size that it had before, and d'_m is brought there: by nearest-neighbour upsampling where the network pooled, and by the
-mean of the pixels that stand in for one where it enlarged, the least-squares inverse of repeating them.
+Normalisation and activation are those of the preceding layer, which produced d_m; those of the last layer do not occur.
+They are applied again, not inverted. If the size changes between d_m and the layer, they are compared at the size of
+d_m: d'_m is upsampled (nearest neighbour) where the network pools, and averaged over repeated pixels where it enlarges,
+which is the least-squares inverse.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ OUTPUTS = {"relu": F.relu, "sigmoid": torch.sigmoid, "tanh": torch.tanh}
 
 @attrs.frozen
 class Walk:
-    """How the reverse pass goes through normalisation, and ends.
+    """Settings of a walk back through a chain.
 
     Attributes:
-        bn_reverse: Statistics of batch normalisation on the way back: ``"batch"``, those of the reversed values
-            (as the paper's code); ``"forward_batch"``, those of the same layer's batch on the way forward, which
-            serves batches of one or two images; ``"running"``, the stored ones. Stored ones are never written.
-        output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images that lie in its range; None for none.
+        bn_reverse: Statistics of batch normalisation in the reverse pass: ``"batch"``, of the reversed values (as the
+            paper's code); ``"forward_batch"``, of the same layer's batch in the forward pass, which suits batches of
+            one or two images; ``"running"``, the stored ones. Stored statistics are never written.
+        output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
 
     Raises:
-        UsageError: A word is not known.
+        UsageError: A setting is unknown.
     """
 
     bn_reverse: Statistics = "batch"
@@ -51,10 +51,10 @@ class Walk:
 
     def __attrs_post_init__(self) -> None:
         if self.bn_reverse not in STATISTICS:
-            raise UsageError(f"bn_reverse is one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}.")
+            raise UsageError(f"bn_reverse must be one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}.")
         if self.output_activation is not None and self.output_activation not in OUTPUTS:
             raise UsageError(
-                f"output_activation is one of {', '.join(OUTPUTS)}, or None; got {self.output_activation!r}."
+                f"output_activation must be one of {', '.join(OUTPUTS)}, or None; got {self.output_activation!r}."
             )
 
 
@@ -62,7 +62,7 @@ USUAL = Walk()
 
 
 def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
-    """Return the modules that ``pairs`` needs records of."""
+    """Return the modules whose records ``pairs`` needs."""
     return tuple(
         dict.fromkeys(path for one in stages for path in (one.linear, one.norm, one.last) if path is not None)
     )
@@ -71,16 +71,16 @@ def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
 def pairs(
     stages: Sequence[Stage], records: Records, images: Tensor, walk: Walk = USUAL
 ) -> Iterator[tuple[Stage, Tensor, Tensor]]:
-    """Walk back, and give (stage, d_m, d'_m) for each layer, the last one first.
+    """Walk back and yield (stage, d_m, d'_m) for each layer, the last one first.
 
     Args:
-        stages: Of the chain.
+        stages: Stages of the chain.
         records: Inputs and outputs of ``names_of(stages)`` in one forward pass; gradients flow through them.
         images: Input of the network, ``(batch, ...)``.
         walk: Settings.
 
     Raises:
-        UsageError: ``bn_reverse="running"`` for a layer that keeps no statistics; or the records are of another chain.
+        UsageError: ``bn_reverse="running"`` for a layer without running statistics, or records of another chain.
     """
     back = _call(stages, records, len(stages) - 1, "last").output
     for place in range(len(stages) - 1, -1, -1):
@@ -97,7 +97,7 @@ def pairs(
 def _again(
     stages: Sequence[Stage], records: Records, place: int, back: Tensor, statistics: Statistics
 ) -> Tensor:
-    """Apply normalisation and activation of a stage once more."""
+    """Apply normalisation and activation of a stage to reversed values."""
     stage = stages[place]
     norm = None if stage.norm is None else _call(stages, records, place, "norm")
     act = None if stage.act is None else _call(stages, records, place, "act").layer
@@ -122,12 +122,12 @@ def full_loss(
         records: See ``pairs``.
         images: See ``pairs``.
         walk: See ``pairs``.
-        factors: lambda_m by the path of the linear layer; None gives 1 to all. Layers that are not named, or have 0,
-            add nothing, but the walk passes through them; it ends at the first layer that adds something.
-        detach_target: Whether d_m gets no gradient from the comparison.
+        factors: lambda_m by path of the linear layer; None for 1 everywhere. Layers without a factor add nothing but
+            are passed through; the walk ends at the first layer with one.
+        detach_target: Whether d_m receives no gradient.
 
     Returns:
-        A float32 scalar; None where no layer has a factor.
+        A float32 scalar, or None if all factors are 0.
     """
     wanted = {one.linear: 1.0 if factors is None else factors.get(one.linear, 0.0) for one in stages}
     left = sum(factor != 0 for factor in wanted.values())
@@ -143,19 +143,24 @@ def full_loss(
 
 
 def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:
-    """Return the record of a part of a stage; a module that several stages share is called in their order."""
+    """Return the record of a part of a stage; calls of a shared module are matched in order of the stages."""
     path = getattr(stages[place], part)
     turn = sum(getattr(one, part) == path for one in stages[:place])
     calls = records.get(path, ())
     if len(calls) <= turn:
-        raise not_a_chain(path, f"was called {len(calls)} times in this pass, not as its chain says")
+        raise not_a_chain(path, f"was called {len(calls)} times in this pass, unlike in its chain")
     return calls[turn]
 
 
 def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, list[LayerCall]]:
-    """Run parts once, in their current modes, and return inputs and outputs of the layers of ``paths``.
+    """Run parts once, in their current modes, and return inputs and outputs of the layers in ``paths``.
 
-    Outputs are copies, since an activation that follows may write into them.
+    Outputs are copies, since a following activation may overwrite them.
+
+    Args:
+        parts: A network, or its parts in order.
+        paths: Paths of the layers.
+        images: Input of the network, ``(batch, ...)``.
     """
     modules, records, handles = modules_of(parts), {path: [] for path in paths}, []
     for path in paths:
@@ -180,19 +185,22 @@ def reconstruct(
     bn_reverse: Statistics = "batch",
     output_activation: str | None = None,
 ) -> Tensor:
-    """Return the images, or the latent vectors, that the reverse pass of a chain reconstructs from its output.
+    """Reconstruct the images, or latent vectors, from the output of a chain by the reverse pass.
 
-    The network is in eval mode meanwhile; modes and buffers are as before afterwards. Gradients flow.
+    Runs in eval mode; modes and buffers are restored. Gradients flow.
 
     Args:
         parts: A network, or its parts in order: classifiers, generators, autoencoders.
-        images: What it takes, ``(batch, ...)``.
-        stages: Its chain, where that is known; else it is found and proved.
+        images: Input of the network, ``(batch, ...)``.
+        stages: Its chain if known; else it is found and verified.
         bn_reverse: See ``Walk``.
         output_activation: See ``Walk``.
 
+    Returns:
+        A tensor in the shape of ``images``.
+
     Raises:
-        UsageError: It is no chain, or a setting is not known.
+        UsageError: The network is not a chain, or a setting is unknown.
     """
     walk = Walk(bn_reverse, output_activation)
     found = chain_of(parts, images) if stages is None else tuple(stages)
@@ -204,10 +212,10 @@ def reconstruct(
 
 @attrs.frozen(eq=False)
 class Whole:
-    """The whole reverse pass of one task.
+    """The full reverse pass of one task.
 
     Attributes:
-        stages: Of its chain.
+        stages: Stages of its chain.
         walk: Settings.
     """
 
@@ -216,10 +224,10 @@ class Whole:
 
     @classmethod
     def of(cls, task: TaskState, walk: Walk) -> Whole:
-        """Find the chain of a task's network, which is not changed.
+        """Find the chain of a task's network, which is left unchanged.
 
         Raises:
-            UsageError: It is none; says where, and why.
+            UsageError: The network is not a chain; the message says where and why.
         """
         first = next(task.extractor.parameters(), torch.empty(0))
         images = torch.zeros(2, len(task.data.mean), *task.data.size, device=first.device, dtype=first.dtype)
@@ -227,18 +235,18 @@ class Whole:
 
     @property
     def layers(self) -> tuple[str, ...]:
-        """The linear layers, from the images on."""
+        """Paths of the linear layers, in forward order."""
         return tuple(one.linear for one in self.stages)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The modules that ``loss`` needs records of."""
+        """The modules whose records ``loss`` needs."""
         return names_of(self.stages)
 
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the loss, see ``full_loss``."""
+        """Return the loss; see ``full_loss``."""
         return full_loss(
             self.stages, records, images, walk=self.walk, factors=factors, detach_target=detach_target
         )

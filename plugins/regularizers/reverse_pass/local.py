@@ -1,10 +1,10 @@
-"""The local reverse pass: every layer alone, from its output back to its input.
+"""The local reverse pass: each layer separately, from its output back to its input.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 (equations 3 and 10) and App. A.3 (equations 25 and 26).
-Equations: d'_m = M_m' (d_{m+1} - b_m), where d_{m+1} = M_m d_m + b_m is the layer's own output: the loss is the sum
+Equations: d'_m = M_m' (d_{m+1} - b_m), where d_{m+1} = M_m d_m + b_m is the layer's own output. The loss is the sum
     over m of lambda_m times the mean over batch and elements of (M_m' M_m d_m - d_m)^2.
-Cost: for each layer a transposed convolution forwards, and its two gradients backwards: as much as the layer itself
-    takes in a step. Its input and output are recorded already.
+Cost: for each layer a transposed convolution and its two gradients, about as much as the layer itself in a step.
+    Inputs and outputs are recorded anyway.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ def local_loss(
     detach_target: bool = False,
     names: Iterable[str] | None = None,
 ) -> Tensor | None:
-    """Return the sum over layers, and over the calls of each, of factor times the mean square of d - d'.
+    """Return the sum over layers and their calls of factor times the mean square of d - d'.
 
     Args:
         records: Inputs and outputs of each layer.
-        factors: lambda_m by layer; a layer of factor 0 costs nothing.
-        detach_target: Whether d_m gets no gradient from the comparison.
-        names: Layers to take in place of all in ``records``.
+        factors: lambda_m by layer; a layer with factor 0 is skipped.
+        detach_target: Whether d_m receives no gradient.
+        names: Layers to use instead of all in ``records``.
 
     Returns:
-        A float32 scalar; None where no layer was called.
+        A float32 scalar, or None if no layer was called.
     """
     terms: list[Tensor] = []
     for name in records if names is None else names:
@@ -52,7 +52,12 @@ def local_loss(
 
 
 def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
-    """Return the mean square of M'(y - b) - x for one call of a layer, in float32 at least."""
+    """Return the mean square of M'(y - b) - x for one call of a layer, in at least float32.
+
+    Args:
+        call: Input x and output y of the layer.
+        detach_target: Whether x receives no gradient as the target.
+    """
     taken, given, layer = call
     back = adjoint(layer, taken, without_bias(layer, given))
     target = taken.detach() if detach_target else taken
@@ -60,5 +65,5 @@ def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
 
 
 def wide(value: Tensor) -> Tensor:
-    """Return ``value`` in float32 at least: squares of bfloat16 are too coarse to be compared."""
+    """Return ``value`` in at least float32: squares in bfloat16 are too coarse."""
     return value.float() if value.dtype in (torch.bfloat16, torch.float16) else value

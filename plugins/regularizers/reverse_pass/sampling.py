@@ -1,13 +1,12 @@
-"""Cheap estimates of the reverse-pass loss: the batch's first images, or layers drawn in every step.
+"""Cheap unbiased estimates of the reverse-pass loss: from the batch's first images, or from layers drawn per step.
 
-Both are unbiased. A batch is a random part of the training set in random order, so its first images are as random as
-any: nothing has to be drawn, and steps can be compiled. Of a loader whose order is not random they are what comes
-first, and the estimate is one of that. Layers are drawn, each with the same probability, by whose inverse their losses
-are weighted.
+Batches are random and in random order, so their first images are a random sample: nothing is drawn, and steps can be
+compiled. (If a loader's order is not random, the estimate is biased.) Layers are drawn with equal probability, and
+their losses are weighted by its inverse.
 
-What estimates cost is variance. Of n images k, the loss has about n / k times the variance between batches that comes
-from images. Of l layers, drawn with a share p of which p l is whole, losses that differ between layers by a standard
-deviation of s add one of s l sqrt((1 - p) / (p (l - 1))) to their sum.
+The cost is variance. With k of n images, the between-batch variance due to images grows by about n / k. With l layers
+drawn at a share p, for whole p l, losses whose standard deviation between layers is s add a standard deviation of
+s l sqrt((1 - p) / (p (l - 1))) to their sum.
 """
 
 from __future__ import annotations
@@ -24,9 +23,14 @@ from .local import Records
 
 
 def drawn_layers(names: Sequence[str], share: float, draw: torch.Generator) -> list[str]:
-    """Return some layers, each with a probability of ``share``, in their order.
+    """Return a random subset of the layers, each with probability ``share``, in order; it may be empty.
 
-    How many is ``share`` of them all, rounded down or up by chance; it may be none.
+    Its size is ``share`` of all layers, randomly rounded up or down.
+
+    Args:
+        names: All layers.
+        share: Share of the layers to draw, in (0, 1].
+        draw: Source of random numbers.
     """
     expected = share * len(names)
     count = math.floor(expected)
@@ -39,9 +43,9 @@ def first_images(records: Records, images: int, share: float) -> Records:
     """Return the records of every layer for the batch's first images.
 
     Args:
-        records: Of all images; a layer that sees windows or tokens has several rows for each, side by side.
-        images: How many there are.
-        share: Of them that is taken, rounded, at least one image.
+        records: Records of all images; a layer on windows or tokens has several adjacent rows per image.
+        images: Number of images.
+        share: Share of them to use, rounded, at least one image.
     """
     count = max(1, round(share * images))
     return {
@@ -54,13 +58,13 @@ def first_images(records: Records, images: int, share: float) -> Records:
 
 
 def _first(value: Tensor, count: int, images: int) -> Tensor:
-    """Return the first rows, without a copy.
+    """Return the first rows without a copy.
 
-    Dimensions are put into their order in memory first: the gradient of torch's ``narrow`` is always contiguous, and
-    one that is not laid out as its tensor is slow to add and to convolve.
+    Dimensions are put in memory order first: the gradient of torch's ``narrow`` is always contiguous, and one in
+    another layout than its tensor is slow to add and to convolve.
     """
     if len(value) % images:
-        return value  # what knows no images is taken whole
+        return value  # independent of images
     order = sorted(range(value.dim()), key=value.stride, reverse=True)
     back = sorted(range(value.dim()), key=order.__getitem__)
     return value.permute(order).narrow(order.index(0), 0, len(value) // images * count).permute(back)

@@ -1,8 +1,7 @@
-"""Select the layers to reverse: all with a linear part except gates and the class layer, or those named."""
+"""Select the layers to reverse: those with a linear part except gates and the class layer, or those named."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -14,18 +13,18 @@ import torch
 from torch import Tensor, nn
 
 from compatkit import TaskState
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, near
 
 from .adjoint import LINEAR, refusal
 
 
 @attrs.frozen
 class Selection:
-    """The layers of one task that are reversed.
+    """The layers of one task to reverse.
 
     Attributes:
         layers: Their paths, in the order of their first calls.
-        left_out: All other layers with a linear part, and why.
+        left_out: Reason for each other layer with a linear part.
     """
 
     layers: tuple[str, ...]
@@ -36,13 +35,13 @@ class Selection:
         """Choose among the layers of a task.
 
         Args:
-            task: Its network is run once on two empty images, and not changed.
-            globs: Patterns of paths, such as ``"layer2.*"``; those that begin with ``!`` leave layers out. Where no
-                other is given, all layers are taken but the class layer and gates.
+            task: Its network is run once on two blank images, and left unchanged.
+            globs: Path patterns such as ``"layer2.*"``; a leading ``!`` excludes. Without other patterns all layers
+                except the class layer and gates are included.
 
         Raises:
-            UnknownName: A pattern fits no layer.
-            UsageError: A layer has no transpose, or nothing is left; the head of a task without labels is left out.
+            UnknownName: A pattern matches no layer.
+            UsageError: A layer has no transpose, or no layer is left; the head of a task without labels is excluded.
         """
         found = linear_layers(task)
         inner = survey(task, found)
@@ -82,10 +81,14 @@ class Selection:
 
 
 def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[str, float]:
-    """Return the factor of each layer: of the last pattern that fits it, else 1.
+    """Return the factor of each layer: that of the last matching pattern, else 1.
+
+    Args:
+        layers: Paths of the layers.
+        weights: Factor by path pattern, or None.
 
     Raises:
-        UnknownName: A pattern fits no layer.
+        UnknownName: A pattern matches no layer.
     """
     names = list(layers)
     found = dict.fromkeys(names, 1.0)
@@ -93,25 +96,30 @@ def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[
         fitting = [name for name in names if fnmatchcase(name, glob)]
         if not fitting:
             raise UnknownName(
-                f"layer_weights: {glob!r} fits none of the reversed layers{_hint(glob, names)}."
+                f"layer_weights: {glob!r} matches none of the reversed layers{_hint(glob, names)}."
             )
         found.update(dict.fromkeys(fitting, float(weight)))
     return found
 
 
 def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
-    """Return the layers of a chain that patterns fit, all where none is given; ``!`` leaves out.
+    """Return the layers of a chain that match the patterns, all without patterns; a leading ``!`` excludes.
+
+    Args:
+        layers: Paths of the chain's linear layers.
+        globs: Path patterns, or None.
+        task: Name of the task, for messages.
 
     Raises:
-        UnknownName: A pattern fits none.
-        UsageError: Nothing is left.
+        UnknownName: A pattern matches no layer.
+        UsageError: No layer is left.
     """
     wanted = [one for one in globs or () if not one.startswith("!")] or ["*"]
     unwanted = [one[1:] for one in globs or () if one.startswith("!")]
     for glob in (*wanted, *unwanted):
         if not any(fnmatchcase(name, glob) for name in layers):
             raise UnknownName(
-                f"layers: {glob!r} fits no layer of the chain of task {task!r}{_hint(glob, layers)}."
+                f"layers: {glob!r} matches no layer of the chain of task {task!r}{_hint(glob, layers)}."
             )
     kept = tuple(
         name
@@ -120,12 +128,14 @@ def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tupl
         and not any(fnmatchcase(name, one) for one in unwanted)
     )
     if not kept:
-        raise UsageError(f"layers: nothing is left of the chain of task {task!r}: {', '.join(layers)}.")
+        raise UsageError(
+            f"layers: the patterns exclude all layers of the chain of task {task!r}: {', '.join(layers)}."
+        )
     return kept
 
 
 def linear_layers(task: TaskState) -> dict[str, nn.Module]:
-    """Return all layers of a task's network that have a linear part, by their paths in the whole network."""
+    """Return all layers with a linear part of a task's network, by their paths in the whole network."""
     return {
         name: module
         for part in (task.extractor, task.head)
@@ -135,10 +145,10 @@ def linear_layers(task: TaskState) -> dict[str, nn.Module]:
 
 
 def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
-    """Run a task's network once; return the layers that it calls, in order, and whether each is a gate.
+    """Run a task's network once; return the layers called, in order, and whether each is a gate.
 
-    A gate (squeeze and excitation, global context) is a layer that sees one position while a block around it takes and
-    gives maps of several.
+    A gate (squeeze and excitation, global context) sees one position inside a block that maps several positions to
+    several.
     """
     seen: dict[str, bool] = {}
     open_maps: list[tuple[bool, list[str]]] = []
@@ -173,7 +183,7 @@ def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
 
 
 def _positions(layer: nn.Module, given: Any) -> int:
-    """Return the number of positions of an image's values; a convolution over channels has one."""
+    """Return the number of positions per image; a convolution over channels has one."""
     if not isinstance(given, Tensor) or isinstance(layer, nn.Conv1d):
         return 1
     return prod(given.shape[1:-1] if isinstance(layer, nn.Linear) else given.shape[2:])
@@ -185,7 +195,7 @@ def _is_map(value: Any) -> bool:
 
 @contextmanager
 def _at_rest(parts: Sequence[nn.Module]) -> Iterator[None]:
-    """Put parts into eval mode, without gradients; restore all modes afterwards."""
+    """Put parts into eval mode without gradients; restore all modes afterwards."""
     modes = [(module, module.training) for part in parts for module in part.modules()]
     try:
         for part in parts:
@@ -201,14 +211,18 @@ def _fits_nothing(glob: str, task: TaskState, found: Mapping[str, nn.Module]) ->
     others = {name for part in (task.extractor, task.head) for name, _ in part.named_modules()}
     if any(fnmatchcase(name, glob) for name in others):
         return UsageError(
-            f"layers: what {glob!r} fits in task {task.name!r} has no linear part; dense layers and convolutions have "
-            "one."
+            f"layers: what {glob!r} matches in task {task.name!r} has no linear part; expected dense layers or "
+            "convolutions."
         )
-    return UnknownName(f"layers: {glob!r} fits no layer of task {task.name!r}{_hint(glob, list(found))}.")
+    return UnknownName(f"layers: {glob!r} matches no layer of task {task.name!r}{_hint(glob, list(found))}.")
 
 
 def _hint(glob: str, names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(glob, names, 3, 0.4)
+    close = near(glob, names, 3, 0.4)
     return (
-        f"; near it are {', '.join(map(repr, near))}" if near else f"; there is {names[0]!r}" if names else ""
+        f"; near it are {', '.join(map(repr, close))}"
+        if close
+        else f"; there is {names[0]!r}"
+        if names
+        else ""
     )

@@ -1,4 +1,4 @@
-"""The stages of a chain, and the network that they are of."""
+"""Stages of a chain, and access to the network's modules by path."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Stage:
     """One layer of a chain, by the paths of its modules in the whole network.
 
     Attributes:
-        linear: A linear or convolutional layer.
-        norm: What normalises it.
+        linear: Linear or convolutional layer.
+        norm: Its normalisation.
         act: Its activation.
-        pool: What changes the size between the activation before it and ``linear``, of several modules the last; where
-            the network calls a function of torch for that, the function's name.
-        taken: Shape of the pool's input, without the batch; None without a pool.
-        pooled: Shape of its output.
+        pool: What changes the size between the preceding activation and ``linear``: the last of several modules, or
+            the name of a torch function.
+        taken: Input shape of the pool, without the batch; None without a pool.
+        pooled: Its output shape.
     """
 
     linear: str
@@ -38,7 +38,7 @@ class Stage:
 
     @property
     def last(self) -> str:
-        """The module whose output is what this stage gives."""
+        """The module whose output is the output of this stage."""
         return self.act or self.norm or self.linear
 
 
@@ -52,7 +52,7 @@ def modules_of(parts: Parts) -> dict[str, nn.Module]:
 
 
 def run(parts: Parts, images: Tensor) -> Tensor:
-    """Return what the parts give one after the other; of several tensors the first."""
+    """Return the output of the parts in sequence; the first of several tensors."""
     value: Any = images
     for part in (parts,) if isinstance(parts, nn.Module) else parts:
         value = part(value)
@@ -60,17 +60,17 @@ def run(parts: Parts, images: Tensor) -> Tensor:
 
 
 def not_a_chain(where: str, why: str) -> UsageError:
-    """Return the error for a network that is no chain."""
+    """Return the error for a network that is not a chain."""
     return UsageError(
-        f"A whole reverse pass needs a chain, where every layer takes what the one before it gave and nothing else; "
-        f'{where} {why}. The reverse pass with variant="local" takes each layer by itself; or give the network a '
-        "reverse_plan() that names its stages."
+        f"A full reverse pass needs a chain, in which each layer takes only the output of the one before; {where} "
+        f'{why}. Use variant="local", which reverses each layer separately, or give the network a reverse_plan() that '
+        "names its stages."
     )
 
 
 @contextmanager
 def evaluating(parts: Parts) -> Iterator[None]:
-    """Put parts into eval mode; every module is in its old mode afterwards."""
+    """Put parts into eval mode; restore the mode of every module afterwards."""
     held = [parts] if isinstance(parts, nn.Module) else list(parts)
     modes = [(module, module.training) for part in held for module in part.modules()]
     try:

@@ -1,4 +1,4 @@
-"""Everything that a network calls in one pass: its layers, and functions of torch outside of them."""
+"""Trace one pass of a network: calls of its layers, and of torch functions outside them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Call:
 
     Attributes:
         inputs: Its input tensors, except parameters and buffers.
-        output: Its result; of several tensors the first.
-        where: The module that it is, or lies in, for messages.
-        path: Of the layer; None for a function.
+        output: Its result; the first of several tensors.
+        where: The module that it is or that it lies in, for messages.
+        path: Path of the layer; None for a function.
         module: The layer.
         function: The function.
-        arguments: Of the function, by place and by name.
+        arguments: Positional and keyword arguments of the function.
     """
 
     inputs: tuple[Tensor, ...]
@@ -40,11 +40,11 @@ class Call:
 
     @property
     def what(self) -> str:
-        """What is called, for messages."""
+        """Description of what is called, for messages."""
         return type(self.module).__name__ if self.module is not None else f"{self.name}()"
 
     def again(self, value: Tensor) -> Tensor:
-        """Return what the same call gives for another tensor."""
+        """Return the result of the same call for another tensor."""
         if self.module is not None:
             return self.module(value)
         places, names = self.arguments
@@ -56,10 +56,15 @@ class Call:
 
 
 def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) -> list[Call]:
-    """Run a network once and return its calls, in the order in which they ended.
+    """Run a network once and return its calls, in the order in which they end.
 
-    The first stands for the images, the last for the network's output. A layer without layers inside is one call, and
-    what it calls itself is left out; a batch normalisation with an activation inside is one call too.
+    The first entry stands for the images, the last for the output. A layer without child layers is one call, and its
+    internal calls are left out; so is batch normalisation with an activation inside.
+
+    Args:
+        parts: A network, or its parts in order.
+        images: Input of the network, ``(batch, ...)``.
+        run: Runs the parts on the images.
     """
     watch = _Watch(parts)
     try:
@@ -71,7 +76,7 @@ def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) ->
 
 
 class _Watch(TorchFunctionMode):
-    """Writes down calls of layers by hooks, and calls of functions outside of layers."""
+    """Records calls of layers with hooks, and calls of functions outside layers."""
 
     def __init__(self, parts: Any) -> None:
         super().__init__()
@@ -85,7 +90,7 @@ class _Watch(TorchFunctionMode):
                     self._watch(path, module)
 
     def release(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
 
@@ -124,7 +129,7 @@ class _Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
-        self._inside += 1  # what a function calls is a part of it
+        self._inside += 1  # nested calls belong to this function
         try:
             given = func(*args, **kwargs)
         finally:
@@ -138,7 +143,7 @@ class _Watch(TorchFunctionMode):
 
 
 def _whole(module: nn.Module) -> bool:
-    """Whether a module counts as one layer, whatever lies inside: normalisation with activation, timm's pooling."""
+    """Return whether a module counts as one layer despite its children: norm with activation, timm's pooling."""
     timms = hasattr(module, "flatten") and hasattr(module, "pool_type")
     return timms or isinstance(module, torch.nn.modules.batchnorm._BatchNorm)
 

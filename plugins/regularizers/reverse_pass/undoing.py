@@ -1,4 +1,4 @@
-"""One layer of a chain undone: the transposed map, the size before it, and the layer before applied once more."""
+"""Reverse one layer of a chain: transposed map, restored size, and the preceding norm and activation."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ STATISTICS: tuple[Statistics, ...] = ("batch", "forward_batch", "running")
 
 
 def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: torch.Size) -> Tensor:
-    """Return M'(back - b), brought to the size that the state had before pooling or reshaping.
+    """Return M'(back - b), at the size that the state had before pooling or reshaping.
 
     Args:
         layer: The linear layer of ``stage``.
-        stage: Whose layer it is.
-        back: Shaped as the layer's output, or reshapes to it.
+        stage: The stage.
+        back: In the shape of the layer's output, or reshapable to it.
         like: Input of the layer.
-        size: Of the state that is to be compared.
+        size: Shape of the state to compare with.
     """
     back = adjoint(layer, like, without_bias(layer, back))
     if stage.taken is None or stage.pooled is None:
@@ -43,7 +43,12 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
 
 
 def resized(value: Tensor, size: torch.Size) -> Tensor:
-    """Return maps at another size: the nearest pixel where they grow, means of pixels where they shrink."""
+    """Return maps at another size: nearest neighbour to enlarge, means of pixels to shrink.
+
+    Args:
+        value: ``(batch, channels, ...)``.
+        size: Shape of the result; its first two entries are ignored.
+    """
     wanted = size[2:]
     if all(there >= here for there, here in zip(wanted, value.shape[2:], strict=True)):
         return F.interpolate(value, size=wanted, mode="nearest")
@@ -58,21 +63,21 @@ def again(
     forward: Tensor | None,
     statistics: Statistics,
 ) -> Tensor:
-    """Apply normalisation and activation again; no buffer is updated.
+    """Apply normalisation and activation; no buffer is updated.
 
     Args:
-        norm: Of the layer that made the state which ``back`` stands for.
-        act: Its activation.
+        norm: Norm of the layer that produced the state which ``back`` reconstructs, or None.
+        act: Its activation, or None.
         back: ``(batch, channels, ...)``.
-        forward: Input of the normalisation in the forward pass.
+        forward: Input of the norm in the forward pass.
         statistics: See ``full.Walk``.
 
     Raises:
-        UsageError: There are no such statistics.
+        UsageError: The layer has no such statistics.
     """
     if norm is not None:
         back = _normalised(norm, back, forward, statistics)
-    # Not called as a module: hooks are for what happens on the way forward.
+    # forward() rather than a call: hooks belong to the forward pass.
     return back if act is None else act.forward(back)
 
 
@@ -85,7 +90,7 @@ def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
     if statistics == "running":
         if norm.running_mean is None or norm.running_var is None:
             raise UsageError(
-                f'A {type(norm).__name__} keeps no running statistics, which bn_reverse="running" asks for. Use '
+                f'A {type(norm).__name__} has no running statistics, which bn_reverse="running" needs. Use '
                 '"batch" or "forward_batch".'
             )
         return F.batch_norm(back, norm.running_mean, norm.running_var, weight, bias, False, 0.0, eps)

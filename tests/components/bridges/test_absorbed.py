@@ -50,9 +50,9 @@ def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
         ("main", "norm"),
         ("short", "other"),
     ]
-    with pytest.raises(IncompatibleError, match=r"go into add.*rung ridge"):
+    with pytest.raises(IncompatibleError, match=r"enter add.*rung ridge"):
         entries(Adding(), features)
-    with pytest.raises(IncompatibleError, match=r"go into relu"):
+    with pytest.raises(IncompatibleError, match=r"enter relu"):
         entries(nn.Sequential(nn.ReLU(), nn.Flatten(), nn.Linear(256, 3)), features)
 
 
@@ -113,5 +113,5 @@ def test_features_in_a_list_are_not_overlooked() -> None:
         def forward(self, features: Tensor) -> Tensor:
             return torch.cat([self.enter(features), features], dim=1)
 
-    with pytest.raises(IncompatibleError, match="The features go into cat"):
+    with pytest.raises(IncompatibleError, match="The features enter cat"):
         entries(Listed(), torch.randn(2, 4, 8, 8))

@@ -38,7 +38,7 @@ def test_images_lent_by_the_head_are_never_those_that_are_chosen_by(on: str, cou
 
 def test_images_lent_that_are_all_held_out_are_refused() -> None:
     made = between(LEFT, PART)
-    with pytest.raises(DataError, match=r"0 of them different and not among those of .* that are held out"):
+    with pytest.raises(DataError, match=r"0 of them different and not held out"):
         between(LEFT, PART, on="dst", head_data=made.held)
 
 
@@ -51,7 +51,7 @@ def test_copies_are_not_further_images() -> None:
         == "275 of the 300 images of rows/train are copies of others and are left out."
     )
     assert repeated(data) == ""
-    with pytest.raises(DataError, match="has 300 images, 10 of them different; a bridge needs 20 at least"):
+    with pytest.raises(DataError, match="has 300 images, 10 of them different; a bridge needs at least 20"):
         between(LEFT, PART, data=many(images(10), 30))
 
 
@@ -60,7 +60,7 @@ def test_copies_of_labelled_images_are_not_trained_on_and_checked_by() -> None:
     used, targets, checks = parted(many(images(40, seed=8), 5), made.head, made.held, made.seed)
     assert (len(used), len(targets), len(checks)) == (32, 32, 8) and not both(checks, made.held)
     with pytest.raises(
-        DataError, match="has 60 labelled images, 6 of them different; training a bridge takes 10"
+        DataError, match="has 60 labelled images, 6 of them different; training a bridge takes at least 10"
     ):
         climb(made, labels=many(images(6, seed=8), 10))
 

@@ -159,6 +159,6 @@ def test_labels_that_are_all_held_out_are_refused() -> None:
     data = images()
     places = np.array([place for place, one in enumerate(data.images) if one.tobytes() in held])
     with pytest.raises(
-        DataError, match=r"30 of the 30 labelled images of .* leaves 0 to train on; it takes 2"
+        DataError, match=r"30 of the 30 labelled images of .* leaves 0 for training; at least 2"
     ):
         climb(made, labels=data.take(places))

@@ -179,7 +179,7 @@ def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Regist
         "zoo/one.extractor", "zoo/vector.head", images, rungs=["ridge", "ridge3x3"], until=None, images=10
     )
     assert found.chosen == "ridge"
-    assert found.steps[1].note == "A 3x3 convolution needs maps; the features are NC. Take the rung ridge."
+    assert found.steps[1].note == "A 3x3 convolution needs maps, but the features are NC. Use the rung ridge."
     assert found.to_json()["steps"][0]["says"] in ("fit", "doubtful", "no fit")
     assert "Rung ridge: agreement" in str(found)
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
         made.bridge(*pair, images, until=80)
     with pytest.raises(UsageError, match="are images with their classes; noise/train has none"):
         made.bridge(*pair, images, labels=images.unlabelled())
-    with pytest.raises(DataError, match="a bridge needs 20 at least"):
+    with pytest.raises(DataError, match="a bridge needs at least 20"):
         made.bridge(*pair, images.subset(12))
     with pytest.raises(IncompatibleError):
         made.bridge("zoo/vector.extractor", "zoo/one.head", images)
@@ -368,10 +368,10 @@ def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(
     bridges, data = {(found.extractor, found.head): found}, {"zoo/*": images}
     matrix = registry.matrix(*pair, data, bridges=bridges, bn_policy="reestimate")
     assert matrix.settings["bridge"] == ["ridge in 1 cell"]
-    with pytest.raises(UsageError, match="'running' would put stored ones in their place"):
+    with pytest.raises(UsageError, match="'running' would replace by stored ones"):
         registry.matrix(*pair, data, bridges=bridges, bn_policy="running")
     with pytest.raises(
-        UsageError, match=r"holds \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
+        UsageError, match=r"has the key \('zoo/two.extractor', 'zoo/one.head'\) where .*two.extractor@1.0.0'"
     ):
         registry.matrix(*pair, data, bridges={pair: found})
     with pytest.raises(UsageError, match="as bridges_between returns them; got a list"):
@@ -400,7 +400,7 @@ def test_a_part_whose_features_say_nothing_costs_a_matrix_its_own_cells_only(
     ):
         found = registry.bridges.between(names, "zoo/one.head", dict.fromkeys(names, images), "ridge")
     assert [one.split("@")[0] for one, _ in found] == ["zoo/two.extractor"]
-    with pytest.raises(DataError, match="12 images; a bridge needs 20"):
+    with pytest.raises(DataError, match="12 images; a bridge needs at least 20"):
         registry.bridges.between(names, "zoo/one.head", dict.fromkeys(names, images.subset(12)), "ridge")
 
 
@@ -409,14 +409,12 @@ def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
 ) -> None:
     found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
     before = registry.names()
-    with pytest.raises(UsageError, match=r"zoo/again.head is a head that was trained.*under another name"):
+    with pytest.raises(UsageError, match=r"zoo/again.head is a trained head.*under another name"):
         registry.publish(found, "zoo/again")
     assert registry.names() == before
     kept = registry.publish(found, "pairs/one")
     assert registry.publish(found, "pairs/one") == kept
-    with pytest.raises(
-        IncompatibleError, match=r"was refitted by a bridge.*Take the head that it was \(sha256:"
-    ):
+    with pytest.raises(IncompatibleError, match=r"was refitted by a bridge.*Use its origin \(sha256:"):
         registry.bridge("zoo/again.extractor", kept["head"], images)
     with pytest.raises(UsageError) as caught:
         registry.publish("ridge", "pairs/one")  # type: ignore[call-overload]
@@ -431,7 +429,7 @@ def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
         ({"seed": "a"}, "seed= is a whole number"),
         ({"rungs": "ridge"}, "rungs= expects a list of names, got 'ridge'"),
         ({"rungs": 5}, "rungs= expects a list of names, got 5"),
-        ({"rungs": [None]}, "No rung is called None"),
+        ({"rungs": [None]}, "Unknown rung None"),
     ],
 )
 def test_settings_of_a_bridge_are_checked(
@@ -442,5 +440,7 @@ def test_settings_of_a_bridge_are_checked(
 
 
 def test_images_of_a_matrix_are_given_by_extractor(made: ck.Registry, images: ck.Split) -> None:
-    with pytest.raises(UsageError, match="data= expects images by the extractors' names, got a Split"):
+    with pytest.raises(
+        UsageError, match="data= expects a mapping from extractor name to images, got a Split"
+    ):
         made.bridges.between("zoo/two.extractor", "zoo/one.head", images, "ridge")  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def test_the_only_mapping_of_tensors_is_the_one() -> None:
         ({"epoch": 3}, "no entry holds tensors; there are 'epoch'"),
         (
             {"generator": STATE, "discriminator": STATE},
-            "2 entries may be meant: 'generator', 'discriminator'",
+            "2 entries are possible: 'generator', 'discriminator'",
         ),
         ({"state_dict": {"state_dict": {}}}, "no entry holds tensors"),
     ],

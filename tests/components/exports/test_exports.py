@@ -184,7 +184,7 @@ def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp
         "nets/early.extractor", "nets/b.head", adapt=True, data=data_set("left", size=(16, 16)).train
     )
     file = tmp_path / "adapted.safetensors"
-    with pytest.raises(UsageError, match=r"not the halves of one network.*adapters stand between"):
+    with pytest.raises(UsageError, match=r"needs the two halves of one network.*adapters stand between"):
         registry.export(made, file, names="whole")
     assert not file.exists()
     registry.export(made, file)
@@ -204,9 +204,9 @@ def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> Non
     assert torch.equal(run(again, given), run(part, given))
     assert set(load_file(file)) == set(part.state_dict())
     assert again.description.kind == side
-    with pytest.raises(UsageError, match="predicted by a whole network"):
+    with pytest.raises(UsageError, match="Expected a whole network to predict"):
         again.predict(IMAGES)
-    with pytest.raises(UsageError, match="One part alone is no whole network"):
+    with pytest.raises(UsageError, match="needs all parts of a network"):
         registry.export(f"nets/a.{side}", file, names="whole")
 
 
@@ -326,7 +326,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "schema": (at("schema", to=2), FormatError, "written by a newer compatkit"),
     "no schema": (dropped("schema"), FormatError, "schema: expected 1, got None"),
     "unknown field": (at("code", to="os.system"), FormatError, "unknown field 'code'"),
-    "no parts": (at("parts", to=[]), FormatError, "each tensor belongs to one part|expected an extractor"),
+    "no parts": (at("parts", to=[]), FormatError, "expected each tensor in one part|expected an extractor"),
     "one part": (dropped("parts", 1), FormatError, "expected an extractor, the contract's adapters, a head"),
     "unknown kind": (at("kind", to="model"), FormatError, "expected one of 'extractor'"),
     "another kind": (at("kind", to="head"), FormatError, "expected one part"),
@@ -339,7 +339,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a name twice": (
         lambda value: value["parts"][0]["names"].append(value["parts"][0]["names"][0]),
         FormatError,
-        "each tensor belongs to one part",
+        "expected each tensor in one part",
     ),
     "a name of the other part": (
         lambda value: value["parts"][1]["names"].append(value["parts"][0]["names"].pop()),
@@ -349,7 +349,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a name that is not there": (
         at("parts", 0, "names", 0, to="../../x"),
         FormatError,
-        "each tensor belongs to one part",
+        "expected each tensor in one part",
     ),
     "another network": (
         at("parts", 0, "blueprint", "model", to="resnet20_cifar"),
@@ -386,7 +386,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "a class twice": (
         lambda value: value["contract"]["data"]["labels"].append({"name": "0", "same_as": []}),
         FormatError,
-        "is there already",
+        "duplicates number 0",
     ),
     "a class that drives a terminal": (
         at("contract", "data", "labels", 0, "name", to="\x1b[2J"),
@@ -458,7 +458,7 @@ def test_changed_weights_are_refused(honest: bytes, tmp_path: Path) -> None:
         data = bytearray(honest)
         data[place] ^= 1
         file.write_bytes(data)
-        with pytest.raises(IntegrityError, match=f"{file}: the description is of the tensors"):
+        with pytest.raises(IntegrityError, match=f"{file}: expected the tensors"):
             ck.load_exported(file)
 
 
@@ -469,7 +469,7 @@ def test_other_files_are_named(honest: bytes, tmp_path: Path) -> None:
         (honest[:100], "truncated"),
         (b"", "truncated or empty"),
         (b"PK\x03\x04" + bytes(100), "a zip archive, which is what torch.save writes"),
-        (serialise({"w": torch.zeros(1)}), "without a description: no export of compatkit"),
+        (serialise({"w": torch.zeros(1)}), "without a description, not an export of compatkit"),
         (serialise({"w": torch.zeros(1)}, "[]"), "description: expected object"),
         (serialise({"w": torch.zeros(1)}, "{"), "not valid JSON"),
         (serialise({"w": torch.zeros(1)}, "[" * 5000), "nested deeper|not valid JSON"),

@@ -233,7 +233,7 @@ def test_measuring_all_anew_says_where_figures_differ(
 
     monkeypatch.setattr(measuring, "_cell", another)
     with pytest.warns(
-        UserWarning, match=rf"came out otherwise: {LEFT}@1.0.0 with .* and is 0\.1250\. What is left"
+        UserWarning, match=rf"figures differ: {LEFT}@1.0.0 with .* and is 0\.1250\. What is left"
     ):
         registry.matrix(LEFT, RIGHT, tests, fill="all")
     (cell,) = registry.matrix(LEFT, RIGHT, tests, fill="none").cells
@@ -281,7 +281,7 @@ def test_several_data_sets_of_which_none_is_the_extractors_own_are_told(
     for name, split in zip(("a/test", "b/test"), tests, strict=True):
         registry.matrix(LEFT, RIGHT, {"*": split.renamed(name)}, bn_policy="running")
     with pytest.raises(
-        DataError, match=r"left.extractor@1.0.0 was measured on a/test, b/test, and it was trained on"
+        DataError, match=r"left.extractor@1.0.0 was measured on a/test, b/test, but trained on"
     ):
         registry.matrix(LEFT, RIGHT, fill="none", bn_policy="running")
 
@@ -372,7 +372,7 @@ def test_other_images_of_the_same_name_are_taken_with_a_warning(
 
 def test_what_nothing_fits_is_told(registry: ck.Registry, tests: list[ck.Split]) -> None:
     with pytest.raises(
-        NotFound, match="none of the 2 components of kind extractor that match fits model=vgg"
+        NotFound, match="none of the 2 matching components of kind extractor passes model=vgg"
     ):
         registry.matrix(*BOTH, tests, where="model=vgg")
     with pytest.raises(UsageError, match=r"Unknown fill 'misssing'.*Did you mean 'missing'"):

@@ -79,9 +79,9 @@ def test_what_is_known_before_a_measurement_is_asked_before() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("digits", "written FIELD=VALUE"),
-        ("", "written FIELD=VALUE"),
-        ("=x", "written FIELD=VALUE"),
+        ("digits", "expected a filter FIELD=VALUE"),
+        ("", "expected a filter FIELD=VALUE"),
+        ("=x", "expected a filter FIELD=VALUE"),
         ("grad=perfect", "no filter 'grad'. Did you mean 'grade'"),
         ("tag:=x", "no filter 'tag:'"),
         ("tag=x", "Did you mean 'tag:KEY'"),
@@ -106,9 +106,9 @@ def test_what_is_no_filter_is_told_with_what_there_is(text: str, said: str) -> N
 
 
 def test_one_field_cannot_be_two_things() -> None:
-    with pytest.raises(UsageError, match="asked to be 'a' too"):
+    with pytest.raises(UsageError, match="must equal 'a', too"):
         parse(["tag:x=a", "head.tag:x=b"])
-    with pytest.raises(UsageError, match="asked to be 'a\\*' too"):
+    with pytest.raises(UsageError, match="must equal 'a\\*', too"):
         parse(["model=a*", "model=b*"])
     assert parse(["model=a*", "model=a*"]).sides["head"] == {"model": "a*"}
 

@@ -54,7 +54,7 @@ def test_a_network_that_is_not_named_by_backbone_and_split_is_refused(data: Path
     given = run_of(data, "bound")
     given.settings = {**given.settings, "wide": ["resnet20_cifar"]}
     with pytest.raises(
-        UsageError, match=r"'wide' is a backbone and its split point.*got \['resnet20_cifar'\]"
+        UsageError, match=r"'wide' must be a backbone and a split point.*got \['resnet20_cifar'\]"
     ):
         run(given)
 

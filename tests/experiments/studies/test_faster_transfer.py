@@ -55,8 +55,8 @@ def test_an_arm_gives_its_measures_and_a_picture(data: Path, tmp_path: Path, arm
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"data": ["mnist", "usps"]}, "'data' names three data sets, those of rotation, source, target"),
-        ({"tune": 50}, "'tune' is one of 0, 10, 100, 1000 steps, after which is measured; got 50"),
+        ({"data": ["mnist", "usps"]}, "'data' must name three data sets, for rotation, source, target"),
+        ({"tune": 50}, "'tune' must be one of 0, 10, 100, 1000, the measured steps; got 50"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_refused(data: Path, changes: dict[str, Any], said: str) -> None:

@@ -131,7 +131,7 @@ def test_values_are_means_of_both_directions() -> None:
 
 
 def test_a_pair_that_is_none_is_refused() -> None:
-    with pytest.raises(UsageError, match="'pair' is digits, objects or halves; got 'letters'"):
+    with pytest.raises(UsageError, match="'pair' must be digits, objects or halves; got 'letters'"):
         tasks_of(run_of("none", pair="letters"))
 
 
@@ -148,7 +148,7 @@ def test_classes_of_the_second_set_stand_at_the_rows_that_the_order_says() -> No
     assert rolled.train.images.tobytes() == data.train.images.tobytes()
     named = [[one.classes[label] for label in one.labels] for one in (data.train, rolled.train)]
     assert named[0] == named[1]  # the same image is of the same class
-    with pytest.raises(UsageError, match="'classes' is own, exchanged, rolled; got 'shuffled'"):
+    with pytest.raises(UsageError, match="'classes' must be one of own, exchanged, rolled; got 'shuffled'"):
         ordered(data, "shuffled")
 
 

@@ -133,7 +133,9 @@ def test_split_points_are_blocks_of_the_network() -> None:
 
 @pytest.mark.parametrize("backbone", ["resnet18", "resnet21_cifar"])
 def test_networks_without_three_equal_stages_are_refused(backbone: str) -> None:
-    with pytest.raises(ck.errors.UsageError, match=f"three stages.*'backbone' is '{backbone}'"):
+    with pytest.raises(
+        ck.errors.UsageError, match=f"'backbone' must be a ResNet of three stages.*got '{backbone}'"
+    ):
         split_of("stage1-first", backbone)
 
 

@@ -70,10 +70,10 @@ def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_ru
 def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
     for given, told in (
-        ({"backend": "proces"}, "There is no back end 'proces'. Did you mean 'process'?"),
-        ({"backend": "vmap"}, "There is no back end 'vmap'. There are auto, sequential, process, ray"),
+        ({"backend": "proces"}, "Unknown back end 'proces'. Did you mean 'process'?"),
+        ({"backend": "vmap"}, "Unknown back end 'vmap'. Known are auto, sequential, process, ray"),
         ({"backend": "process", "workers": 0}, "workers must be at least 1, got 0"),
-        ({"backend": "sequential", "workers": 2}, "The back end sequential has no workers"),
+        ({"backend": "sequential", "workers": 2}, "The back end sequential takes no workers"),
     ):
         with pytest.raises(UsageError, match=told.replace("?", r"\?")):
             sweep.run(tmp_path / "parts", **given)

@@ -94,7 +94,7 @@ def test_nan_counts_as_wrong_and_is_told() -> None:
 
 @pytest.mark.parametrize("labels", [[0, 3], [-1, 0], [-100, 5]])
 def test_labels_that_are_no_class(labels: list[int]) -> None:
-    with pytest.raises(DataError, match=r"of 2 labels are no class of the logits"):
+    with pytest.raises(DataError, match=r"of 2 labels are out of range of the logits"):
         measured(torch.zeros(2, 3), torch.tensor(labels))
 
 
@@ -113,7 +113,7 @@ def test_shapes_that_do_not_fit(logits: Tensor, labels: Tensor) -> None:
 
 @pytest.mark.parametrize("top", [0, -1, 1.0, True, np.nan])
 def test_top_is_a_count(top: object) -> None:
-    with pytest.raises(UsageError, match="top is a count of classes"):
+    with pytest.raises(UsageError, match="top must be a number of classes"):
         Accuracy(top)  # type: ignore[arg-type]
 
 

@@ -139,9 +139,9 @@ def test_the_best_assignment_is_not_the_greedy_one() -> None:
 @pytest.mark.parametrize(
     ("left", "right", "message"),
     [
-        ((4, 3, 2, 2), (4, 3, 1, 4), r"channels are compared at the same positions"),
-        ((4, 3, 2, 2), (4, 3), r"channels are compared at the same positions"),
-        ((4, 3, 2, 2, 2), (4, 3, 2, 2, 2), r"maps, tokens or vectors are expected"),
+        ((4, 3, 2, 2), (4, 3, 1, 4), r"the positions must be equal"),
+        ((4, 3, 2, 2), (4, 3), r"the positions must be equal"),
+        ((4, 3, 2, 2, 2), (4, 3, 2, 2, 2), r"expected maps, tokens or vectors"),
     ],
 )
 def test_other_positions_are_refused(left: tuple[int, ...], right: tuple[int, ...], message: str) -> None:

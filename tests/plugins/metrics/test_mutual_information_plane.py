@@ -162,7 +162,7 @@ def test_an_example_that_comes_twice_is_refused() -> None:
     state = metric.update(
         metric.init(), torch.tensor([0, 0]), torch.tensor([0, 1]), torch.zeros(2, 2), {"0": torch.zeros(2, 3)}
     )
-    with pytest.raises(DataError, match="came twice"):
+    with pytest.raises(DataError, match="occurred twice"):
         metric.finalise(state, {})
 
 

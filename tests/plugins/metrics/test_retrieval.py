@@ -148,9 +148,9 @@ def test_many_queries_of_a_class_are_those_of_few(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_is_no_vector_is_refused() -> None:
-    with pytest.raises(DataError, match=r"\(4, 8, 2, 2\).*behind the pooling"):
+    with pytest.raises(DataError, match=r"\(4, 8, 2, 2\).*after the pooling"):
         retrieve(drawn(4, 8, 2, 2), drawn(4, 8, 2, 2), [0, 0, 1, 1])
-    with pytest.raises(DataError, match="gave nothing under the name 'pool'; it gave pool#1"):
+    with pytest.raises(DataError, match="has no output 'pool'; it has pool#1"):
         Retrieval().update(Retrieval().init(), torch.zeros(2), {"pool": drawn(2, 3)}, {"pool#1": drawn(2, 3)})
 
 

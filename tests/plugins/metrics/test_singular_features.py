@@ -224,10 +224,10 @@ def batches() -> list[Observation]:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"top": 0}, "top is a count of directions"),
+        ({"top": 0}, "top is a number of directions"),
         ({"tolerance": 1.0}, r"tolerance is a share in \[0, 1\)"),
-        ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 go together"),
-        ({"lpips_trunk": "alexnet.pth", "lpips_sha256": "0"}, "declare their image_range"),
+        ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 must be given together"),
+        ({"lpips_trunk": "alexnet.pth", "lpips_sha256": "0"}, "give their image_range"),
         ({"image_range": (1, 0)}, "the lowest and the highest value of an image"),
         ({"image_range": 3}, r"image_range is two numbers, such as \(0, 1\), .*; got 3"),
         ({"image_range": (0, 1, 2)}, r"image_range is two numbers, .*; got \(0, 1, 2\)"),
@@ -259,7 +259,7 @@ def test_lpips_needs_its_package_and_the_very_file(tmp_path: Path, monkeypatch: 
     with pytest.raises(MissingDependency, match=r"pip install 'compatkit\[lpips\]'"):
         lpips(str(weights), "0" * 64)
     monkeypatch.setitem(sys.modules, "lpips", object())
-    with pytest.raises(IntegrityError, match="has the sha256"):
+    with pytest.raises(IntegrityError, match="expected sha256"):
         lpips(str(weights), "0" * 64)
     with pytest.raises(EnvironmentFailure, match=r"none\.pth"):
         lpips(str(tmp_path / "none.pth"), "0" * 64)
@@ -286,7 +286,7 @@ def test_lpips_runs_offline_on_the_weights_given(tmp_path: Path) -> None:
     )
     assert digest in found["match_lpips"].estimator and found["match_lpips"].cells[0].value is not None
     torch.save({"features.0.weight": torch.zeros(1, 1, 1, 1)}, weights)
-    with pytest.raises(UsageError, match="no state dict of torchvision's AlexNet"):
+    with pytest.raises(UsageError, match="not a state dict of torchvision's AlexNet"):
         lpips(str(weights), hashlib.sha256(weights.read_bytes()).hexdigest())
 
 
@@ -306,13 +306,13 @@ def test_vectors_become_pictures_with_their_values() -> None:
     )
     assert titles == ["3", "2"] and np.allclose(images, [[[[1, 0], [0, 0]]], [[[0, 1], [0, 0]]]])
     assert ck.pictures.signed(images, titles).startswith(b"\x89PNG")
-    with pytest.raises(UsageError, match=r"has 4 values, which are no picture of shape \(1, 3, 3\)"):
+    with pytest.raises(UsageError, match=r"Expected rows of \(1, 3, 3\) values; the matrix has rows of 4"):
         singular_pictures(linear(torch.eye(4))[1], (1, 3, 3))
 
 
 def test_a_block_is_refused_by_its_name_in_one_line() -> None:
     network = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
-    said = "The layer '0': .*; got a Sequential, which holds other layers. Name others, such as layers="
+    said = "The layer '0': .*; got a Sequential, which holds other layers. Name other layers, such as layers="
     with pytest.raises(UsageError, match=said) as refused:
         ck.measure(
             network, (torch.rand(2, 1, 2, 2), torch.tensor([0, 1])), [SingularFeatures()], layers=["0"]
