@@ -30,7 +30,7 @@ ONLY_IN = {
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
-    "timm": ("compatkit.adapters.timm",),
+    "timm": ("compatkit.adapters.timm", "compatkit.adapters.optimisers"),
     "torchvision": ("compatkit.adapters.torchvision", "compatkit.data.torchvision"),
 }
 PUBLIC_MODULES = {

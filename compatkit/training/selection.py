@@ -14,6 +14,7 @@ from compatkit.training.execution import EAGER, MODES, Asked, Captured, Executio
 from compatkit.training.loop import Loop
 from compatkit.training.memory import let_go, ran_out
 from compatkit.training.objective import Compiled, Outcome
+from compatkit.training.optim import CAPTURED
 from compatkit.training.randomness import reseed, states
 from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop
@@ -122,6 +123,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
         return "several processes tell one another in every step which gradients they have"
+    if loop.settings.optimiser not in CAPTURED:
+        return f"the optimiser {loop.settings.optimiser!r} counts its steps, or takes its rate, outside of the device"
     for hook in ("losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
