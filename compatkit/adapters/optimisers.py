@@ -10,7 +10,7 @@ import attrs
 import torch
 from timm.models import group_parameters
 from timm.optim import (
-    create_optimizer_v2,
+    create_optimizer_v2,  # pyright: ignore[reportPrivateImportUsage]
     get_optimizer_class,  # pyright: ignore[reportPrivateImportUsage]
     get_optimizer_info,  # pyright: ignore[reportPrivateImportUsage]
     list_optimizers,  # pyright: ignore[reportPrivateImportUsage]
@@ -144,7 +144,7 @@ def blank(blueprint: Blueprint) -> nn.Module:
 
 
 def grouped(blueprint: Blueprint, by: Literal["layer", "stage"], wanted: str) -> dict[str, int]:
-    """Return the number of the layer or stage of each parameter of the uncut network, by timm's ``group_matcher``.
+    """Return the number of the layer or stage of each tensor of the uncut network, by timm's ``group_matcher``.
 
     Args:
         blueprint: Of a part.
@@ -155,7 +155,9 @@ def grouped(blueprint: Blueprint, by: Literal["layer", "stage"], wanted: str) ->
         UsageError: The network does not say what they are.
     """
     whole = blank(blueprint)
-    return group_parameters(whole, _matcher(whole, blueprint, wanted)(coarse=by == "stage"), reverse=True)
+    matcher = _matcher(whole, blueprint, wanted)
+    shown: Any = _Network(whole.state_dict(), matcher)
+    return group_parameters(shown, matcher(coarse=by == "stage"), reverse=True)
 
 
 def _matcher(whole: nn.Module, blueprint: Blueprint, wanted: str) -> Callable[..., Any]:

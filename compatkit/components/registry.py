@@ -694,6 +694,8 @@ class Registry(Shown):
         rest: Rest | Mapping[str, Any] | None = None,
         own_head: bool = True,
         freeze_extractor: bool = False,
+        freeze_stages: int = 0,
+        recompute_activations: bool = False,
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
@@ -714,6 +716,8 @@ class Registry(Shown):
             own_head: Whether it has a head of its own; see ``Task``.
             freeze_extractor: The extractor stays as it is, and is not published again: its component is what the head
                 was trained with.
+            freeze_stages: How many of its first stages stay as they are; see ``Task``.
+            recompute_activations: Whether activations are computed again in the backward pass; see ``Task``.
 
         Raises:
             NotFound: Nothing has that name or version.
@@ -734,6 +738,8 @@ class Registry(Shown):
             rest=rest,
             own_head=own_head,
             freeze_extractor=freeze_extractor,
+            freeze_stages=freeze_stages,
+            recompute_activations=recompute_activations,
         )
 
     def adapt(

@@ -166,10 +166,13 @@ class Protocol:
     Attributes:
         normalisation: ``"batch"`` where the module holds batch normalisation, so that statistics must be
             taken from a batch or estimated anew after recombination; else ``"none"``.
+        frozen_stages: Stages of the network, from the image on, that kept the weights and statistics that they began
+            with. A manifest names them only where there are some.
     """
 
     normalisation: Literal["batch", "none"]
     anchors: tuple[Anchor, ...] = ()
+    frozen_stages: int = attrs.field(default=0, metadata={"absent_where_default": True})
 
 
 @attrs.frozen

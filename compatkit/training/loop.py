@@ -94,12 +94,15 @@ class Loop:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
     def train_mode(self) -> None:
-        """Put all modules into train mode; frozen heads with stored statistics stay in eval mode."""
+        """Put all modules into train mode; what is frozen with stored statistics stays in eval mode."""
         for module in self.setup.owners.values():
             module.train()
         for head in self.setup.auxiliary.values():
             if head.frozen:
                 head.module.train(head.statistics == "batch")
+        for state in self.setup.tasks.values():
+            for layer in state.frozen_norms:
+                layer.eval()
 
     def go_on_from(self, number: int) -> None:
         """Prepare every task's images for the step at which a resumed run goes on.

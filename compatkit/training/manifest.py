@@ -80,6 +80,7 @@ def _architecture(state: TaskState) -> dict[str, Any]:
         **({} if task.rest is None else {"rest": rest}),
         **({} if task.own_head else {"own_head": False}),
         **({"frozen_extractor": state.statistics} if task.freeze_extractor else {}),
+        **({"frozen_stages": task.freeze_stages} if task.freeze_stages else {}),
     }
 
 

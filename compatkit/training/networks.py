@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import (
     CutPlan,
@@ -80,8 +81,36 @@ def _state(
 ) -> TaskState:
     extractor, head = map(precision.place, parts)
     state = TaskState(task, *blueprints, extractor, head, data, fitting(task.data.train, data), shape)
+    if task.freeze_stages:
+        state.frozen_norms = tuple(_freeze_stages(state))
     state.initial = initial_digest(state)
     return state
+
+
+def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
+    """Freeze the first stages of a network, in both parts; yield their layers of batch normalisation."""
+    from compatkit.adapters.optimisers import grouped
+
+    task, blueprint = state.task, state.extractor_blueprint
+    stages = grouped(blueprint, "stage", "freeze_stages")
+    there = max(stages.values())  # the last has the class layer
+    if task.freeze_stages > there:
+        raise UsageError(
+            f"Task {task.name!r} has freeze_stages={task.freeze_stages}; {blueprint.model} has {there} stages before "
+            f"its class layer, the stem counted. Freeze {there} at most.",
+            subject=task.name,
+        )
+    frozen = {name for name, stage in stages.items() if stage < task.freeze_stages}
+    parts = [state.extractor]
+    if (state.head_blueprint.builder, state.head_blueprint.model) == (blueprint.builder, blueprint.model):
+        parts.append(state.head)  # else it is the rest of another network
+    for part in parts:
+        for name, parameter in part.named_parameters():
+            if name in frozen:
+                parameter.requires_grad_(False)
+        for name, module in part.named_modules():
+            if isinstance(module, _BatchNorm) and f"{name}.running_mean" in frozen:
+                yield module
 
 
 def _data(task: Task, part: Component) -> Data:

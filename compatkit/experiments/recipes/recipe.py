@@ -38,11 +38,16 @@ TASK = (
     "extractor",
     "head",
     "freeze_extractor",
+    "freeze_stages",
+    "recompute_activations",
 )
 NEEDED = ("name", "data", "backbone", "split")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
-BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
+BESIDE_PARTS = (
+    *("name", "data", "augment", "rest", "own_head", "freeze_extractor", "freeze_stages"),
+    *("recompute_activations", *FROM_PARTS),
+)
 """All keys that a task which starts from components may have."""
 
 
