@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
@@ -15,6 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import (
     CutPlan,
+    InputSpec,
     Joined,
     build,
     build_pair,
@@ -23,6 +24,7 @@ from compatkit.adapters.blueprints import (
     prove,
     with_classes,
 )
+from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Data
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
@@ -176,7 +178,8 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     """
     if task.extractor is not None:
         return start_from_parts(task, task.extractor, seed, precision)
-    planned, data = _plan(task)
+    task, images = _with_weights(task)
+    planned, data = _plan(task, images)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
@@ -184,6 +187,36 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
+
+
+def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
+    """Return a task whose weights are a file, built for the images that its folder states, and these images.
+
+    Raises:
+        UsageError: The weights are of another architecture, or of images that no contract describes.
+        CompatkitError: See ``locate``.
+    """
+    if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
+        return task, None
+    found = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
+    images, wanted = found.images, task.backbone.partition(".")[0]
+    if images is None:
+        return attrs.evolve(task, weights=found.path), None
+    if found.architecture != wanted or task.builder != "timm":
+        raise UsageError(
+            f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
+            f"{found.architecture} of timm, as their config.json says. Name that backbone, or other weights.",
+            subject=task.name,
+        )
+    if images.crop_mode not in ("center", "squash"):
+        raise UsageError(
+            f"Task {task.name!r}: config.json of {task.weights} crops images by {images.crop_mode!r}; a contract "
+            "describes 'center' and 'squash'. Write one of them there.",
+            subject=task.name,
+        )
+    stated = task.normalisation or {"mean": images.mean, "std": images.std}
+    kwargs, size = {**found.kwargs, **task.kwargs}, task.size or images.size
+    return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalisation=stated), images
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
@@ -225,7 +258,7 @@ def parameters_digest(module: nn.Module) -> str:
     return state_digest(dict(module.named_parameters()))
 
 
-def _plan(task: Task) -> tuple[CutPlan, Data]:
+def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
@@ -250,6 +283,11 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = task.data.train.converted(data.channels).resized(size).statistics()
+    if images is not None:
+        crop: Any = images.crop_mode
+        data = attrs.evolve(
+            data, interpolation=images.interpolation, crop_pct=images.crop_pct, crop_mode=crop
+        )
     return planned, attrs.evolve(data, mean=mean, std=std)
 
 

@@ -141,8 +141,10 @@ class Task:
         builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
         kwargs: Further keyword arguments of the backbone (JSON values).
         size: Height and width in pixels (one number for both); the backbone's own by default.
-        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors
-            file, or a state dict. The class layer is drawn again.
+        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
+            folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
+            dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
+            drawn again.
         keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
