@@ -89,7 +89,7 @@ class _Network:
 
 
 def parameter_groups(
-    parts: Sequence[tuple[Blueprint, nn.Module]],
+    parts: Sequence[tuple[Blueprint | None, nn.Module]],
     weight_decay: float,
     layer_decay: float | None = None,
     *,
@@ -98,7 +98,8 @@ def parameter_groups(
     """Return the parameters of parts as timm groups those of the uncut network.
 
     Args:
-        parts: Extractor and head of one network, which are grouped together, or of several.
+        parts: Extractor and head of one network, which are grouped together, or of several; or a module of no
+            network, with None.
         weight_decay: Of each group that decays.
         layer_decay: Factor of the learning rate from a layer to the one before, as ``lr_scale`` of the groups; None
             keeps one rate.
@@ -108,21 +109,22 @@ def parameter_groups(
     Raises:
         UsageError: Layers are needed, and a network does not say what its layers are.
     """
-    networks: list[tuple[Blueprint, dict[str, Tensor]]] = []
+    networks: list[tuple[Blueprint | None, dict[str, Tensor]]] = []
     for blueprint, module in parts:
         named: dict[str, Tensor] = dict(module.named_parameters())
-        if networks and attrs.evolve(networks[-1][0], side=blueprint.side) == blueprint:
+        before = networks[-1][0] if networks else None
+        if before and blueprint and attrs.evolve(before, side=blueprint.side) == blueprint:
             networks[-1][1].update(named)
         else:
             networks.append((blueprint, named))
     found: list[dict[str, Any]] = []
     for blueprint, named in networks:
-        whole = blank(blueprint).requires_grad_(False)
+        whole = nn.Module() if blueprint is None else blank(blueprint).requires_grad_(False)
         shown: Any = _Network(
             {**dict(whole.named_parameters()), **named}, getattr(whole, "group_matcher", dict)
         )
         never = getattr(whole, "no_weight_decay", set)() if spare else ()
-        if layer_decay is None:
+        if layer_decay is None or blueprint is None:
             found += param_groups_weight_decay(shown, weight_decay, spare, never)
             continue
         _matcher(whole, blueprint, "layer_decay")
@@ -130,11 +132,6 @@ def parameter_groups(
             shown, weight_decay, never, weight_decay_exclude_1d=spare, layer_decay=layer_decay
         )
     return found
-
-
-def groups_of_module(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameters of a module that is no part of a network, as timm groups them."""
-    return param_groups_weight_decay(module, weight_decay)
 
 
 def blank(blueprint: Blueprint) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -119,13 +120,8 @@ class Loop:
 
         Moments that were made meanwhile stay, as zeros, with which an optimiser begins, if a CUDA graph may hold them.
         """
-        begun = {}
-        if self.settings.optimiser not in CAPTURED:
-            for one in self.optimisers.values():
-                begun[one] = {
-                    key: value.clone() if isinstance(value, Tensor) else value
-                    for key, value in optimiser_state(one).items()
-                }
+        others = self.optimisers.values() if self.settings.optimiser not in CAPTURED else ()
+        begun = [(one, copy.deepcopy(optimiser_state(one))) for one in others]
         kept = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
@@ -140,7 +136,7 @@ class Loop:
                     value.copy_(held)
                 for value in self._moments():
                     value.copy_(before[id(value)]) if id(value) in before else value.zero_()
-            for one, values in begun.items():
+            for one, values in begun:
                 restore_state(one, values)
             self.zero_grad()
 
@@ -345,16 +341,14 @@ def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) ->
     timms = rule.optimiser not in PAPERS
     if not timms and (rule.layer_decay is None or task is None):
         return [{"params": moved}]
-    from compatkit.adapters.optimisers import groups_of_module, parameter_groups
+    from compatkit.adapters.optimisers import parameter_groups
 
     if task is not None:
         parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]
         shown = [part for part in parts if any(part[1] is one for one in setup.owners.values())]
         return parameter_groups(shown, rule.weight_decay, rule.layer_decay, spare=timms)
     shared = setup.auxiliary.get(name.removeprefix("shared.")) if name.startswith("shared.") else None
-    if shared is not None:
-        return parameter_groups([(shared.blueprint, shared.module)], rule.weight_decay)
-    return groups_of_module(setup.owners[name], rule.weight_decay)
+    return parameter_groups([(shared and shared.blueprint, setup.owners[name])], rule.weight_decay)
 
 
 def _turn(task_loop: TaskLoop, step: Step) -> int:

@@ -16,6 +16,7 @@ from torch import nn
 import compatkit as ck
 from compatkit.adapters.blueprints import build_pair
 from compatkit.errors import UsageError
+from compatkit.training.optim import set_lr
 from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.selection import capture_blocker
 
@@ -163,7 +164,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have_ended(
     assert same_parts(whole, trainer.fit([task()]))
 
 
-@pytest.mark.parametrize("name", ["lamb", "adan", "muon", "adamw"])
+@pytest.mark.parametrize("name", ["lamb", "adan", "muon", "adamw", "lookahead_lion"])
 def test_a_trial_leaves_no_trace(name: str) -> None:
     """Counts of groups and moments that do not begin as zeros too."""
     trainer = quick(steps=3, optimiser=name)
@@ -246,6 +247,17 @@ def test_a_step_whose_count_a_graph_cannot_hold_is_not_captured(monkeypatch: pyt
     with prepare(FitRequest(quick(steps=1, optimiser="lion"), [task()])) as prepared:
         monkeypatch.setattr(prepared.loop.setup, "precision", _OnGpu())
         assert "the optimiser 'lion' counts its steps" in str(capture_blocker(prepared.loop, compiles=False))
+
+
+def test_rates_that_are_tensors_are_filled_in_place_by_the_scale_of_each_group() -> None:
+    """As on a GPU, where a captured step reads them."""
+    rates = [torch.tensor(1.0), torch.tensor(1.0)]
+    groups = [
+        {"params": [nn.Parameter(torch.zeros(1))], "lr": rate, "lr_scale": scale}
+        for rate, scale in zip(rates, (0.5, 1.0), strict=True)
+    ]
+    set_lr(torch.optim.SGD(groups, lr=1.0), 0.1)
+    assert [float(one) for one in rates] == [pytest.approx(0.05), pytest.approx(0.1)]
 
 
 class _OnGpu:
