@@ -47,7 +47,7 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
     for blueprint, part in ((state.extractor_blueprint, state.extractor), (state.head_blueprint, state.head)):
         layers = grouped(blueprint, "layer", "recompute_activations")
         inner = {name: one for name, one in layers.items() if 0 < one < max(layers.values())}
-        found += _within(part, "", inner)
+        found += _within(part, "", inner, getattr(part, "stops_at", ""))
     if not found:
         raise UsageError(
             f"recompute_activations goes by blocks of modules, and {state.task.backbone} of task {state.name!r} has "
@@ -58,15 +58,19 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
     return found
 
 
-def _within(module: nn.Module, path: str, layers: Mapping[str, int]) -> Iterator[tuple[str, nn.Module]]:
+def _within(
+    module: nn.Module, path: str, layers: Mapping[str, int], stop: str
+) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the blocks below a module; ``stop`` is where a stopped extractor leaves its code, a block unfinished."""
     for name, child in module.named_children():
         place = f"{path}{name}"
         there = {layers.get(f"{place}.{one}") for one, _ in child.named_parameters()}
         whole = len(there) == 1 and None not in there and type(child) not in _CONTAINERS
+        whole = whole and not stop.startswith(f"{place}.")
         if whole and any(child.children()) and not isinstance(child, _BatchNorm):
             yield place, child
         else:
-            yield from _within(child, f"{place}.", layers)
+            yield from _within(child, f"{place}.", layers, stop)
 
 
 @contextmanager

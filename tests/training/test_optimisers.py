@@ -26,6 +26,7 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
     "mobile": ("mobilenetv3_small_050", "blocks.3", 32, {}),
     "transformer": ("vit_tiny_patch16_224", "blocks.1", 32, {**VIT, "img_size": 32}),
     "canonical": ("vit_tiny_patch16_224", "forward_features", 32, {**VIT, "img_size": 32}),
+    "stopped": ("vit_tiny_patch16_224", "blocks.1", 32, {**VIT, "img_size": 32, "dynamic_img_size": True}),
     "convnext": ("test_convnext", "stages.1", 32, {}),
 }
 

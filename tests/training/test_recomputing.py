@@ -25,6 +25,7 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
     "mobile": ("mobilenetv3_small_050", "blocks.3", 32, DRAWING),
     "transformer": ("vit_tiny_patch16_224", "blocks.1", 32, VIT),
     "canonical": ("vit_tiny_patch16_224", "forward_features", 32, VIT),
+    "stopped": ("vit_tiny_patch16_224", "blocks.1", 32, {**VIT, "dynamic_img_size": True}),
     "convnext": ("test_convnext", "stages.1", 32, DRAWING),
 }
 
@@ -111,6 +112,18 @@ def test_modules_are_as_before_after_the_run_and_copies_are_their_own() -> None:
         images = torch.randn(8, 3, 12, 12)
         assert not torch.equal(copied(images), state.extractor(images))
     assert not any("forward" in one.__dict__ for one in state.extractor.modules())
+
+
+def test_a_block_that_a_stopped_extractor_leaves_is_taken_apart() -> None:
+    """Its forward pass never comes to its end."""
+    with prepare(FitRequest(quick(steps=1), [task("stopped")])) as prepared:
+        state = prepared.loop.setup.tasks["a"]
+        assert state.extractor_blueprint.approach == "stopped"
+        names = [name for name, _ in state.extractor.named_parameters()]
+        layers = {name: int(name.split(".")[1]) for name in names if name.startswith("blocks.")}
+        for stop, last in (("blocks.1", ["blocks.1"]), ("blocks.1.mlp.fc1", ["blocks.1.attn"])):
+            found = [name for name, _ in recompute._within(state.extractor, "", layers, stop)]
+            assert found == ["blocks.0", *last]
 
 
 def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
