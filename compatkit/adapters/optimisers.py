@@ -104,7 +104,7 @@ def parameter_groups(
         layer_decay: Factor of the learning rate from a layer to the one before, as ``lr_scale`` of the groups; None
             keeps one rate.
         spare: Whether norms, biases, one-dimensional tensors, and what a network's ``no_weight_decay`` names, do not
-            decay.
+            decay; they never do where ``layer_decay`` is None.
 
     Raises:
         UsageError: Layers are needed, and a network does not say what its layers are.
@@ -125,11 +125,15 @@ def parameter_groups(
         )
         never = getattr(whole, "no_weight_decay", set)() if spare else ()
         if layer_decay is None or blueprint is None:
-            found += param_groups_weight_decay(shown, weight_decay, spare, never)
+            found += param_groups_weight_decay(shown, weight_decay, no_weight_decay_list=never)
             continue
         _matcher(whole, blueprint, "layer_decay")
         found += param_groups_layer_decay(
-            shown, weight_decay, never, weight_decay_exclude_1d=spare, layer_decay=layer_decay
+            shown,
+            weight_decay,
+            no_weight_decay_list=never,
+            weight_decay_exclude_1d=spare,
+            layer_decay=layer_decay,
         )
     return found
 

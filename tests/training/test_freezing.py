@@ -15,6 +15,7 @@ import compatkit as ck
 from compatkit.adapters.blueprints import build_pair
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError, UsageError
+from compatkit.reports.contracts import summary
 from compatkit.training.prepare import FitRequest, prepare
 
 MOBILE = ("mobilenetv3_small_050", "blocks.3", 32, {})
@@ -121,6 +122,7 @@ def test_run_and_contract_state_it_and_the_start_is_what_it_was(tmp_path: Path) 
     for side in ("a.extractor", "a.head"):
         manifest = registry.store.manifest(kept[side])
         assert manifest.contract.protocol.frozen_stages == 2
+        assert "first 2 stages kept the weights" in summary(manifest)["frozen"]
         anchors = registry.store.manifest(usual[side]).contract.protocol.anchors
         assert manifest.contract.protocol.anchors == anchors  # both began at the same weights
         assert registry.store.manifest(usual[side]).contract.protocol.frozen_stages == 0
