@@ -4,15 +4,91 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import attrs
 from torch import Tensor, nn
 
-from compatkit.adapters.inputs import class_layer
-from compatkit.errors import CutError, EnvironmentFailure
+from compatkit.adapters.inputs import InputSpec, class_layer, input_of
+from compatkit.contracts.codec import loads
+from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
+from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorfile import deserialise
 
+TENSORS, CONFIG = "model.safetensors", "config.json"
+"""Files of a folder of weights, as timm's ``save_for_hf`` writes it."""
+HUB, FOLDER = "hf-hub:", "local-dir:"
+"""Beginnings of names of weights, as in ``timm.create_model``."""
+LARGEST_CONFIG = 2**24
+_FROM_ONE = "Take weights and blueprint from one component; the library that built it may have changed."
+_FROM_WHOLE = "Give weights of this architecture, for images of the same size and channels (size, kwargs)."
 
-def load_part(part: nn.Module, state: Mapping[str, Tensor], owner: str, *, share: bool = False) -> None:
+
+@attrs.frozen
+class Located:
+    """A file of weights, and what its folder says of them.
+
+    Attributes:
+        path: Of the safetensors file.
+        architecture: By timm's name, without a tag; None where nothing is said.
+        kwargs: Arguments that the network was built with.
+        images: That it was trained on, or None.
+    """
+
+    path: Path
+    architecture: str | None = None
+    kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+    images: InputSpec | None = None
+
+
+def locate(weights: str | Path) -> Located:
+    """Return the file of named weights: a file, a folder, ``local-dir:FOLDER``, or ``hf-hub:OWNER/NAME``.
+
+    Raises:
+        UsageError: There is no such folder or repository, or it holds no safetensors file.
+        FormatError: Its ``config.json`` is damaged.
+        EnvironmentFailure: It cannot be read, or is neither in the hub's cache nor to be fetched.
+    """
+    said = str(weights)
+    if said.startswith(HUB):
+        from compatkit.adapters.timm import fetch
+
+        return _in_folder(fetch(said.removeprefix(HUB), (CONFIG, TENSORS)))
+    path = Path(said.removeprefix(FOLDER))
+    return _in_folder(path) if path.is_dir() or said.startswith(FOLDER) else Located(path)
+
+
+def _in_folder(folder: Path) -> Located:
+    path = folder / TENSORS
+    if not path.is_file():
+        there = (
+            ", ".join(sorted(one.name for one in folder.iterdir())[:5]) if folder.is_dir() else "no folder"
+        )
+        raise UsageError(
+            f"The weights {folder} need a file {TENSORS}, and there is {there or 'nothing'}; other files of weights "
+            "may be pickles, which are never loaded. timm's save_for_hf writes one with safe_serialization=True.",
+            subject=folder,
+        )
+    if not (folder / CONFIG).is_file():
+        return Located(path)
+    with environment("read", folder / CONFIG):
+        data = (folder / CONFIG).read_bytes()
+    try:
+        said = loads(data, what=CONFIG, max_bytes=LARGEST_CONFIG)
+        config, kwargs = {**said.get("pretrained_cfg", said)}, {**said.get("model_args", {})}
+        images = input_of(SimpleNamespace(pretrained_cfg=config), kwargs, None)  # type: ignore[arg-type]
+        kwargs.setdefault("in_chans", images.channels)
+        return Located(path, str(said["architecture"]).partition(".")[0], kwargs, images)
+    except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise FormatError(
+            f"{folder / CONFIG} does not say what the weights are, as timm writes it: {error}", subject=folder
+        ) from error
+
+
+def load_part(
+    part: nn.Module, state: Mapping[str, Tensor], owner: str, *, share: bool = False, advice: str = _FROM_ONE
+) -> None:
     """Load all tensors of a part and no others.
 
     Args:
@@ -21,17 +97,22 @@ def load_part(part: nn.Module, state: Mapping[str, Tensor], owner: str, *, share
         owner: What the part is called in messages.
         share: Whether the part may take the tensors themselves, where they are of its dtypes and none of its own
             stands under two names; else they are copied.
+        advice: Ends the message.
 
     Raises:
         CutError: Names or shapes differ.
     """
     own = part.state_dict()
     missing, extra = sorted(set(own) - set(state)), sorted(set(state) - set(own))
-    shapes = [name for name in own if name in state and own[name].shape != state[name].shape]
+    shapes = [
+        f"{name}: {tuple(state[name].shape)}, not {tuple(value.shape)}"
+        for name, value in own.items()
+        if name in state and value.shape != state[name].shape
+    ]
     if missing or extra or shapes:
         raise CutError(
             f"The weights are not those of {owner}: missing {missing[:3]}, not known {extra[:3]}, of another shape "
-            f"{shapes[:3]}. Take weights and blueprint from one component; the library that built it may have changed.",
+            f"{shapes[:3]}. {advice}",
             subject=owner,
         )
     part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
@@ -61,7 +142,7 @@ def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], mod
     for name in own:
         if name.startswith(layers) and (name not in state or state[name].shape != own[name].shape):
             state[name] = own[name]
-    load_part(whole, state, model)
+    load_part(whole, state, model, advice=_FROM_WHOLE)
 
 
 def _read(path: str | Path) -> dict[str, Tensor]:

@@ -66,6 +66,7 @@ class Draft:
         data: Data,
         anchors: Sequence[Anchor] = (),
         moments: Sequence[Moments] = (),
+        frozen_stages: int = 0,
         **facts: Any,
     ) -> Draft:
         """Derive protocol and probe from the module.
@@ -78,9 +79,10 @@ class Draft:
             data: Preprocessing and labels.
             anchors: What it was trained against.
             moments: Moments of its features, one per feature port; empty if not measured.
+            frozen_stages: Number of frozen stages of its network.
             facts: ``title``, ``tags``, ``key``, ``parent``.
         """
-        protocol = Protocol(normalisation_of(module), tuple(anchors))
+        protocol = Protocol(normalisation_of(module), tuple(anchors), frozen_stages)
         features = tuple(one.statistics() for one in moments) or None
         statistical = Statistical(features, probe_of(module, shape, blueprint))
         contract = Contract(shape, data, protocol, statistical)
@@ -165,6 +167,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
                 attrs.evolve(state.data, labels=None),
                 state.anchors,
                 seen,
+                state.task.freeze_stages,
                 title=f"{state.task.backbone} up to {state.task.split}, {learnt} {state.task.data.name}",
                 tags=_tags(state, state.extractor_blueprint),
                 key=f"{state.name}.extractor",
@@ -183,6 +186,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
             state.data,
             state.anchors,
             seen,
+            state.task.freeze_stages,
             title=f"{state.head_blueprint.model} after {state.head_blueprint.split}, trained on "
             f"{state.task.data.name}",
             tags=_tags(state, state.head_blueprint),

@@ -703,6 +703,8 @@ class Registry(Shown):
         rest: Rest | Mapping[str, Any] | None = None,
         own_head: bool = True,
         freeze_extractor: bool = False,
+        freeze_stages: int = 0,
+        recompute_activations: bool = False,
     ) -> Task:
         """Return a task whose network starts from components, for ``Trainer.fit``.
 
@@ -723,6 +725,8 @@ class Registry(Shown):
             own_head: Whether the task has a head of its own; see ``Task``.
             freeze_extractor: Keep the extractor unchanged; it is not published again, and the head names its component
                 as the one it was trained with.
+            freeze_stages: Number of first stages to freeze; see ``Task``.
+            recompute_activations: Whether the backward pass recomputes activations; see ``Task``.
 
         Raises:
             NotFound: A reference does not resolve.
@@ -743,6 +747,8 @@ class Registry(Shown):
             rest=rest,
             own_head=own_head,
             freeze_extractor=freeze_extractor,
+            freeze_stages=freeze_stages,
+            recompute_activations=recompute_activations,
         )
 
     def adapt(

@@ -51,6 +51,8 @@ def task_of(
     rest: Rest | Mapping[str, Any] | None = None,
     own_head: bool = True,
     freeze_extractor: bool = False,
+    freeze_stages: int = 0,
+    recompute_activations: bool = False,
 ) -> Task:
     """Return a task whose network starts from components; see ``Registry.task``."""
     left, right = part(store, extractor, "extractor"), None
@@ -79,6 +81,8 @@ def task_of(
         rest=rest,
         own_head=own_head,
         freeze_extractor=freeze_extractor,
+        freeze_stages=freeze_stages,
+        recompute_activations=recompute_activations,
     )
 
 

@@ -166,10 +166,13 @@ class Protocol:
     Attributes:
         normalisation: ``"batch"`` if the module contains batch normalisation, so that statistics must come from a
             batch or be re-estimated after recombination; else ``"none"``.
+        frozen_stages: Number of stages, counted from the image, whose weights and statistics did not change in training;
+            left out of a manifest if 0.
     """
 
     normalisation: Literal["batch", "none"]
     anchors: tuple[Anchor, ...] = ()
+    frozen_stages: int = attrs.field(default=0, metadata={"absent_where_default": True})
 
 
 @attrs.frozen

@@ -74,6 +74,8 @@ def check_contract(contract: Contract, blueprint: Blueprint, what: str) -> None:
         _ports(getattr(contract.structural, side), f"{inside}.structural.{side}", images)
     _data(contract.data, f"{inside}.data")
     _anchors(contract.protocol.anchors, f"{inside}.protocol.anchors")
+    frozen = contract.protocol.frozen_stages
+    _expect(0 <= frozen <= LARGEST, f"{inside}.protocol.frozen_stages", "a count from 0", frozen)
     ports = contract.structural.outputs if blueprint.side == "extractor" else contract.structural.inputs
     _features(contract, ports, f"{inside}.statistical.features")
     if contract.statistical.probe is not None:

@@ -8,7 +8,7 @@ policies give the same outputs; see ``normalised``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
@@ -92,17 +92,20 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def batch_statistics(module: nn.Module, others: Literal["eval", "keep"] = "eval") -> Iterator[None]:
+def batch_statistics(
+    module: nn.Module, others: Literal["eval", "keep"] = "eval", besides: Collection[nn.Module] = ()
+) -> Iterator[None]:
     """Normalise with the statistics of each batch without writing buffers; gradients flow.
 
     Args:
         module: Its norm layers are switched; all flags are restored afterwards.
         others: ``"eval"`` puts everything else into eval mode, ``"keep"`` leaves it unchanged.
+        besides: Norm layers that are not switched.
 
     Raises:
         CutError: Batch normalisation cannot be switched; see ``norm_layers``.
     """
-    layers = norm_layers(module)
+    layers = tuple(one for one in norm_layers(module) if one not in besides)
     if others == "eval":
         with evaluation_mode(module), _untracked(layers):
             yield

@@ -82,6 +82,10 @@ def summary(manifest: Manifest) -> dict[str, str]:
     for anchor in protocol.anchors:
         what = "initial weights" if anchor.kind == "initial_weights" else f"auxiliary head {anchor.task}"
         rows[f"trained against {what}"] = short(anchor.digest)
+    if protocol.frozen_stages:
+        rows["frozen"] = (
+            f"its network's first {protocol.frozen_stages} stages kept the weights they began with"
+        )
     rows.update(_training(manifest.training))
     return rows
 

@@ -24,6 +24,7 @@ from compatkit.registry.weights.tensorfile import deserialise, metadata, seriali
 from compatkit.training.distributed import ALONE, World, differences
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
+from compatkit.training.optim import optimiser_state, restore_state
 
 NAMED = 4
 """How many differences between two plans an error lists."""
@@ -51,17 +52,18 @@ def save(
     """
     _check_finite(loop, note["step"])
     kept = {**loop.weights(), **tensors}
+    counts: dict[str, float] = {}
     for owner, optimiser in loop.optimisers.items():
-        for index, moments in optimiser.state_dict()["state"].items():
-            for name, value in moments.items():
-                if value is not None:
-                    kept[f"optimiser/{owner}/{index}/{name}"] = torch.as_tensor(value)
+        for key, value in optimiser_state(optimiser).items():
+            held = kept if isinstance(value, Tensor) else counts
+            held[f"optimiser/{owner}/{key}"] = value  # type: ignore[assignment]
     plugins: dict[str, Any] = {}
     for instance, state in loop.plugins.states().items():
         plugins[instance] = {key: one for key, one in state.items() if not isinstance(one, Tensor)}
         kept |= {f"plugin/{instance}/{key}": one for key, one in state.items() if isinstance(one, Tensor)}
     plan = {"tensors": state_digest(kept), "plan": digest(dumps(run)), "run": run}
     whole = {**plan, **note, "plugins": plugins, "execution": attrs.asdict(loop.execution)}
+    whole |= {"counts": counts} if counts else {}
     replace_file(path, serialise(kept, metadata=json.dumps(whole)))
 
 
@@ -143,7 +145,7 @@ def load(
         )
     if plan != digest(dumps(run)):
         raise _other_plan(path, run, other)
-    _restore(path, loop, stored)
+    _restore(path, loop, {**stored, **note.get("counts", {})})
     for key, value in below("plugin/", stored).items():
         instance, name = key.split("/", 1)
         states.setdefault(instance, {})[name] = value
@@ -151,7 +153,7 @@ def load(
     return {name: note[name] for name in NOTED}, stored
 
 
-def below(prefix: str, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def below(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors whose names begin with ``prefix``, by the rest of their names."""
     return {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
 
@@ -186,7 +188,7 @@ def _check_finite(loop: Loop, step: int) -> None:
             )
 
 
-def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
+def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
     weights, prefixes = loop.weights(), tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
     for key in stored:
         if key.startswith("optimiser/") and not key.startswith(prefixes):
@@ -204,15 +206,4 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Tensor]) -> None:
     for key, value in weights.items():
         value.copy_(stored[key])
     for owner, optimiser in loop.optimisers.items():
-        parameters = [one for group in optimiser.param_groups for one in group["params"]]
-        states: dict[int, dict[str, Tensor]] = {}
-        for key, value in below(f"optimiser/{owner}/", stored).items():
-            index, name = key.split("/", 1)
-            states.setdefault(int(index), {})[name] = _laid_out(value, parameters[int(index)])
-        groups = optimiser.state_dict()["param_groups"]
-        optimiser.load_state_dict({"state": states, "param_groups": groups})
-
-
-def _laid_out(value: Tensor, parameter: Tensor) -> Tensor:
-    """Return ``value`` with the strides of its parameter: fused optimisers walk both in memory order."""
-    return torch.empty_like(parameter).copy_(value) if value.shape == parameter.shape else value
+        restore_state(optimiser, below(f"optimiser/{owner}/", stored))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import attrs
 import torch
@@ -14,7 +16,16 @@ from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import EAGER, Captured, Execution
-from compatkit.training.optim import Averages, Schedule, make_optimiser, set_lr
+from compatkit.training.optim import (
+    CAPTURED,
+    PAPERS,
+    Averages,
+    Schedule,
+    make_optimiser,
+    optimiser_state,
+    restore_state,
+    set_lr,
+)
 from compatkit.training.randomness import reseed
 from compatkit.training.reach import check_reach
 from compatkit.training.replicas import GradientAllReduce, even_statistics
@@ -67,7 +78,12 @@ class Loop:
         settings, setup, owned = self.settings, self.setup, _trainable(self.setup)
         self._schedule = settings.decay
         rule = settings.optimiser, settings.lr, settings.momentum, settings.weight_decay
-        self.optimisers = {name: make_optimiser(each, *rule) for name, each in owned.items() if each}
+        options = settings.optimiser_options
+        self.optimisers = {
+            name: make_optimiser(_groups(settings, setup, name, each), *rule, options)
+            for name, each in owned.items()
+            if each
+        }
         self.trainable = tuple(one for each in owned.values() for one in each)
         self.task_loops = {
             name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimisers)
@@ -79,12 +95,15 @@ class Loop:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
     def train_mode(self) -> None:
-        """Put all modules into train mode; frozen heads with stored statistics stay in eval mode."""
+        """Put all modules into train mode; what is frozen with stored statistics stays in eval mode."""
         for module in self.setup.owners.values():
             module.train()
         for head in self.setup.auxiliary.values():
             if head.frozen:
                 head.module.train(head.statistics == "batch")
+        for state in self.setup.tasks.values():
+            for layer in state.frozen_norms:
+                layer.eval()
 
     def go_on_from(self, number: int) -> None:
         """Prepare every task's images for the step at which a resumed run goes on.
@@ -99,8 +118,10 @@ class Loop:
     def untouched(self) -> Iterator[None]:
         """Restore modules and optimisers afterwards, bit by bit and in the same memory, and drop all gradients.
 
-        Moments that were made meanwhile stay, as zeros, with which an optimiser begins.
+        Moments that were made meanwhile stay, as zeros, with which an optimiser begins, if a CUDA graph may hold them.
         """
+        others = self.optimisers.values() if self.settings.optimiser not in CAPTURED else ()
+        begun = [(one, copy.deepcopy(optimiser_state(one))) for one in others]
         kept = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
@@ -115,6 +136,8 @@ class Loop:
                     value.copy_(held)
                 for value in self._moments():
                     value.copy_(before[id(value)]) if id(value) in before else value.zero_()
+            for one, values in begun:
+                restore_state(one, values)
             self.zero_grad()
 
     def _moments(self) -> Iterator[Tensor]:
@@ -310,6 +333,22 @@ def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
         kept = moved.setdefault(pairs.get(owner, owner), [])
         kept.extend(one for one in module.parameters() if one.requires_grad)
     return moved
+
+
+def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) -> list[dict[str, Any]]:
+    """Return the parameters that an optimiser moves in groups: one as in the papers, else as timm groups them."""
+    task, rule = setup.tasks.get(name.removeprefix(NETWORK)) if name.startswith(NETWORK) else None, settings
+    timms = rule.optimiser not in PAPERS
+    if not timms and (rule.layer_decay is None or task is None):
+        return [{"params": moved}]
+    from compatkit.adapters.optimisers import parameter_groups
+
+    if task is not None:
+        parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]
+        shown = [part for part in parts if any(part[1] is one for one in setup.owners.values())]
+        return parameter_groups(shown, rule.weight_decay, rule.layer_decay, spare=timms)
+    shared = setup.auxiliary.get(name.removeprefix("shared.")) if name.startswith("shared.") else None
+    return parameter_groups([(shared and shared.blueprint, setup.owners[name])], rule.weight_decay)
 
 
 def _turn(task_loop: TaskLoop, step: Step) -> int:

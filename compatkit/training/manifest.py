@@ -63,6 +63,7 @@ def _task(state: TaskState) -> dict[str, Any]:
         **_start(task),
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
+        **_cropped(state),
         **_architecture(state),
         "initial": state.initial,
         "start": start_digest(state.extractor, state.head),
@@ -80,7 +81,15 @@ def _architecture(state: TaskState) -> dict[str, Any]:
         **({} if task.rest is None else {"rest": rest}),
         **({} if task.own_head else {"own_head": False}),
         **({"frozen_extractor": state.statistics} if task.freeze_extractor else {}),
+        **({"frozen_stages": task.freeze_stages} if task.freeze_stages else {}),
     }
+
+
+def _cropped(state: TaskState) -> dict[str, Any]:
+    """Return how images are resized and cropped where weights of a folder state it."""
+    said = {name: getattr(state.data, name) for name in ("interpolation", "crop_pct", "crop_mode")}
+    usual = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
+    return {"resized": said} if state.task.extractor is None and said != usual else {}
 
 
 def _frozen(setup: SetUp) -> dict[str, Any]:

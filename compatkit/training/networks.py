@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import (
     CutPlan,
+    InputSpec,
     Joined,
     build,
     build_pair,
@@ -22,6 +24,7 @@ from compatkit.adapters.blueprints import (
     prove,
     with_classes,
 )
+from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Data
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
@@ -80,8 +83,36 @@ def _state(
 ) -> TaskState:
     extractor, head = map(precision.place, parts)
     state = TaskState(task, *blueprints, extractor, head, data, fitting(task.data.train, data), shape)
+    if task.freeze_stages:
+        state.frozen_norms = tuple(_freeze_stages(state))
     state.initial = initial_digest(state)
     return state
+
+
+def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
+    """Freeze the first stages of a network, in both parts; yield their layers of batch normalisation."""
+    from compatkit.adapters.optimisers import grouped
+
+    task, blueprint = state.task, state.extractor_blueprint
+    stages = grouped(blueprint, "stage", "freeze_stages")
+    there = max(stages.values())  # the last has the class layer
+    if task.freeze_stages > there:
+        raise UsageError(
+            f"Task {task.name!r} has freeze_stages={task.freeze_stages}; {blueprint.model} has {there} stages before "
+            f"its class layer, the stem counted. Freeze {there} at most.",
+            subject=task.name,
+        )
+    frozen = {name for name, stage in stages.items() if stage < task.freeze_stages}
+    parts = [state.extractor]
+    if (state.head_blueprint.builder, state.head_blueprint.model) == (blueprint.builder, blueprint.model):
+        parts.append(state.head)  # else it is the rest of another network
+    for part in parts:
+        for name, parameter in part.named_parameters():
+            if name in frozen:
+                parameter.requires_grad_(False)
+        for name, module in part.named_modules():
+            if isinstance(module, _BatchNorm) and f"{name}.running_mean" in frozen:
+                yield module
 
 
 def _data(task: Task, part: Component) -> Data:
@@ -147,7 +178,8 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     """
     if task.extractor is not None:
         return start_from_parts(task, task.extractor, seed, precision)
-    planned, data = _plan(task)
+    task, images = _with_weights(task)
+    planned, data = _plan(task, images)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     prove(whole, extractor, head, data.size, len(data.mean))
@@ -155,6 +187,36 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
+
+
+def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
+    """Return a task whose weights are a file, built for the images that its folder states, and these images.
+
+    Raises:
+        UsageError: The weights are of another architecture, or of images that no contract describes.
+        CompatkitError: See ``locate``.
+    """
+    if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
+        return task, None
+    found = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
+    images, wanted = found.images, task.backbone.partition(".")[0]
+    if images is None:
+        return attrs.evolve(task, weights=found.path), None
+    if found.architecture != wanted or task.builder != "timm":
+        raise UsageError(
+            f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
+            f"{found.architecture} of timm, as their config.json says. Name that backbone, or other weights.",
+            subject=task.name,
+        )
+    if images.crop_mode not in ("center", "squash"):
+        raise UsageError(
+            f"Task {task.name!r}: config.json of {task.weights} crops images by {images.crop_mode!r}; a contract "
+            "describes 'center' and 'squash'. Write one of them there.",
+            subject=task.name,
+        )
+    stated = task.normalisation or {"mean": images.mean, "std": images.std}
+    kwargs, size = {**found.kwargs, **task.kwargs}, task.size or images.size
+    return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalisation=stated), images
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
@@ -196,7 +258,7 @@ def parameters_digest(module: nn.Module) -> str:
     return state_digest(dict(module.named_parameters()))
 
 
-def _plan(task: Task) -> tuple[CutPlan, Data]:
+def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
@@ -227,6 +289,11 @@ def _plan(task: Task) -> tuple[CutPlan, Data]:
         mean, std = planned.input.mean, planned.input.std
     else:
         mean, std = fitting(task.data.train, data).statistics()
+    if images is not None:
+        crop: Any = images.crop_mode
+        data = attrs.evolve(
+            data, interpolation=images.interpolation, crop_pct=images.crop_pct, crop_mode=crop
+        )
     return planned, attrs.evolve(data, mean=mean, std=std)
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, get_args
 
 import attrs
 import torch
@@ -24,10 +24,11 @@ class Schedule:
     """The learning rate over the steps of a task.
 
     Attributes:
-        kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` falls to zero, ``"constant"`` stays.
+        kind: ``"step"`` divides every ``every`` steps, ``"cosine"`` falls to ``floor``, ``"constant"`` stays.
         warmup: Steps of linear rise from 0 (the first step has ``1 / (warmup + 1)``).
         every: Steps between divisions; None is a quarter of the run, as Gygli et al. do (5,000 of 20,000).
         factor: Multiplies the rate at each division.
+        floor: Share of the rate at which ``"cosine"`` ends.
 
     Raises:
         UsageError: One of them cannot be used.
@@ -37,6 +38,9 @@ class Schedule:
     warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
     every: int | None = attrs.field(default=None, validator=number(least=1, whole=True, optional=True))
     factor: float = attrs.field(default=0.1, validator=number(least=0))
+    floor: float = attrs.field(
+        default=0.0, validator=number(least=0, most=1), metadata={"manifest": "where on"}
+    )
 
     def at(self, step: int, steps: int) -> float:
         """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1]."""
@@ -46,42 +50,124 @@ class Schedule:
             return warm * self.factor ** (step // every)
         if self.kind == "cosine":
             span = max(1, steps - self.warmup)
-            return warm * 0.5 * (1 + math.cos(math.pi * max(0, step - self.warmup) / span))
+            fallen = 0.5 * (1 + math.cos(math.pi * max(0, step - self.warmup) / span))
+            return warm * (self.floor + (1 - self.floor) * fallen)
         return warm
 
 
-Kind = Literal["adam", "sgd"]
+PAPERS = ("adam", "sgd")
+"""Optimisers as in the papers: weight decay is an L2 penalty on every parameter. All others are timm's."""
+_SLOW = "lookahead_step"
+"""Counts the steps of a group, and is one of the defaults of its optimiser."""
+CAPTURED = (*PAPERS, "adamw")
+"""Optimisers whose steps a CUDA graph can hold: the rate is a tensor, and all state begins as zeros."""
 
 
 def make_optimiser(
-    parameters: list[Tensor], kind: Kind, lr: float, momentum: float, weight_decay: float
+    groups: Sequence[dict[str, Any]],
+    kind: str,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    options: Mapping[str, Any] | None = None,
 ) -> torch.optim.Optimizer:
     """Return the optimiser of one network, or of one shared module.
 
-    On a GPU the learning rate is a tensor there, which a captured step reads anew at every replay.
+    On a GPU the learning rate of each group is a tensor there where a captured step can read it at every replay.
 
     Args:
-        parameters: To be trained, all on one device.
-        kind: ``"adam"`` or ``"sgd"``.
+        groups: Of the parameters to be trained, all on one device: ``params``, and what is their own.
+        kind: ``"adam"`` or ``"sgd"`` as in the papers, or another by timm's name.
         lr: Initial learning rate.
-        momentum: Of SGD.
-        weight_decay: L2 penalty, added to the gradient as in the papers (not decoupled).
+        momentum: Of those that have one.
+        weight_decay: Of the papers' optimisers; the groups of others state it.
+        options: Further arguments of the optimiser.
     """
-    device = parameters[0].device
+    device = groups[0]["params"][0].device
+    given: dict[str, Any] = {
+        name: tuple(one) if isinstance(one, list) else one for name, one in (options or {}).items()
+    }
     on_gpu = device.type == "cuda"
-    rate = torch.tensor(lr, device=device) if on_gpu else lr
+    if on_gpu and kind in CAPTURED:
+        groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
+        given |= {"capturable": True} if kind != "sgd" else {}
+    if kind not in PAPERS:
+        from compatkit.adapters.optimisers import make
+
+        return make(groups, kind, lr, momentum, given)
+    given = {"weight_decay": weight_decay, "fused": True} | given
     if kind == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay, fused=True, capturable=on_gpu)
-    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=weight_decay, fused=True)
+        return torch.optim.Adam(groups, lr=lr, **given)
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum, **given)
+
+
+def check_options(kind: str, options: Mapping[str, Any]) -> None:
+    """Raise unless an optimiser takes these arguments.
+
+    Raises:
+        UsageError: It has no such argument, which is named, or refuses a value.
+    """
+    from compatkit.adapters import optimisers
+
+    optimisers.check_options(kind, options)
+    try:
+        make_optimiser([{"params": [nn.Parameter(torch.zeros(2, 2))]}], kind, 0.1, 0.9, 0.0, options)
+    except Exception as error:  # each has its own way to refuse values
+        raise UsageError(
+            f"The optimiser {kind!r} does not take optimiser_options={dict(options)!r:.200}: {error}",
+            subject=kind,
+        ) from error
 
 
 def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of an optimiser, in place where it is a tensor."""
+    """Set the learning rate of an optimiser, scaled for each group, in place where it is a tensor."""
     for group in optimiser.param_groups:
+        scaled = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
+            group["lr"].fill_(scaled)
         else:
-            group["lr"] = rate
+            group["lr"] = scaled
+
+
+def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Return moments as ``<parameter>/<name>``, and what groups count as ``group<number>/<name>``.
+
+    The tensors are the optimiser's own.
+    """
+    stored = optimiser.state_dict()
+    found = {f"{index}/{name}": one for index, each in stored["state"].items() for name, one in each.items()}
+    for place, group in enumerate(stored["param_groups"]):
+        found |= {f"group{place}/{name}": group[name] for name in _counted(optimiser, group)}
+    return {key: one for key, one in found.items() if isinstance(one, Tensor | int | float)}
+
+
+def restore_state(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
+    """Restore what ``optimiser_state`` gave, moments laid out in memory as their parameters."""
+    stored = optimiser.state_dict()
+    parameters = [one for group in optimiser.param_groups for one in group["params"]]
+    stored["state"] = {}
+    for group in stored["param_groups"]:
+        for name in _counted(optimiser, group) - {_SLOW}:
+            del group[name]
+    for key, value in values.items():
+        place, name = key.split("/", 1)
+        if place.startswith("group"):
+            stored["param_groups"][int(place.removeprefix("group"))][name] = value
+        else:
+            stored["state"].setdefault(int(place), {})[name] = _laid_out(value, parameters[int(place)])
+    optimiser.load_state_dict(stored)
+
+
+def _counted(optimiser: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
+    """Return what changes from step to step in a group, besides its rate."""
+    return group.keys() - optimiser.defaults.keys() - {"params", "lr_scale"} | group.keys() & {_SLOW}
+
+
+def _laid_out(value: Any, parameter: Tensor) -> Any:
+    """Return ``value`` with the strides of its parameter: fused optimisers walk both in memory order."""
+    if not isinstance(value, Tensor) or value.shape != parameter.shape:
+        return value
+    return torch.empty_like(parameter).copy_(value)
 
 
 def check_owners(owners: dict[str, nn.Module]) -> None:

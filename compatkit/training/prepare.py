@@ -30,6 +30,7 @@ from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
 from compatkit.training.progress import check_tensorboard
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
+from compatkit.training.recompute import recomputing
 from compatkit.training.replicas import sync_batchnorm
 from compatkit.training.selection import select_execution
 from compatkit.training.set_up import SetUp
@@ -151,6 +152,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
             normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
                 sync_batchnorm(normalising, world, on=settings.synchronise_statistics),
+                recomputing(setup.tasks.values()),
                 closing(Loop(settings, setup, plugins, world)) as loop,
             ):
                 loop.train_mode()

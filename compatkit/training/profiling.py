@@ -218,7 +218,7 @@ def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
         with Traffic() as traffic:
             task_loop.objective(step)[0].backward()
         moved = [one for one in loop.trainable if one.grad is not None]
-        passes = {"adam": 7, "sgd": 5 if loop.settings.momentum else 3}[loop.settings.optimiser]
+        passes = {"sgd": 5 if loop.settings.momentum else 3}.get(loop.settings.optimiser, 7)
         return traffic.bytes + passes * _bytes(moved)
 
 

@@ -131,7 +131,7 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
         return
     running: list[Tensor] = []
     for owner, module in owners.items():
-        layers = {id(one) for one in norm_layers(module)}
+        layers = {id(one) for one in norm_layers(module) if one.training}  # those of frozen stages are equal
         names = [f"{name}." if name else "" for name, one in module.named_modules() if id(one) in layers]
         kept = averages.kept[owner] if averages is not None else {}
         for state in (module.state_dict(), kept):

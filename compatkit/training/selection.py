@@ -14,6 +14,7 @@ from compatkit.training.execution import EAGER, MODES, Asked, Captured, Executio
 from compatkit.training.loop import Loop
 from compatkit.training.memory import let_go, ran_out
 from compatkit.training.objective import Compiled, Outcome
+from compatkit.training.optim import CAPTURED
 from compatkit.training.randomness import reseed, states
 from compatkit.training.step import Step
 from compatkit.training.task_loop import TaskLoop
@@ -102,6 +103,8 @@ def compile_blocker(loop: Loop) -> str | None:
         if balanced:
             return f"the plugin {instance!r} balances its gradient against the task's in every step"
     for task_loop in loop.task_loops.values():
+        if task_loop.task.task.recompute_activations:
+            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
         if draws(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
@@ -122,6 +125,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
         return "several processes tell one another in every step which gradients they have"
+    if loop.settings.optimiser not in CAPTURED:
+        return f"the optimiser {loop.settings.optimiser!r} counts its steps, or takes its rate, outside of the device"
     for hook in ("losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":
@@ -131,6 +136,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
                 )
     mode = Execution("compile+graph" if compiles else "graph", "on trial")
     for task_loop in loop.task_loops.values():
+        if task_loop.task.task.recompute_activations:
+            return f"the network of the task {task_loop.task.name!r} recomputes its activations"
         if draws(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.errors import UsageError
+from compatkit.contracts.codec import dumps, loads
+from compatkit.errors import FormatError, UsageError
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import Asked
 from compatkit.training.limits import number, one_of
-from compatkit.training.optim import DECAYS, Kind, Schedule
+from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
 from compatkit.training.precision import Choice, spelled
 from compatkit.training.views import ASKED as PASSES
 from compatkit.training.views import Asked as Passes
@@ -28,6 +30,25 @@ _WHERE_ON = {
 _TO_STOP = {"manifest": "to stop"}  # stated only with early stopping, which depends on evaluations
 
 
+def _plain(value: Any) -> Any:
+    """Return options as JSON values, so that a plan from Python is that of a recipe; None for none."""
+    try:
+        return loads(dumps(dict(value)), what="they") if value else None
+    except (FormatError, TypeError, ValueError) as error:
+        raise UsageError(
+            "'optimiser_options' must be a table of JSON values, such as {'betas': [0.9, 0.95]}; got "
+            f"{value!r:.100}: {error}"
+        ) from error
+
+
+def _optimiser(instance: object, attribute: object, value: Any) -> None:
+    if value in PAPERS:
+        return  # without the import of timm
+    from compatkit.adapters.optimisers import check
+
+    check(value if isinstance(value, str) else repr(value))
+
+
 @attrs.frozen(kw_only=True)
 class Settings:
     """The settings of a trainer; ``Trainer`` documents them.
@@ -39,7 +60,13 @@ class Settings:
     steps: int = attrs.field(validator=number(least=0, whole=True))
     seed: int = 0
     batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
-    optimiser: Kind = attrs.field(default="adam", validator=one_of(get_args(Kind)))
+    optimiser: str = attrs.field(default="adam", validator=_optimiser)
+    optimiser_options: Mapping[str, Any] | None = attrs.field(
+        default=None, converter=_plain, metadata=_WHERE_ON
+    )
+    layer_decay: float | None = attrs.field(
+        default=None, validator=number(above=0, most=1, optional=True), metadata=_WHERE_ON
+    )
     lr: float = attrs.field(default=0.01, validator=number(above=0))
     momentum: float = attrs.field(default=0.9, validator=number(least=0))
     weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
@@ -101,8 +128,12 @@ class Settings:
             value, rule = getattr(self, one.name), one.metadata.get("manifest")
             off = value in (one.default, math.inf)
             if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
-                found[one.name] = attrs.asdict(value) if attrs.has(type(value)) else value
+                found[one.name] = attrs.asdict(value, filter=_told) if attrs.has(type(value)) else value
         return found
+
+
+def _told(one: attrs.Attribute[Any], value: Any) -> bool:
+    return one.metadata.get("manifest") != "where on" or value != one.default
 
 
 BESIDE = frozenset(one.name for one in attrs.fields(Settings) if one.metadata.get("manifest") == "beside")
@@ -122,6 +153,8 @@ def _check(settings: Settings) -> None:
     if isinstance(settings.schedule, Schedule) and settings.warmup:
         raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
     _check_pieces(settings.batch_size, settings.accumulate)
+    if settings.optimiser_options:
+        check_options(settings.optimiser, settings.optimiser_options)
     if settings.ema_warmup and settings.ema is None:
         raise UsageError("ema_warmup=True raises the decay of moving averages; set ema, for example 0.999.")
     if (

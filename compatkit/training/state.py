@@ -104,6 +104,7 @@ class TaskState:
         rows_named: Whether the rows of the class layer come from the stream of the initial weights too.
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
+        frozen_norms: Batch normalisation in frozen stages, which stays in eval mode.
     """
 
     task: Task
@@ -119,6 +120,7 @@ class TaskState:
     rows_named: bool = False
     anchors: list[Anchor] = attrs.field(factory=list)
     statistics: Literal["stored", "batch"] = "stored"
+    frozen_norms: tuple[nn.Module, ...] = ()
 
     def __repr__(self) -> str:
         size = "x".join(map(str, self.data.size))

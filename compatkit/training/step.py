@@ -92,7 +92,7 @@ class Step:
         """
         if write_statistics or self.task.freezes_extractor:
             return self.task.extract(images)
-        with batch_statistics(self.task.extractor, others="keep"):
+        with batch_statistics(self.task.extractor, others="keep", besides=self.task.frozen_norms):
             return self.task.extractor(images)
 
     def classify(self, features: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class Step:
         Returns:
             Logits ``(batch, classes)``.
         """
-        with batch_statistics(self.task.head, others="keep"):
+        with batch_statistics(self.task.head, others="keep", besides=self.task.frozen_norms):
             return self.task.head(features)
 
     def rng(self, *key: str | int) -> torch.Generator:

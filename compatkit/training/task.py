@@ -156,8 +156,10 @@ class Task:
         builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
         kwargs: Further keyword arguments of the backbone (JSON values).
         size: Height and width in pixels (one number for both); the backbone's own by default.
-        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors
-            file, or a state dict. The class layer is drawn again.
+        weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
+            folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
+            dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
+            drawn again.
         keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and colour jitter),
@@ -184,6 +186,10 @@ class Task:
             (``dcc``), which have the shape of the head that it would have, and no head is published.
         freeze_extractor: Whether the extractor that it starts from is not trained; its statistics do not change either,
             see ``frozen_statistics`` of ``Trainer.fit``.
+        freeze_stages: How many stages from the image on are not trained, by timm's coarse ``group_matcher`` of the
+            uncut network, the stem counted; their batch normalisation uses stored statistics, which do not change.
+        recompute_activations: Whether blocks of the network keep no activations, and compute them again in the
+            backward pass: less memory for more time, with the same results (timm's ``set_grad_checkpointing``).
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
@@ -225,6 +231,8 @@ class Task:
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, kw_only=True)
     freeze_extractor: bool = attrs.field(default=False, kw_only=True)
+    freeze_stages: int = attrs.field(default=0, validator=number(least=0, whole=True), kw_only=True)
+    recompute_activations: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check the start of the network, and drop the labels of a task that does not learn them."""
@@ -279,6 +287,11 @@ class Task:
             raise UsageError(
                 f"{whose} has freeze_extractor=True: it needs an extractor that was trained (registry.task), and "
                 "labels that its head learns."
+            )
+        if self.freeze_extractor and (self.freeze_stages or self.recompute_activations):
+            raise UsageError(
+                f"{whose} has freeze_extractor=True: no stage of its extractor is trained, and no activation kept. "
+                "Leave out freeze_stages and recompute_activations."
             )
         if not (self.supervised or self.own_head):
             raise UsageError(f"{whose} has neither labels nor a head of its own. Leave out own_head=.")

@@ -32,10 +32,15 @@ class Trainer(Settings):
             or initial weights.
         seed: Of everything random in the run.
         batch_size: Images a step, on all processes together.
-        optimiser: ``"adam"`` or ``"sgd"``.
+        optimiser: ``"adam"`` or ``"sgd"`` as in the papers, or any other by timm's name, such as ``"adamw"`` or
+            ``"lookahead_lion"``: ``timm.optim.list_optimizers()``.
+        optimiser_options: Further arguments of the optimiser: ``{"betas": [0.9, 0.95]}``.
         lr: Initial learning rate.
-        momentum: Of SGD.
-        weight_decay: L2 penalty, added to the gradient.
+        layer_decay: Factor of the learning rate from each layer of a network to the one before it, by timm's
+            ``group_matcher`` of the uncut network; shared heads have the whole rate. None keeps one rate.
+        momentum: Of optimisers that have one.
+        weight_decay: Of the papers' optimisers an L2 penalty, added to the gradient; others decay as timm's do, but
+            not norms, biases, and what a network's ``no_weight_decay()`` names.
         schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
         warmup: Steps of linear rise.
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).

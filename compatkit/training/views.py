@@ -177,6 +177,9 @@ class ViewBatching:
 SEPARATE = ViewBatching(False, "no plugin asks for further views")
 
 
+_RECOMPUTED = "activations are recomputed, where no view is told from another"
+
+
 def choose_view_batching(
     asked: Asked, state: TaskState, device: str, recorder: Recorder | None = None
 ) -> ViewBatching:
@@ -193,11 +196,13 @@ def choose_view_batching(
     """
     if asked == "separate":
         return ViewBatching(False, "asked for")
+    if state.task.recompute_activations and asked == "auto":
+        return ViewBatching(False, _RECOMPUTED)
     kind = torch.device(device).type
     if asked == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
-    reason = mixes(state.extractor, (TRIED, *image))
+    reason = _RECOMPUTED if state.task.recompute_activations else mixes(state.extractor, (TRIED, *image))
     if reason is None and recorder is not None:
         reason = mixes_records(recorder, image)
     if reason is None:

@@ -63,7 +63,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "optimiser": (
         [("steps = 2", 'steps = 2\noptimiser = "adma"')],
         2,
-        "'adam' or 'sgd', got 'adma'. Did you mean 'adam'",
+        "There is no optimiser 'adma'. Did you mean 'ada",
     ),
     "schedule": ([("steps = 2", 'steps = 2\nschedule = "stpe"')], 2, "Did you mean 'step'"),
     "batch larger than the data": ([("batch_size = 8", "batch_size = 4096")], 2, "48"),

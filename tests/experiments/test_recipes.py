@@ -9,6 +9,7 @@ from typing import Any, Literal
 import attrs
 import numpy as np
 import pytest
+import torch
 from small import data_set
 
 import compatkit as ck
@@ -16,6 +17,7 @@ from compatkit.errors import UsageError
 from compatkit.experiments.recipes import read
 from compatkit.experiments.recipes.values import check_values, only
 from compatkit.plugins.discovery import providers
+from compatkit.registry.weights.tensorfile import serialise
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
 SMALL = """
@@ -139,6 +141,74 @@ def test_everything_else_is_checked_before_images_are_loaded(
         small.write_text(SMALL.replace(old, new))
         with pytest.raises(UsageError):
             read(small)
+
+
+FINE_TUNED = """
+prefix = "digits"
+[trainer]
+steps = 5
+optimiser = "adamw"
+optimiser_options = { betas = [0.9, 0.95] }
+layer_decay = 0.75
+schedule = { kind = "cosine", warmup = 2, floor = 0.1 }
+[[tasks]]
+name = "a"
+data = "sets/a.npz"
+backbone = "mobilenetv3_small_050"
+split = "blocks.3"
+weights = "nets/one"
+freeze_stages = 2
+recompute_activations = true
+"""
+
+
+def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
+    small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of weights is looked for beside the recipe, also behind local-dir; the hub is asked by the run."""
+    folder = small.parent / "nets" / "one"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(serialise({"a": torch.zeros(2)}))
+    monkeypatch.chdir(small.parents[1])
+    for written, meant in (
+        ("nets/one", str(folder)),
+        ("local-dir:nets/one", str(folder)),
+        *[("hf-hub:me/net",) * 2],
+    ):
+        small.write_text(FINE_TUNED.replace("nets/one", written))
+        plan = read(small)
+        (task,) = plan.tasks
+        assert (task.weights, task.freeze_stages, task.recompute_activations) == (meant, 2, True)
+    rule = plan.trainer.decay
+    assert (plan.trainer.optimiser, plan.trainer.layer_decay) == ("adamw", 0.75)
+    assert plan.trainer.optimiser_options == {"betas": [0.9, 0.95]}
+    assert (rule.kind, rule.warmup, rule.floor) == ("cosine", 2, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("layer_decay", "layer_decai", "unknown key 'layer_decai'. Did you mean 'layer_decay'"),
+        ("freeze_stages", "freeze_stage", "unknown key 'freeze_stage'. Did you mean 'freeze_stages'"),
+        ("recompute_activations", "recompute", "unknown key 'recompute'"),
+        ('"adamw"', '"adamww"', "There is no optimiser 'adamww'. Did you mean 'adamw'"),
+        ("betas", "bettas", "takes no option 'bettas'. Did you mean 'betas'"),
+        ("floor", "flor", "[trainer.schedule] has the unknown key 'flor'. Did you mean 'floor'"),
+        ("freeze_stages = 2", "freeze_stages = 'two'", "freeze_stages must be a whole number"),
+        ("nets/one", "nets/two", "nets/two: No such file or directory. Name a safetensors file"),
+        ("nets/one", "nets", "nets/model.safetensors: No such file or directory"),
+    ],
+)
+def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
+    small: Path, old: str, new: str, said: str
+) -> None:
+    folder = small.parent / "nets" / "one"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(serialise({"a": torch.zeros(2)}))
+    small.write_text(FINE_TUNED.replace(old, new))
+    with pytest.raises(UsageError) as found:
+        read(small)
+    assert said in str(found.value) and found.value.code == "usage"
 
 
 def test_no_plugin_is_imported_for_its_name() -> None:

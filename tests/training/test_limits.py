@@ -61,7 +61,7 @@ def test_infinity_is_taken_where_it_means_no_bound() -> None:
         ({"momentum": -1}, "'momentum' must be a number from 0 up; got -1"),
         ({"weight_decay": -1}, "'weight_decay' must be a number from 0 up; got -1"),
         ({"warmup": 1.5}, "'warmup' must be a whole number from 0 up; got 1.5"),
-        ({"optimiser": "lion"}, "'optimiser' must be one of adam, sgd; got 'lion'"),
+        ({"optimiser": "loin"}, "There is no optimiser 'loin'. Did you mean 'lion'"),
         ({"precision": "fp8"}, "'precision' must be one of auto, float32, bf16; got 'fp8'"),
         (
             {"execution": "fast"},

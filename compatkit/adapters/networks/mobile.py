@@ -95,6 +95,10 @@ class MobileNetV2Cifar(Classifier):
         x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
         return self.act2(self.bn2(self.conv_head(x)))
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's patterns of layers, which are the stages too."""
+        return {"stem": r"^(?:conv_stem|bn1)", "blocks": r"^blocks\.(\d+)"}
+
 
 def _scaled(channels: int, multiplier: float) -> int:
     """Return the nearest multiple of 8 that is not below 8, nor 10 % below what it stands for."""

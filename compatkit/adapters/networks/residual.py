@@ -111,6 +111,10 @@ class ResidualCifar(Classifier):
         x = self.act1(self.bn1(self.conv1(x)))
         return self.layer3(self.layer2(self.layer1(x)))
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's patterns of layers, or of stages."""
+        return {"stem": r"^(?:conv1|bn1)", "blocks": r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"}
+
 
 def _stage(
     block: Callable[[int, int, int], nn.Module], in_channels: int, channels: int, blocks: int, stride: int
@@ -219,6 +223,11 @@ class WideResidualCifar(Classifier):
         """Images (N, in_chans, H, W) to (N, 64 width, ceil(H / 4), ceil(W / 4)), from 0 upwards."""
         x = self.layer3(self.layer2(self.layer1(self.conv1(x))))
         return self.act1(self.bn1(x))
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's patterns of layers, or of stages; the last normalisation belongs to the last of them."""
+        blocks = r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"
+        return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^bn1", (99999,))]}
 
 
 def wide_resnet10_2_cifar(**kwargs: Any) -> WideResidualCifar:

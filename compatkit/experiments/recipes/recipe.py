@@ -38,11 +38,16 @@ TASK = (
     "extractor",
     "head",
     "freeze_extractor",
+    "freeze_stages",
+    "recompute_activations",
 )
 NEEDED = ("name", "data", "backbone", "split")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
-BESIDE_PARTS = ("name", "data", "augment", "rest", "own_head", "freeze_extractor", *FROM_PARTS)
+BESIDE_PARTS = (
+    *("name", "data", "augment", "rest", "own_head", "freeze_extractor", "freeze_stages"),
+    *("recompute_activations", *FROM_PARTS),
+)
 """All keys allowed in a task that starts from components."""
 
 
@@ -161,6 +166,7 @@ def check(
         UnknownName: A plugin is unknown.
     """
     from compatkit.training.evaluating import EarlyStopping
+    from compatkit.training.optim import Schedule
     from compatkit.training.trainer import Trainer
 
     only(tables, TOP, f"{file}")
@@ -173,6 +179,8 @@ def check(
     if "stop_early" in settings:
         table = _table(settings["stop_early"], "[trainer.stop_early]", file)
         settings["stop_early"] = made(EarlyStopping, table, f"{file}: [trainer.stop_early]")
+    if isinstance(settings.get("schedule"), Mapping):
+        settings["schedule"] = made(Schedule, settings["schedule"], f"{file}: [trainer.schedule]")
     trainer = made(Trainer, settings, f"{file}: [trainer]")
     entries = _entries(tables["tasks"], prefix, file)
     regularizers = _regularizers(tables.get("regularizers", []), file)
@@ -231,10 +239,13 @@ def _check_parts(entry: Mapping[str, Any], where: str) -> None:
 def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     """Return the table of a task with the path of its weights resolved, after checking the file."""
     weights = entry.get("weights")
-    if not isinstance(weights, str) or weights == "pretrained":
+    if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
         return entry
-    path = file.parent / weights if (file.parent / weights).exists() else Path(weights)
-    check_tensor_file(path, f"{called(entry, file)}: weights")
+    said = weights.removeprefix("local-dir:")
+    path = file.parent / said if (file.parent / said).exists() else Path(said)
+    check_tensor_file(
+        path / "model.safetensors" if path.is_dir() else path, f"{called(entry, file)}: weights"
+    )
     return {**entry, "weights": str(path)}
 
 

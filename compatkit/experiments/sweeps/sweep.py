@@ -260,7 +260,7 @@ def planned_jobs(
 
 def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
     """Return everything known before a run that affects its result, as JSON values."""
-    settings = attrs.asdict(plan.trainer, filter=lambda one, _: one.name not in BESIDE)
+    settings = attrs.asdict(plan.trainer, filter=_decisive)
     return {
         "schema": SCHEMA,
         "prefix": job.prefix,
@@ -272,16 +272,26 @@ def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]
     }
 
 
+_LATER = ("optimiser_options", "layer_decay", "floor")
+"""Settings that came later: left out where they are off, so that runs of before are found again."""
+
+
+def _decisive(one: attrs.Attribute[Any], value: Any) -> bool:
+    return one.name not in BESIDE and (one.name not in _LATER or value != one.default)
+
+
 def _task(task: Any) -> dict[str, Any]:
     weights = task.weights
     if weights is not None and weights != "pretrained":
         path = Path(weights)
-        found = read_file(path, path.parent)
-        weights = digest(found[0]) if found is not None else str(path)
+        files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
+        found = [read_file(one, one.parent) for one in files]
+        weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
     return {
         **{name: getattr(task, name) for name in ("name", "backbone", "split", "builder", "size", "augment")},
         "kwargs": dict(task.kwargs),
         "weights": weights,
+        **({"freeze_stages": task.freeze_stages} if task.freeze_stages else {}),
         "data": {side: getattr(task.data, side).digest for side in ("train", "test")}
         | {"name": task.data.name},
     }
