@@ -30,7 +30,9 @@ def write(split: ck.data.Split, folder: Path, seed: int) -> None:
 
 def main() -> None:
     """Read the pack, and write both folders."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--data-root", default=None, help="folder of the CIFAR-10 pack")
     parser.add_argument("--train", type=int, default=4000, help="training photos of each folder")
