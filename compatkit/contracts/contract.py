@@ -166,8 +166,8 @@ class Protocol:
     Attributes:
         normalisation: ``"batch"`` if the module contains batch normalisation, so that statistics must come from a
             batch or be re-estimated after recombination; else ``"none"``.
-        frozen_stages: Number of stages, counted from the image, whose weights and statistics did not change in training;
-            left out of a manifest if 0.
+        frozen_stages: Number of stages, counted from the image, whose weights and statistics did not change in
+            training; left out of a manifest if 0.
     """
 
     normalisation: Literal["batch", "none"]
