@@ -60,11 +60,11 @@ class ImageAugmentation:
     erasing: Transform | None
     said: str
 
-    def __call__(self, image: Image, size: tuple[int, int], name: str) -> Tensor:
+    def __call__(self, image: Image, shape: tuple[int, int, int], name: str) -> Tensor:
         """Return an image as uint8 ``(channels, height, width)``.
 
         Raises:
-            DataError: A transform returns something else than an image of ``size``.
+            DataError: A transform fails, or returns something else than an image of ``shape``.
         """
         try:
             made = image if self.random is None else self.random(image)
@@ -74,12 +74,12 @@ class ImageAugmentation:
                 subject=name,
             ) from error
         pixels = _pixels(made)
-        if pixels is None or tuple(pixels.shape[1:]) != size:
-            came = type_of(made) if pixels is None else f"{pixels.shape[1]} x {pixels.shape[2]} pixels"
+        if pixels is None or tuple(pixels.shape) != shape:
+            came = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
             raise DataError(
                 f"The augmentation {self.said} made {came} of {name}; expected a Pillow image or a uint8 tensor of "
-                f"{size[0]} x {size[1]} pixels. End it with a crop or resize to that size, and leave scaling and "
-                "normalising to the trainer.",
+                f"{shape[0]} x {shape[1]} x {shape[2]}: channels, height, width. End it with a crop or resize to that "
+                "size, and leave scaling and normalising to the trainer.",
                 subject=name,
             )
         return pixels
@@ -163,7 +163,7 @@ def _of_timm(
 def _pixels(made: Any) -> Tensor | None:
     """Return an image as uint8 ``(channels, height, width)``; None if it is none."""
     if isinstance(made, Image):
-        made = np.asarray(made)
+        made = np.array(made)
         made = made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
     if isinstance(made, np.ndarray):
         made = torch.from_numpy(np.ascontiguousarray(made))

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Statistics
     from compatkit.training.state import AuxiliaryHead, ReleasedExtractor
-    from compatkit.training.task import Rest, Task
+    from compatkit.training.task import Augment, Rest, Task
     from compatkit.training.trainer import Trainer
 
 
@@ -690,7 +690,7 @@ class Registry(Shown):
         extractor: str,
         head: str | None = None,
         supervised: bool = True,
-        augment: Sequence[str] = (),
+        augment: Augment = (),
         rest: Rest | Mapping[str, Any] | None = None,
         own_head: bool = True,
         freeze_extractor: bool = False,
@@ -709,7 +709,7 @@ class Registry(Shown):
                 own network for the classes of ``data``.
             supervised: Whether the head learns the classes; else no label is read, the head stays as it is, and the
                 extractor learns from regularizers alone.
-            augment: Any of ``"crop"`` and ``"flip"``.
+            augment: See ``Task``.
             rest: Where a head is drawn: it is the rest of this network; see ``Task``.
             own_head: Whether it has a head of its own; see ``Task``.
             freeze_extractor: The extractor stays as it is, and is not published again: its component is what the head
@@ -747,7 +747,7 @@ class Registry(Shown):
         method: str | Use | None = None,
         frozen_statistics: Statistics = "stored",
         test: Split | None = None,
-        augment: Sequence[str] = (),
+        augment: Augment = (),
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
         """Adapt an extractor to images without labels; only the loss of a frozen shared head trains it.
@@ -761,7 +761,7 @@ class Registry(Shown):
             method: The regularizer whose head it is, where the head's manifest does not say so.
             frozen_statistics: Batch normalisation inside the shared head: ``"stored"`` or ``"batch"``.
             test: Labelled images of the target, to measure on.
-            augment: Any of ``"crop"`` and ``"flip"``.
+            augment: See ``Task``.
             factories: Regularizers that are not installed, by name: for notebooks.
 
         Raises:

@@ -113,6 +113,12 @@ class Split:
             return self.images.image(position)
         return as_image(self.images[position])
 
+    def name_of(self, position: int) -> str:
+        """Return what an image is called in messages: its file, or its number."""
+        if isinstance(self.images, LazyImages):
+            return self.images.reader.name(int(self.images.positions[position]))
+        return f"image {position} of {self.name}"
+
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
         """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
 

@@ -20,6 +20,7 @@ from compatkit.data.split import Split
 from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
+from compatkit.training.batches.loaders import deaths_named
 from compatkit.training.distributed import World, spread
 from compatkit.training.execution import Execution
 from compatkit.training.fit import Fit
@@ -146,7 +147,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         plugins = RunPlugins.create(request.regularizers, factories=request.factories)
         shown, held = hold_out(request.tasks, settings.validation, settings.seed)
-        with preserved(), determined(precision.device, on=settings.deterministic):
+        with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
             normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (

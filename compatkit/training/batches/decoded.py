@@ -6,6 +6,8 @@ workers, and a run goes on at any step.
 
 from __future__ import annotations
 
+import copy
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from compatkit.adapters.augmentation import ImageAugmentation
 from compatkit.contracts.contract import Data
 from compatkit.data.split import Split
-from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.errors import CompatkitError
 from compatkit.evaluation.preprocessing import fitting, normalise
 from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import seeded
@@ -34,9 +36,14 @@ class _Augmented(Dataset[Any]):
     """Images by epoch and position; what goes wrong with one is returned, since an error would lose its type."""
 
     def __init__(
-        self, examples: Split, augmentation: ImageAugmentation, size: tuple[int, int], seed: int, task: str
+        self,
+        examples: Split,
+        augmentation: ImageAugmentation,
+        shape: tuple[int, int, int],
+        seed: int,
+        task: str,
     ) -> None:
-        self._examples, self._augmentation, self._size = examples, augmentation, size
+        self._examples, self._augmentation, self._shape = examples, augmentation, shape
         self._seed, self._task = seed, task
 
     def __getitem__(self, place: Place) -> Tensor | CompatkitError:
@@ -44,7 +51,7 @@ class _Augmented(Dataset[Any]):
         try:
             image = self._examples.image(position)
             with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
-                return self._augmentation(image, self._size, f"image {position} of {self._examples.name}")
+                return self._augmentation(image, self._shape, self._examples.name_of(position))
         except CompatkitError as error:
             return error
 
@@ -93,7 +100,8 @@ class Decoded:
         self._order, self._data, self._augmentation = order, data, augmentation
         self._precision, self._workers = precision, workers
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
-        self._images = _Augmented(converted, augmentation, data.size, order.seed, order.task)
+        shape = len(data.mean), *data.size
+        self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
         self._labels = torch.from_numpy(examples.labels)
         self._step = 0
         self._coming: Iterator[list[Tensor | CompatkitError]] | None = None
@@ -106,12 +114,12 @@ class Decoded:
 
         Raises:
             DataError: An image is damaged or gone.
-            EnvironmentFailure: One cannot be read, or a worker died.
+            EnvironmentFailure: One cannot be read.
         """
         if step != self._step or self._coming is None:
             self.close()
             self._coming = self._begin(step)
-        found = self._next()
+        found = next(self._coming)
         self._step = step + 1
         for one in found:
             if isinstance(one, CompatkitError):
@@ -123,8 +131,10 @@ class Decoded:
             stacked, index = stacked.pin_memory(), index.pin_memory()
         pixels = normalise(stacked.to(device, non_blocking=True), self._data)
         if self._augmentation.erasing is not None:
-            with seeded(seed_of(self._order.seed, "erase", self._order.task, step)):
-                pixels = self._augmentation.erasing(pixels)
+            epoch, _ = self._order.place(step)
+            for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
+                with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
+                    self._augmentation.erasing(image)
         labels = self._labels[index].to(device, non_blocking=True)
         pixels = pixels.contiguous(memory_format=self._precision.memory_format)
         return Batch(pixels, labels, index.to(device, non_blocking=True))
@@ -148,25 +158,17 @@ class Decoded:
     def _begin(self, step: int) -> Iterator[list[Tensor | CompatkitError]]:
         loader = DataLoader(
             self._images,
-            batch_sampler=_Steps(self._order, step),  # type: ignore[arg-type]
+            batch_sampler=_Steps(copy.copy(self._order), step),  # type: ignore[arg-type]
             num_workers=self._workers,
             collate_fn=list,
             prefetch_factor=AHEAD if self._workers else None,
-            worker_init_fn=_one_thread,
+            worker_init_fn=_begin_worker,
+            generator=torch.Generator(),  # its draws would come from the global one
         )
         return iter(loader)
 
-    def _next(self) -> list[Tensor | CompatkitError]:
-        try:
-            return next(self._coming)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            self.close()
-            raise EnvironmentFailure(
-                f"A worker process of task {self._order.task!r} ended while it decoded images: {error}. Memory may "
-                "have run out: set Trainer(workers=) lower, or 0. A run with a checkpoint goes on from there.",
-                subject=self._order.task,
-            ) from error
 
-
-def _one_thread(worker: int) -> None:
+def _begin_worker(worker: int) -> None:
+    """Leave Ctrl-C to the run, which ends its workers once its state is kept."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

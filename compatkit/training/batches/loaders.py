@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatkit.contracts.contract import Data
-from compatkit.errors import DataError, TrainingError, type_of
+from compatkit.errors import DataError, EnvironmentFailure, TrainingError, type_of
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.hooks import Batch
 from compatkit.training.batches.sampler import Further
@@ -226,6 +226,25 @@ class Streamed:
         """See ``BatchSource``."""
         self._iterator = self._upcoming = None
         self._passed, self._taken, self._step = -1, 0, 0
+
+
+@contextmanager
+def deaths_named() -> Iterator[None]:
+    """Turn the error of a worker process that died, which torch raises wherever the run is, into one that helps.
+
+    Raises:
+        EnvironmentFailure: A worker process of a loader ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        raise EnvironmentFailure(
+            f"A process that reads images ended: {error} Memory may have run out: set Trainer(workers=) lower, or 0; "
+            "of a loader of your own, num_workers. A run with a checkpoint goes on from there.",
+            subject="workers",
+        ) from error
 
 
 @contextmanager

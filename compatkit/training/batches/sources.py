@@ -64,6 +64,11 @@ class BatchSource(Protocol):
         ...
 
 
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @attrs.frozen
 class Placing:
     """Where training images are kept.
@@ -125,7 +130,7 @@ class Placing:
                     f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
                     "Leave the trainer's images='auto'."
                 )
-            workers = min(8, os.cpu_count() or 1) if self.workers is None else self.workers
+            workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data.size, state.data.interpolation)
             return Decoded(task.data.train, state.data, order, drawn, precision, workers)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
