@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import signal
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from compatkit.adapters.augmentation import ImageAugmentation
 from compatkit.contracts.contract import Data
+from compatkit.data.pixelcache import Pixels, decoded_once, fits, folder
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.preprocessing import fitting, normalise
@@ -28,6 +29,7 @@ from compatkit.training.randomness import seed_of
 
 AHEAD = 4
 """Batches that each worker prepares before they are asked for."""
+Cache = Literal["auto", "off", "on"]
 Place = tuple[int, int]
 """Epoch and position of an image."""
 
@@ -45,11 +47,18 @@ class _Augmented(Dataset[Any]):
     ) -> None:
         self._examples, self._augmentation, self._shape = examples, augmentation, shape
         self._seed, self._task = seed, task
+        self._pixels: Pixels | None = None
+        self._tried = False
+
+    def decode_once(self) -> None:
+        """Take images from the cache folder from now on, if they can be there."""
+        if not self._tried:
+            self._pixels, self._tried = decoded_once(self._examples), True
 
     def __getitem__(self, place: Place) -> Tensor | CompatkitError:
         epoch, position = place
         try:
-            image = self._examples.image(position)
+            image = (self._pixels or self._examples).image(position)
             with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
                 return self._augmentation(image, self._shape, self._examples.name_of(position))
         except CompatkitError as error:
@@ -75,6 +84,7 @@ class Decoded:
 
     Attributes:
         per_epoch: Batches an epoch.
+        shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
     """
 
     def __init__(
@@ -85,6 +95,8 @@ class Decoded:
         augmentation: ImageAugmentation,
         precision: Precision,
         workers: int,
+        cache: Cache = "off",
+        steps: int = 0,
     ) -> None:
         """Prepare; the first batch starts the workers.
 
@@ -95,11 +107,21 @@ class Decoded:
             augmentation: What is done to each.
             precision: Device and memory layout.
             workers: Processes that decode; 0 decodes in this one.
+            cache: Whether images are decoded once; ``"auto"`` where this changes no pixel and there is room.
+            steps: Of the run.
         """
         self.per_epoch = order.per_epoch
         self._order, self._data, self._augmentation = order, data, augmentation
         self._precision, self._workers = precision, workers
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
+        self.shrinks = cache == "on" and examples.lazy and not augmentation.fitted
+        if self.shrinks:
+            how = {"interpolation": data.interpolation, "crop_pct": data.crop_pct}
+            converted = converted.shrunk(data.size, **how)
+        seldom = steps <= order.per_epoch or not augmentation.fitted
+        self._caches = examples.lazy and (
+            cache == "on" or (cache == "auto" and not seldom and fits(converted))
+        )
         shape = len(data.mean), *data.size
         self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
         self._labels = torch.from_numpy(examples.labels)
@@ -149,13 +171,16 @@ class Decoded:
     def describe(self) -> str:
         """See ``BatchSource``."""
         where = f"{self._workers} worker processes" if self._workers else "this process"
-        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}"
+        once = f", decoded once into {folder()}" if self._caches else ""
+        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}{once}"
 
     def close(self) -> None:
         """See ``BatchSource``."""
         self._coming = None
 
     def _begin(self, step: int) -> Iterator[list[Tensor | CompatkitError]]:
+        if self._caches:
+            self._images.decode_once()
         loader = DataLoader(
             self._images,
             batch_sampler=_Steps(copy.copy(self._order), step),  # type: ignore[arg-type]

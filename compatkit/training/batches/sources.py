@@ -11,7 +11,7 @@ import torch
 from compatkit.adapters.augmentation import image_augmentation
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.hooks import Batch
-from compatkit.training.batches.decoded import Decoded
+from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
@@ -77,11 +77,15 @@ class Placing:
         where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
         share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment images one by one; None takes one a processor, eight at most.
+        cache: Whether these are decoded once.
+        steps: Of the run.
     """
 
     where: Place = "auto"
     share: float = 0.5
     workers: int | None = None
+    cache: Cache = "off"
+    steps: int = 0
 
     def source(
         self,
@@ -132,7 +136,8 @@ class Placing:
                 )
             workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data.size, state.data.interpolation)
-            return Decoded(task.data.train, state.data, order, drawn, precision, workers)
+            given = task.data.train, state.data, order, drawn, precision, workers
+            return Decoded(*given, self.cache, self.steps)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
         given = state.examples, state.data, order, moved, precision
         if self.where != "auto":

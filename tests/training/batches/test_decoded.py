@@ -18,13 +18,14 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from pictured import photos, task
+from pictured import counted, photos, task
 from PIL import Image
 from small import data_set, quick, same_parts
 from timm.data.random_erasing import RandomErasing
 from torchvision.transforms import v2
 
 import compatkit as ck
+from compatkit.data import pixelcache
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.hooks import Batch
@@ -36,6 +37,7 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
 CPU = Precision("cpu", "float32", False)
+HALF = {"mean": 0.5, "std": 0.25}
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +160,7 @@ class TestGoingOn:
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from pathlib import Path
-from pictured import photos, task
+from pictured import counted, photos, task
 from small import quick
 class Slow:
     import compatkit as ck
@@ -233,15 +235,14 @@ class TestFailures:
         data = photos(tmp_path / "pets")
         trainer = quick(steps=8, workers=workers)
         broken = tmp_path / "pets" / "train" / "dog" / "005.jpg"
-        stated = {"mean": 0.5, "std": 0.25}
         assert data.train.digest  # known from here on
         broken.write_bytes(broken.read_bytes()[:400])
         with pytest.raises(DataError) as caught:
-            trainer.fit([task(data, normalisation=stated)])
+            trainer.fit([task(data, normalisation=HALF)])
         assert caught.value.subject == str(broken)
         broken.unlink()
         with pytest.raises(DataError) as caught:
-            trainer.fit([task(data, normalisation=stated)])
+            trainer.fit([task(data, normalisation=HALF)])
         assert Path(caught.value.subject) == broken
 
     @pytest.mark.parametrize("workers", [0, 2])
@@ -343,3 +344,52 @@ def test_a_task_of_parts_takes_presets(tmp_path: Path, folder: Path) -> None:
     later = registry.task("b", data, extractor="pets/a.extractor", augment="imagenet")
     assert attrs.evolve(later).augment == ("imagenet",)
     assert quick(steps=1).fit([later]).history
+
+
+class TestCache:
+    def test_where_no_pixel_changes_it_is_the_same_run(self, folder: Path) -> None:
+        given = [task(photos(folder), augment="cifar")]
+        fits = {
+            cache: quick(steps=6, workers=workers, cache=cache).fit(given)
+            for cache, workers in (("off", 0), ("auto", 0), ("on", 2))
+        }
+        assert same_parts(fits["off"], fits["auto"]) and same_parts(fits["off"], fits["on"])
+        assert fits["off"].plan == fits["auto"].plan == fits["on"].plan
+
+    def test_later_epochs_read_no_file(self, folder: Path) -> None:
+        data = photos(folder)
+        train, seen = counted(data.train)
+        quick(steps=12, workers=0).fit([task(attrs.evolve(data, train=train), normalisation=HALF)])
+        assert sorted(seen) == list(range(len(train)))
+
+    @pytest.mark.parametrize(
+        ("cache", "augment", "steps", "kept"),
+        [
+            ("auto", "none", 9, True),
+            ("auto", "none", 4, False),
+            ("auto", "imagenet", 9, False),
+            ("on", "imagenet", 9, True),
+            ("off", "none", 9, False),
+        ],
+    )
+    def test_a_plan_says_whether_images_are_kept(
+        self, folder: Path, cache: Any, augment: str, steps: int, kept: bool
+    ) -> None:
+        said = str(quick(steps=steps, cache=cache).explain([task(photos(folder), augment=augment)]))
+        assert ("decoded once into" in said) == kept
+        assert not pixelcache.folder().exists()
+
+    def test_resized_crops_come_from_shrunk_images_also_where_they_cannot_be_kept(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given = [task(photos(folder), augment="imagenet")]
+        off, on = (quick(steps=5, cache=cache).fit(given) for cache in ("off", "on"))
+        assert off.plan != on.plan and not same_parts(off, on)
+        monkeypatch.setenv("COMPATKIT_CACHE", "/dev/null/nowhere")
+        with pytest.warns(UserWarning, match="decoded in every epoch"):
+            again = quick(steps=5, cache="on").fit(given)
+        assert again.plan == on.plan and same_parts(on, again)
+
+    def test_a_loader_or_an_array_has_nothing_to_keep(self) -> None:
+        data = data_set("a", size=(32, 32), channels=3)
+        assert "decoded once" not in str(quick(steps=9, cache="on").explain([task(data, augment="imagenet")]))
