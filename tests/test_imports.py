@@ -30,7 +30,7 @@ ONLY_IN = {
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
-    "timm": ("compatkit.adapters.timm", "compatkit.adapters.augmentation"),
+    "timm": ("compatkit.adapters.timm", "compatkit.adapters.augmentation", "compatkit.adapters.mixing"),
     "torchvision": (
         "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",

@@ -63,6 +63,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
             **({} if task.supervised else {"labelled": False}),
         },
         **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
+        **{name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))},
         **_start(task),
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),

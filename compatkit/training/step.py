@@ -52,6 +52,9 @@ class Step:
             or captured.
         views: Features of each further view that the plugin whose losses are computed asked for, shaped as
             ``features``; every view is normalised by its own batch statistics and updates no buffer.
+        mixed: Mixed images, from which the head learns in the place of those of the batch; None where none are mixed,
+            or where no regularizer asks for those themselves, and the batch holds the mixed ones.
+        targets: Shares of the classes in mixed images, ``(batch, classes)``.
     """
 
     seed: int
@@ -64,6 +67,8 @@ class Step:
     piece: int = 0
     reports: bool = False
     views: Sequence[Tensor] = ()
+    mixed: Tensor | None = None
+    targets: Tensor | None = None
     layers: Layers = NOTHING
     _measured: StepResult | None = None
 

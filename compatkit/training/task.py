@@ -163,6 +163,11 @@ class Task:
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and colour jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
             ``create_transform`` as a table, or a transform of torchvision that takes a Pillow image.
+        smoothing: Share of each label that is spread over all classes, from 0 to below 1.
+        mixup: Parameter of the beta distribution by which images and labels of a batch are mixed in pairs, usually .1
+            to 1; 0 mixes none. By timm's formulas, drawn for each step.
+        cutmix: The same for rectangles that are taken over from the other image; with both, each step takes one of
+            them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
             Class names, channels, size and normalisation are still those of ``data``.
@@ -211,6 +216,9 @@ class Task:
         kw_only=True,
         metadata={WRITTEN: str | tuple[str, ...] | Mapping[str, Any]},
     )
+    smoothing: float = attrs.field(default=0.0, validator=number(least=0, below=1), kw_only=True)
+    mixup: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
+    cutmix: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
     loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
     normalisation: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_normalisation, kw_only=True
@@ -247,6 +255,13 @@ class Task:
                     f"Leave out {word}=, or the components."
                 )
         self._check_architecture()
+        changed = [name for name in ("smoothing", "mixup", "cutmix") if getattr(self, name)]
+        if changed and not (self.supervised and self.own_head):
+            raise UsageError(
+                f"Task {self.name!r} has no head of its own that learns labels, so that {changed[0]} has nothing to "
+                "change. Leave it out.",
+                subject=changed[0],
+            )
         if self.supervised:
             return
         if self.extractor is None or self.head is None or self.loader is not None:
@@ -262,6 +277,11 @@ class Task:
     def moves_pixels(self) -> bool:
         """Whether augmentation only moves pixels, so that it can be part of a gather on the device."""
         return isinstance(self.augment, tuple) and set(self.augment) <= set(AUGMENTATIONS)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed in pairs."""
+        return bool(self.mixup or self.cutmix)
 
     def _check_architecture(self) -> None:
         """Check that width, head and frozen parts go together."""
