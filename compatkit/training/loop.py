@@ -230,9 +230,9 @@ class Loop:
     def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
         """Mix the images of a step; regularizers keep those of the batch."""
         with seeded(seed_of(self.setup.seed, "mix", step.task.name, _turn(task_loop, step))):
-            images, step.targets = mixing(step.batch.images, step.batch.labels)
+            images, step._targets = mixing(step.batch.images, step.batch.labels)
         if task_loop.objective.losses:
-            step.mixed = images
+            step._mixed = images
         else:
             step.batch = attrs.evolve(step.batch, images=images, stacked=None)
 

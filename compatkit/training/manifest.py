@@ -65,7 +65,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
         **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
         **{name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))},
         **_start(task),
-        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
+        **({} if task.loader is None else {"loader": _loader(task.loader)}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
         **_architecture(state),
         "initial": state.initial,
@@ -111,6 +111,13 @@ def _augment(augment: Augment) -> Any:
         said = repr(augment)
         return type(augment).__qualname__ if " at 0x" in said else said
     return list(augment)
+
+
+def _loader(loader: Any) -> Any:
+    """Return JSON values: what names a plugin's loader, or the type of another."""
+    if isinstance(loader, str):
+        return loader
+    return dict(loader) if isinstance(loader, Mapping) else type(loader).__qualname__
 
 
 def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:

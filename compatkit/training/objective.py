@@ -84,7 +84,7 @@ class Objective(nn.Module):
             wide = logits if logits.dtype is torch.float32 else logits.float()
             total = (
                 self._of_mixed(step, wide)
-                if step.targets is not None
+                if step._targets is not None
                 else F.cross_entropy(wide, step.batch.labels, label_smoothing=step.task.task.smoothing)
             )
             terms["task"], answers = total.detach(), logits.detach().argmax(1)
@@ -94,10 +94,10 @@ class Objective(nn.Module):
 
     def _of_mixed(self, step: Step, logits: Tensor) -> Tensor:
         """Return the loss of mixed images; beside regularizers they pass by themselves, and move no statistics."""
-        if step.mixed is not None:
+        if step._mixed is not None:
             with self.precision.autocast():
-                logits = step.classify(step.extract(step.mixed, write_statistics=False)).float()
-        return F.cross_entropy(logits, step.targets)
+                logits = step.classify(step.extract(step._mixed, write_statistics=False)).float()
+        return F.cross_entropy(logits, step._targets)
 
     def _regularized(
         self,

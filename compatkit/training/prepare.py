@@ -57,10 +57,11 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
     held: dict[str, Split] = {}
     for task in tasks:
         data = task.data
-        if task.loader is not None:
+        if task.loader is not None and not isinstance(task.loader, str | Mapping):
             raise UsageError(
                 f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
-                f"validation={share} out and set evaluate_on='test', or leave the loader out.",
+                f"validation={share} out and set evaluate_on='test', or register the loader as a plugin, which is "
+                "given the images that are not held out.",
                 subject=task.name,
             )
         out = _positions(data.train, share, seed, task.name)

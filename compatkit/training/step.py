@@ -52,9 +52,6 @@ class Step:
             or captured.
         views: Features of each further view that the plugin whose losses are computed asked for, shaped as
             ``features``; every view is normalised by its own batch statistics and updates no buffer.
-        mixed: Mixed images, from which the head learns in the place of those of the batch; None where none are mixed,
-            or where no regularizer asks for those themselves, and the batch holds the mixed ones.
-        targets: Shares of the classes in mixed images, ``(batch, classes)``.
     """
 
     seed: int
@@ -67,8 +64,8 @@ class Step:
     piece: int = 0
     reports: bool = False
     views: Sequence[Tensor] = ()
-    mixed: Tensor | None = None
-    targets: Tensor | None = None
+    _mixed: Tensor | None = None  # images that the head learns from, where the batch keeps those themselves
+    _targets: Tensor | None = None  # their shares of the classes, (batch, classes)
     layers: Layers = NOTHING
     _measured: StepResult | None = None
 

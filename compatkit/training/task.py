@@ -16,6 +16,7 @@ from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
+from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
 from compatkit.training.limits import number
 
@@ -99,7 +100,15 @@ def _augment(value: object) -> Augment:
 def _loader(instance: Task, attribute: object, value: object) -> None:
     if value is None:
         return
-    if not isinstance(value, Iterable) or isinstance(value, Iterator):
+    if isinstance(value, str | Mapping):
+        said = value if isinstance(value, str) else value.get("name")
+        if not isinstance(said, str):
+            raise UsageError(
+                f"Task.loader of task {instance.name!r} names a plugin's loader, alone or in a table of 'name' and "
+                f"settings; got {value!r:.100}."
+            )
+        require("loaders", said)
+    elif not isinstance(value, Iterable) or isinstance(value, Iterator):
         raise UsageError(
             f"Task.loader of task {instance.name!r} expects a DataLoader, or something else that can be iterated once "
             f"a pass; got {type(value).__name__}."
@@ -170,7 +179,8 @@ class Task:
             them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
-            Class names, channels, size and normalisation are still those of ``data``.
+            Class names, channels, size and normalisation are still those of ``data``. Or the name of a plugin's
+            loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
         normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
@@ -219,7 +229,9 @@ class Task:
     smoothing: float = attrs.field(default=0.0, validator=number(least=0, below=1), kw_only=True)
     mixup: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
     cutmix: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
-    loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
+    loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
+        default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
+    )
     normalisation: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_normalisation, kw_only=True
     )

@@ -34,6 +34,7 @@ TASK = (
     "smoothing",
     "mixup",
     "cutmix",
+    "loader",
     "normalisation",
     "width",
     "rest",

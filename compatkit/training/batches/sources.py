@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal, Protocol, cast
 
 import attrs
@@ -12,7 +13,7 @@ from compatkit.adapters.augmentation import image_augmentation
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
-from compatkit.training.batches.loaders import Streamed
+from compatkit.training.batches.loaders import Streamed, loader_of
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.memory import ran_out
@@ -126,7 +127,10 @@ class Placing:
                     f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
                     f"{self.where}. Leave the trainer's images='auto', or the loader out."
                 )
-            return Streamed(task.loader, state.data, task.name, seed, batch_size, precision, share)
+            loader = task.loader
+            if isinstance(loader, str | Mapping):
+                loader = loader_of(loader, task.data.train, state.data, batch_size)
+            return Streamed(loader, state.data, task.name, seed, batch_size, precision, share)
         order = Sampler(len(state.examples), batch_size, seed, task.name, share)
         if task.data.train.lazy or not task.moves_pixels:
             if self.where != "auto":
