@@ -60,8 +60,8 @@ class ImageAugmentation:
     erasing: Transform | None
     said: str
 
-    def __call__(self, image: Image, shape: tuple[int, int, int], name: str) -> Tensor:
-        """Return an image as uint8 ``(channels, height, width)``.
+    def __call__(self, image: Image, shape: tuple[int, ...], name: str) -> Tensor:
+        """Return an image as uint8 ``(height, width, channels)``.
 
         Raises:
             DataError: A transform fails, or returns something else than an image of ``shape``.
@@ -77,9 +77,9 @@ class ImageAugmentation:
         if pixels is None or tuple(pixels.shape) != shape:
             came = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
             raise DataError(
-                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image or a uint8 tensor of "
-                f"{shape[0]} x {shape[1]} x {shape[2]}: channels, height, width. End it with a crop or resize to that "
-                "size, and leave scaling and normalising to the trainer.",
+                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image of {shape[1]} "
+                f"x {shape[0]} pixels in {shape[2]} channels, or a uint8 tensor, channels first. End it with a crop or "
+                "resize to that size, and leave scaling and normalising to the trainer.",
                 subject=name,
             )
         return pixels
@@ -161,12 +161,12 @@ def _of_timm(
 
 
 def _pixels(made: Any) -> Tensor | None:
-    """Return an image as uint8 ``(channels, height, width)``; None if it is none."""
+    """Return an image as uint8 ``(height, width, channels)``; None if it is none."""
     if isinstance(made, Image):
-        made = np.array(made)
-        made = made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
-    if isinstance(made, np.ndarray):
+        pixels = torch.from_numpy(np.array(made))
+        return pixels[..., None] if pixels.ndim == 2 else pixels
+    if isinstance(made, np.ndarray):  # as timm's transforms return it
         made = torch.from_numpy(np.ascontiguousarray(made))
     if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
         return None
-    return made.as_subclass(Tensor).contiguous()
+    return made.as_subclass(Tensor).permute(1, 2, 0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any, Literal
 
 import torch
@@ -41,7 +42,7 @@ class _Augmented(Dataset[Any]):
         self,
         examples: Split,
         augmentation: ImageAugmentation,
-        shape: tuple[int, int, int],
+        shape: tuple[int, ...],
         seed: int,
         task: str,
     ) -> None:
@@ -66,17 +67,15 @@ class _Augmented(Dataset[Any]):
 
 
 class _Steps:
-    """The images of each batch from a step on, without an end."""
+    """The images of each batch of some steps."""
 
-    def __init__(self, order: Sampler, step: int) -> None:
-        self._order, self._step = order, step
+    def __init__(self, order: Sampler, steps: Iterable[int]) -> None:
+        self._order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[list[Place]]:
-        step = self._step
-        while True:
-            epoch = step // self._order.per_epoch
+        for step in self._steps:
+            epoch, _ = self._order.place(step)
             yield [(epoch, position) for position in self._order.at(step).tolist()]
-            step += 1
 
 
 class Decoded:
@@ -108,7 +107,7 @@ class Decoded:
             precision: Device and memory layout.
             workers: Processes that decode; 0 decodes in this one.
             cache: Whether images are decoded once; ``"auto"`` where this changes no pixel and there is room.
-            steps: Of the run.
+            steps: Of the run; nothing is decoded ahead of its end.
         """
         self.per_epoch = order.per_epoch
         self._order, self._data, self._augmentation = order, data, augmentation
@@ -122,11 +121,12 @@ class Decoded:
         self._caches = examples.lazy and (
             cache == "on" or (cache == "auto" and not seldom and fits(converted))
         )
-        shape = len(data.mean), *data.size
+        shape = *data.size, len(data.mean)
         self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
         self._labels = torch.from_numpy(examples.labels)
         self._step = 0
-        self._coming: Iterator[list[Tensor | CompatkitError]] | None = None
+        self._stop = steps
+        self._coming: Iterator[Tensor | CompatkitError] | None = None
 
     def arrange(self, further: Further | None) -> None:
         """See ``BatchSource``: further views are made from the batch."""
@@ -138,27 +138,25 @@ class Decoded:
             DataError: An image is damaged or gone.
             EnvironmentFailure: One cannot be read.
         """
-        if step != self._step or self._coming is None:
+        if step != self._step or self._coming is None or step == self._stop:
             self.close()
             self._coming = self._begin(step)
-        found = next(self._coming)
+        stacked = next(self._coming)
         self._step = step + 1
-        for one in found:
-            if isinstance(one, CompatkitError):
-                raise one
+        if isinstance(stacked, CompatkitError):
+            raise stacked
         device = torch.device(self._precision.device)
         index = self._order.at(step)
-        stacked = torch.stack(found)  # type: ignore[arg-type]
         if device.type == "cuda":
             stacked, index = stacked.pin_memory(), index.pin_memory()
-        pixels = normalise(stacked.to(device, non_blocking=True), self._data)
+        planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
+        pixels = normalise(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
             epoch, _ = self._order.place(step)
             for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
                 with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
                     self._augmentation.erasing(image)
         labels = self._labels[index].to(device, non_blocking=True)
-        pixels = pixels.contiguous(memory_format=self._precision.memory_format)
         return Batch(pixels, labels, index.to(device, non_blocking=True))
 
     def ends_epoch(self, step: int) -> bool:
@@ -178,19 +176,26 @@ class Decoded:
         """See ``BatchSource``."""
         self._coming = None
 
-    def _begin(self, step: int) -> Iterator[list[Tensor | CompatkitError]]:
+    def _begin(self, step: int) -> Iterator[Tensor | CompatkitError]:
         if self._caches:
             self._images.decode_once()
+        steps = range(step, self._stop) if step < self._stop else count(step)
         loader = DataLoader(
             self._images,
-            batch_sampler=_Steps(copy.copy(self._order), step),  # type: ignore[arg-type]
+            batch_sampler=_Steps(copy.copy(self._order), steps),  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=list,
+            collate_fn=_joined,
             prefetch_factor=AHEAD if self._workers else None,
             worker_init_fn=_begin_worker,
             generator=torch.Generator(),  # its draws would come from the global one
         )
         return iter(loader)
+
+
+def _joined(found: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
+    """Return a batch in one piece of memory, or what went wrong first."""
+    wrong = next((one for one in found if isinstance(one, CompatkitError)), None)
+    return torch.stack(found) if wrong is None else wrong  # type: ignore[arg-type]
 
 
 def _begin_worker(worker: int) -> None:
