@@ -174,6 +174,13 @@ def photographed() -> ck.Fit:
     return trainer.fit([task], ["notes"], factories={"notes": Notes})
 
 
+def blended() -> ck.Fit:
+    """Images mixed within each process."""
+    return quick(steps=2, batch_size=BATCH).fit(
+        tasks("left", mixup=0.8, cutmix=1.0, smoothing=0.1), ["rotation_prediction"]
+    )
+
+
 def batch_normalised() -> ck.Fit:
     """A network whose normalisation sees a share of the batch; rows of the history every other step."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
@@ -274,7 +281,7 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
-        *(batch_normalised, resumed),
+        *(batch_normalised, blended, resumed),
         *(failing, other_images, drifting),
     )
 }

@@ -14,7 +14,7 @@ import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
@@ -38,14 +38,16 @@ ABANDONED = 86_400
 
 @attrs.frozen(eq=False)
 class Pixels:
-    """Images of a mapped file.
+    """Images of a mapped file; another process that is sent them maps the file itself.
 
     Attributes:
+        place: Folder of the file.
         values: All of them, uint8.
         sizes: Height, width and channels of each, int64 ``(n, 3)``.
         ends: Where each ends, int64 ``(n,)``.
     """
 
+    place: Path
     values: NDArray[np.uint8]
     sizes: NDArray[np.int64]
     ends: NDArray[np.int64]
@@ -54,6 +56,10 @@ class Pixels:
         """Return a Pillow image, in memory of its own."""
         size, end = self.sizes[position], int(self.ends[position])
         return as_image(self.values[end - int(size.prod()) : end].reshape(size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be sent as the name of the file, and not as its bytes."""
+        return _mapped, (self.place, len(self.sizes))
 
 
 def folder() -> Path:
@@ -110,7 +116,7 @@ def _mapped(place: Path, count: int) -> Pixels | None:
         return None
     if sizes.shape != (count, 3) or sizes.dtype != np.int64 or len(values) != sizes.prod(axis=1).sum():
         return None
-    return Pixels(values, sizes, np.cumsum(sizes.prod(axis=1)))
+    return Pixels(place, values, sizes, np.cumsum(sizes.prod(axis=1)))
 
 
 def _write(place: Path, split: Split) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def test_shrunk_images_have_the_size_that_evaluation_cuts_from(split: Split) -> 
         assert np.array_equal(np.asarray(small.image(position)), np.asarray(expected))
     assert split.shrunk((500, 500)).image(0).size == split.image(0).size
     assert data_set("a").train.shrunk((4, 4)).size == (12, 12)
+
+
+def test_another_process_is_sent_a_name(split: Split) -> None:
+    kept = decoded_once(split)
+    assert kept is not None
+    sent = bytes(ForkingPickler.dumps(kept))
+    again = ForkingPickler.loads(sent)
+    assert len(sent) < 1000 and np.array_equal(np.asarray(again.image(5)), np.asarray(kept.image(5)))
 
 
 def test_files_are_read_once(split: Split) -> None:

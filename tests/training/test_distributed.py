@@ -86,7 +86,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
         spread.kept(folder / "one.safetensors", Interrupt)
-    names = (*EQUAL, "contrasted", "batch_normalised", "resumed", *REFUSED)
+    names = (*EQUAL, "contrasted", "batch_normalised", "blended", "resumed", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
 
@@ -127,6 +127,12 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
         assert said["plan"] == fit.plan
     assert said["run"].get("pretraining") == fit.run.get("pretraining")
     assert said["run"]["environment"].pop("processes") == PROCESSES
+
+
+def test_images_are_mixed_within_their_process(outcomes: Outcomes) -> None:
+    said, alone = outcomes.said("blended"), spread.blended()
+    assert said["plan"] == alone.plan and said["history"][0] != alone.history[0]
+    assert_equal(outcomes.state("blended"), outcomes.state("blended", 1), 0.0)
 
 
 def test_each_image_of_an_epoch_is_seen_by_one_process(outcomes: Outcomes) -> None:

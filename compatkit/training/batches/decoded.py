@@ -59,7 +59,8 @@ class _Augmented(Dataset[Any]):
     def __getitem__(self, place: Place) -> Tensor | CompatkitError:
         epoch, position = place
         try:
-            image = (self._pixels or self._examples).image(position)
+            kept = self._examples if self._pixels is None else self._pixels
+            image = kept.image(position)
             with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
                 return self._augmentation(image, self._shape, self._examples.name_of(position))
         except CompatkitError as error:
