@@ -252,6 +252,20 @@ class Registration:
         """
 
     @hookspec
+    def compatkit_loaders(self, register: Register) -> None:
+        """Offer loaders: ``factory(split, data, batch_size) -> torch.utils.data.DataLoader``, or the like.
+
+        ``split`` are the training images of the task's data set, without those held out; ``data`` says size, channels,
+        mean, standard deviation and classes. Further arguments are settings: ``loader = {name = "mine", workers = 4}``.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_loaders(register):
+                register("mine", lambda split, data, batch_size: DataLoader(Mine(split, data), batch_size))
+        """
+
+    @hookspec
     def compatkit_studies(self, register: Register) -> None:
         """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under its number.
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 import torch
+from pictured import photos
 from small import data_set, quick
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -150,6 +151,36 @@ def contrasted() -> ck.Fit:
     return quick(steps=1, batch_size=BATCH).fit(tasks("left"), [ck.use("contrastive", temperature=1e6)])
 
 
+class Notes:
+    """Notes which images each process sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        self.seen += step.batch.index.tolist()
+        (Path(os.environ["PHOTOS"]) / f"seen.{os.environ.get('RANK', 'alone')}").write_text(
+            json.dumps(self.seen)
+        )
+
+
+def photographed() -> ck.Fit:
+    """Images of files, decoded and augmented by workers of each process; all steps of an epoch."""
+    data = photos(Path(os.environ["PHOTOS"]) / "pets")
+    given = {"backbone": "grouped", "split": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
+    task = ck.Task("pets", data, augment="imagenet-strong", size=16, **given)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, workers=1)
+    return trainer.fit([task], ["notes"], factories={"notes": Notes})
+
+
+def blended() -> ck.Fit:
+    """Images mixed within each process."""
+    return quick(steps=2, batch_size=BATCH).fit(
+        tasks("left", mixup=0.8, cutmix=1.0, smoothing=0.1), ["rotation_prediction"]
+    )
+
+
 def batch_normalised() -> ck.Fit:
     """A network whose normalisation sees a share of the batch; rows of the history every other step."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
@@ -249,8 +280,8 @@ def drifting() -> ck.Fit:
 RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
-        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted),
-        *(batch_normalised, resumed),
+        *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
+        *(batch_normalised, blended, resumed),
         *(failing, other_images, drifting),
     )
 }

@@ -30,7 +30,12 @@ ONLY_IN = {
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
-    "timm": ("compatkit.adapters.timm", "compatkit.adapters.augmentation", "compatkit.adapters.optimisers"),
+    "timm": (
+        "compatkit.adapters.timm",
+        "compatkit.adapters.augmentation",
+        "compatkit.adapters.mixing",
+        "compatkit.adapters.optimisers",
+    ),
     "torchvision": (
         "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",

@@ -60,11 +60,11 @@ class ImageAugmentation:
     erasing: Transform | None
     said: str
 
-    def __call__(self, image: Image, size: tuple[int, int], name: str) -> Tensor:
-        """Return an image as uint8 ``(channels, height, width)``.
+    def __call__(self, image: Image, shape: tuple[int, ...], name: str) -> Tensor:
+        """Return an image as uint8 ``(height, width, channels)``.
 
         Raises:
-            DataError: A transform returns something else than an image of ``size``.
+            DataError: A transform fails, or returns something else than an image of ``shape``.
         """
         try:
             made = image if self.random is None else self.random(image)
@@ -74,12 +74,12 @@ class ImageAugmentation:
                 subject=name,
             ) from error
         pixels = _pixels(made)
-        if pixels is None or tuple(pixels.shape[1:]) != size:
-            came = type_of(made) if pixels is None else f"{pixels.shape[1]} x {pixels.shape[2]} pixels"
+        if pixels is None or tuple(pixels.shape) != shape:
+            came = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
             raise DataError(
-                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image or a uint8 tensor of "
-                f"{size[0]} x {size[1]} pixels. End it with a crop or resize to that size, and leave scaling and "
-                "normalising to the trainer.",
+                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image of {shape[1]} "
+                f"x {shape[0]} pixels in {shape[2]} channels, or a uint8 tensor, channels first. End it with a crop or "
+                "resize to that size, and leave scaling and normalising to the trainer.",
                 subject=name,
             )
         return pixels
@@ -161,12 +161,12 @@ def _of_timm(
 
 
 def _pixels(made: Any) -> Tensor | None:
-    """Return an image as uint8 ``(channels, height, width)``; None if it is none."""
+    """Return an image as uint8 ``(height, width, channels)``; None if it is none."""
     if isinstance(made, Image):
-        made = np.asarray(made)
-        made = made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
-    if isinstance(made, np.ndarray):
+        pixels = torch.from_numpy(np.array(made))
+        return pixels[..., None] if pixels.ndim == 2 else pixels
+    if isinstance(made, np.ndarray):  # as timm's transforms return it
         made = torch.from_numpy(np.ascontiguousarray(made))
     if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
         return None
-    return made.as_subclass(Tensor).contiguous()
+    return made.as_subclass(Tensor).permute(1, 2, 0)

@@ -29,7 +29,7 @@ from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Statistics
 from compatkit.training.state import AuxiliaryHead
-from compatkit.training.task import Task
+from compatkit.training.task import Augment, Task
 from compatkit.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def adapt_released(
     method: str | Use | None,
     statistics: Statistics,
     test: Split | None,
-    augment: Sequence[str],
+    augment: Augment,
     factories: Mapping[str, Callable[..., Any]] | None,
 ) -> Adapted:
     """Adapt an extractor of a registry; see ``Registry.adapt``."""

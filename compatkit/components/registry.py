@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Statistics
     from compatkit.training.state import AuxiliaryHead, ReleasedExtractor
-    from compatkit.training.task import Rest, Task
+    from compatkit.training.task import Augment, Rest, Task
     from compatkit.training.trainer import Trainer
 
 
@@ -699,7 +699,7 @@ class Registry(Shown):
         extractor: str,
         head: str | None = None,
         supervised: bool = True,
-        augment: Sequence[str] = (),
+        augment: Augment = (),
         rest: Rest | Mapping[str, Any] | None = None,
         own_head: bool = True,
         freeze_extractor: bool = False,
@@ -720,7 +720,7 @@ class Registry(Shown):
                 for the classes of ``data``.
             supervised: Whether the head learns the classes. If not, labels are ignored, the head is unchanged, and the
                 extractor learns from regularizers alone.
-            augment: Any of ``"crop"`` and ``"flip"``.
+            augment: See ``Task``.
             rest: Network whose rest becomes the new head; see ``Task``.
             own_head: Whether the task has a head of its own; see ``Task``.
             freeze_extractor: Keep the extractor unchanged; it is not published again, and the head names its component
@@ -762,7 +762,7 @@ class Registry(Shown):
         method: str | Use | None = None,
         frozen_statistics: Statistics = "stored",
         test: Split | None = None,
-        augment: Sequence[str] = (),
+        augment: Augment = (),
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
         """Adapt an extractor to unlabelled images, with the loss of a frozen auxiliary head alone.
@@ -776,7 +776,7 @@ class Registry(Shown):
             method: Regularizer that the head belongs to, if its manifest does not name it.
             frozen_statistics: Batch-norm statistics inside the auxiliary head: ``"stored"`` or ``"batch"``.
             test: Labelled images of the target domain for measurement.
-            augment: Any of ``"crop"`` and ``"flip"``.
+            augment: See ``Task``.
             factories: Regularizers that are not installed, by name: for notebooks.
 
         Raises:

@@ -17,7 +17,7 @@ from compatkit.evaluation.component import Component
 from compatkit.registry.store import Store
 from compatkit.training.networks import parameters_digest
 from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor
-from compatkit.training.task import Rest, Task
+from compatkit.training.task import Augment, Rest, Task
 
 
 def part(store: Store, reference: str, kind: str) -> Component:
@@ -47,7 +47,7 @@ def task_of(
     head: str | None,
     *,
     supervised: bool = True,
-    augment: Sequence[str] = (),
+    augment: Augment = (),
     rest: Rest | Mapping[str, Any] | None = None,
     own_head: bool = True,
     freeze_extractor: bool = False,
@@ -74,7 +74,7 @@ def task_of(
         builder=blueprint.builder,
         kwargs=blueprint.kwargs,
         size=left.manifest.contract.data.size,
-        augment=tuple(augment),
+        augment=augment,
         extractor=left,
         head=right,
         supervised=supervised,

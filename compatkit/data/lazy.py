@@ -69,6 +69,18 @@ class Resize:
     crop_mode: CropMode
 
 
+@attrs.frozen
+class Shrink:
+    """A resize to the size from which evaluation cuts, the proportions kept and nothing cut; small images stay."""
+
+    size: Size
+    interpolation: str
+    crop_pct: float
+
+
+Step = Resize | Shrink | Shift
+
+
 @attrs.frozen(eq=False)
 class LazyImages:
     """Images of a reader, and what is done to each when it is read.
@@ -83,7 +95,7 @@ class LazyImages:
     reader: Reader
     positions: NDArray[np.int64]
     channels: Channels = "RGB"
-    steps: tuple[Resize | Shift, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -97,7 +109,7 @@ class LazyImages:
         """Return some of them."""
         return attrs.evolve(self, positions=self.positions[positions])
 
-    def then(self, step: Resize | Shift) -> LazyImages:
+    def then(self, step: Step) -> LazyImages:
         """Return them with one more step."""
         return attrs.evolve(self, steps=(*self.steps, step))
 
@@ -114,6 +126,8 @@ class LazyImages:
         for step in self.steps:
             if isinstance(step, Resize):
                 image = resized_image(image, step)
+            elif isinstance(step, Shrink):
+                image = shrunk_image(image, step)
             else:
                 image = as_image(shifted(pixels_of(image)[None], step)[0])
         return image
@@ -209,6 +223,16 @@ def resized_image(image: Image, step: Resize) -> Image:
         return image
     top, left = (round((have - want) / 2) for have, want in zip((height, width), step.size, strict=True))
     return image.crop((left, top, left + step.size[1], top + step.size[0]))  # black beyond the border
+
+
+def shrunk_image(image: Image, step: Shrink) -> Image:
+    """Return a Pillow image scaled down to what evaluation cuts from; itself where it is no larger."""
+    from PIL import Image
+
+    height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, "center")
+    if height >= image.height or width >= image.width:
+        return image
+    return image.resize((width, height), Image.Resampling[step.interpolation.upper()])
 
 
 def pixels_of(image: Image) -> Images:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.lazy import Channels, LazyImages, Resize, as_image
+from compatkit.data.lazy import Channels, LazyImages, Resize, Shrink, as_image
 from compatkit.data.transforms import (
     KERNELS,
     CropMode,
@@ -113,6 +113,12 @@ class Split:
             return self.images.image(position)
         return as_image(self.images[position])
 
+    def name_of(self, position: int) -> str:
+        """Return what an image is called in messages: its file, or its number."""
+        if isinstance(self.images, LazyImages):
+            return self.images.reader.name(int(self.images.positions[position]))
+        return f"image {position} of {self.name}"
+
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
         """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
 
@@ -209,6 +215,14 @@ class Split:
                 images=self.images.then(Resize(wanted, interpolation, float(crop_pct), crop_mode))
             )
         return self._with(images=resized(self.images, wanted, interpolation, crop_pct, crop_mode))
+
+    def shrunk(
+        self, size: tuple[int, int], *, interpolation: str = "bilinear", crop_pct: float = 1.0
+    ) -> Split:
+        """Return images in files scaled down to the size from which evaluation cuts ``size``: see ``Shrink``."""
+        if not isinstance(self.images, LazyImages):
+            return self
+        return self._with(images=self.images.then(Shrink(size, interpolation, crop_pct)))
 
     def converted(self, channels: Channels) -> Split:
         """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""

@@ -17,7 +17,7 @@ from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import arrays_of, normalise, prepare
+from compatkit.evaluation.preprocessing import Prepared, arrays_of, normalise, prepare
 
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
@@ -108,10 +108,10 @@ class Assembly(nn.Module):
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
-        examples, found = self._fitted(images), list[Tensor]()
+        found = list[Tensor]()
         with evaluation_mode(self), torch.no_grad():
-            for positions in batches(len(examples), batch_size, None):
-                logits = self(normalise(examples[positions], self.data, device=self._device))
+            for some in self._parts(images, batch_size):
+                logits = self(normalise(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())
         shares = torch.cat(found)
         names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
@@ -143,6 +143,15 @@ class Assembly(nn.Module):
     def _fitted(self, images: Given) -> Tensor:
         """Return images with the contract's channels and size, uint8 ``(n, channels, height, width)``."""
         return torch.cat([prepare(_unlabelled(one), self.data).images for one in arrays_of(images)])
+
+    def _parts(self, images: Given, batch_size: int) -> Iterator[Tensor]:
+        """Yield the same in batches; the images of a split are read a batch at a time."""
+        if isinstance(images, Split):
+            examples = prepare(images, self.data)
+        else:
+            fitted = self._fitted(images)
+            examples = Prepared(fitted, torch.zeros(len(fitted), dtype=torch.int64))
+        yield from examples.each(batches(len(examples), batch_size, None))
 
     @property
     def _device(self) -> torch.device:

@@ -29,7 +29,7 @@ from compatkit.plugins.settings import RESERVED, Setting, check_settings, settin
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
-"""``regularizers``, ``metrics``, ``builders``, ``data_sets``, ``studies``: one registration hook for each kind."""
+"""One registration hook each: regularizers, metrics, builders, data_sets, loaders, studies."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 

@@ -12,8 +12,10 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.adapters.mixing import Mixing
 from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
+from compatkit.training.batches.loaders import seeded
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.execution import EAGER, Captured, Execution
 from compatkit.training.optim import (
@@ -26,7 +28,7 @@ from compatkit.training.optim import (
     restore_state,
     set_lr,
 )
-from compatkit.training.randomness import reseed
+from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.reach import check_reach
 from compatkit.training.replicas import GradientAllReduce, even_statistics
 from compatkit.training.set_up import SetUp
@@ -229,6 +231,9 @@ class Loop:
             if not task_loop.settled:
                 task_loop.settle()
             self.mark("hooks")
+        if task_loop.mixing is not None:
+            for step in steps:
+                self.mix(task_loop, task_loop.mixing, step)
         return steps
 
     def begin(self, task_loop: TaskLoop, number: int) -> Step:
@@ -244,6 +249,15 @@ class Loop:
             if stream is not None:
                 reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
             step.batch = call(step, step.batch)
+
+    def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
+        """Mix the images of a step; regularizers keep those of the batch."""
+        with seeded(seed_of(self.setup.seed, "mix", step.task.name, _turn(task_loop, step))):
+            images, step._targets = mixing(step.batch.images, step.batch.labels)
+        if task_loop.objective.losses:
+            step._mixed = images
+        else:
+            step.batch = attrs.evolve(step.batch, images=images, stacked=None)
 
     def train_step(self, task_loop: TaskLoop, steps: Sequence[Step]) -> StepResult:
         """Go forward and backward, and update this task's network and every shared module; a CUDA graph can hold it.

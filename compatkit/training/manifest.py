@@ -11,6 +11,8 @@ import attrs
 import torch
 
 from compatkit.contracts.display import aligned
+from compatkit.training.batches.decoded import Decoded
+from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
 from compatkit.training.set_up import SetUp
@@ -24,7 +26,7 @@ def describe(loop: Loop) -> dict[str, Any]:
     return {
         "schema": 1,
         "trainer": {**loop.settings.stated(), "scheduling": "alternate", "steps_are": "per task"},
-        "tasks": [_task(state) for state in setup.tasks.values()],
+        "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
         "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
         "frozen": _frozen(setup),
         "environment": {
@@ -45,7 +47,7 @@ def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict
     return line if chosen is None else {**line, "chosen": dict(chosen)}
 
 
-def _task(state: TaskState) -> dict[str, Any]:
+def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
     task = state.task
     return {
         "name": task.name,
@@ -60,8 +62,10 @@ def _task(state: TaskState) -> dict[str, Any]:
             "digest": task.data.train.digest,
             **({} if task.supervised else {"labelled": False}),
         },
+        **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
+        **{name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))},
         **_start(task),
-        **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
+        **({} if task.loader is None else {"loader": _loader(task.loader)}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
         **_cropped(state),
         **_architecture(state),
@@ -116,6 +120,13 @@ def _augment(augment: Augment) -> Any:
         said = repr(augment)
         return type(augment).__qualname__ if " at 0x" in said else said
     return list(augment)
+
+
+def _loader(loader: Any) -> Any:
+    """Return JSON values: what names a plugin's loader, or the type of another."""
+    if isinstance(loader, str):
+        return loader
+    return dict(loader) if isinstance(loader, Mapping) else type(loader).__qualname__
 
 
 def _listed(stated: Mapping[str, tuple[float, ...]]) -> dict[str, list[float]]:

@@ -20,6 +20,7 @@ from compatkit.data.split import Split
 from compatkit.errors import DataError, UsageError
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
+from compatkit.training.batches.loaders import deaths_named
 from compatkit.training.distributed import World, spread
 from compatkit.training.execution import Execution
 from compatkit.training.fit import Fit
@@ -57,10 +58,11 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
     held: dict[str, Split] = {}
     for task in tasks:
         data = task.data
-        if task.loader is not None:
+        if task.loader is not None and not isinstance(task.loader, str | Mapping):
             raise UsageError(
                 f"Task {task.name!r} has a loader, from which no images can be held out: it may give any. Leave "
-                f"validation={share} out and set evaluate_on='test', or leave the loader out.",
+                f"validation={share} out and set evaluate_on='test', or register the loader as a plugin, which is "
+                "given the images that are not held out.",
                 subject=task.name,
             )
         out = _positions(data.train, share, seed, task.name)
@@ -147,7 +149,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         plugins = RunPlugins.create(request.regularizers, factories=request.factories)
         shown, held = hold_out(request.tasks, settings.validation, settings.seed)
-        with preserved(), determined(precision.device, on=settings.deterministic):
+        with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
             normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -15,6 +16,7 @@ import attrs
 
 from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
+from compatkit.training.batches.loaders import Streamed
 from compatkit.training.evaluating import Evaluator, Stopper
 from compatkit.training.fit import Fit, anchor
 from compatkit.training.loop import Loop
@@ -91,6 +93,8 @@ class Run:
         loop, settings = prepared.loop, prepared.loop.settings
         path = Path(settings.checkpoint) if settings.checkpoint is not None else None
         made = cls(loop, prepared.manifest, settings.steps, LossHistory(loop.world), path)
+        if path is not None:
+            _warn_of_loaders(loop)
         if settings.evaluate_every is not None:
             images = settings.batch_size // settings.accumulate
             made.evaluator = Evaluator.of(
@@ -286,6 +290,18 @@ class Run:
             f"{error} The last good checkpoint, after {self._kept} steps, is kept: {self.checkpoint}.",
             subject=error.subject,
         )
+
+
+def _warn_of_loaders(loop: Loop) -> None:
+    """Say at the start of a run with checkpoints which passes it could not go on in."""
+    for name, task_loop in loop.task_loops.items():
+        source = task_loop.source
+        if isinstance(source, Streamed) and (why := source.unrepeatable) is not None:
+            warnings.warn(
+                f"The run cannot go on from a checkpoint in the middle of a pass through the loader of task {name!r}: "
+                f"{why}. Give a torch DataLoader over a data set with a length, without persistent workers.",
+                stacklevel=2,
+            )
 
 
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

@@ -73,6 +73,11 @@ def _select(loop: Loop, asked: Asked) -> Execution:
 def possible(loop: Loop, mode: Mode) -> Execution:
     """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest."""
     wanted = Execution(mode, "asked for")
+    if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
+        return Execution(
+            "eager",
+            f"{mode} was asked for, but the images of task {mixing[0]!r} are mixed anew in every step",
+        )
     blockers: list[str] = []
     compiles, captures = wanted.compiles, wanted.captures
     if compiles and (found := compile_blocker(loop)):

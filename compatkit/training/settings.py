@@ -11,6 +11,7 @@ import attrs
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
+from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import Asked
@@ -84,6 +85,7 @@ class Settings:
     workers: int | None = attrs.field(
         default=None, validator=number(least=0, whole=True, optional=True), metadata=_BESIDE
     )
+    cache: Cache = attrs.field(default="auto", validator=one_of(get_args(Cache)), metadata=_BESIDE)
     passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True), metadata=_BESIDE)
@@ -119,7 +121,7 @@ class Settings:
     @property
     def placing(self) -> Placing:
         """Where training images are kept."""
-        return Placing(self.images, self.memory_share, self.workers)
+        return Placing(self.images, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""

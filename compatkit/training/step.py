@@ -64,6 +64,8 @@ class Step:
     piece: int = 0
     reports: bool = False
     views: Sequence[Tensor] = ()
+    _mixed: Tensor | None = None  # images that the head learns from, where the batch keeps those themselves
+    _targets: Tensor | None = None  # their shares of the classes, (batch, classes)
     layers: Layers = NOTHING
     _measured: StepResult | None = None
 

@@ -16,6 +16,7 @@ from compatkit.contracts.contract import HEADS
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
+from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
 from compatkit.training.limits import number
 
@@ -99,7 +100,15 @@ def _augment(value: object) -> Augment:
 def _loader(instance: Task, attribute: object, value: object) -> None:
     if value is None:
         return
-    if not isinstance(value, Iterable) or isinstance(value, Iterator):
+    if isinstance(value, str | Mapping):
+        said = value if isinstance(value, str) else value.get("name")
+        if not isinstance(said, str):
+            raise UsageError(
+                f"Task.loader of task {instance.name!r} names a plugin's loader, alone or in a table of 'name' and "
+                f"settings; got {value!r:.100}."
+            )
+        require("loaders", said)
+    elif not isinstance(value, Iterable) or isinstance(value, Iterator):
         raise UsageError(
             f"Task.loader of task {instance.name!r} expects a DataLoader, or something else that can be iterated once "
             f"a pass; got {type(value).__name__}."
@@ -165,9 +174,15 @@ class Task:
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and colour jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
             ``create_transform`` as a table, or a transform of torchvision that takes a Pillow image.
+        smoothing: Share of each label that is spread over all classes, from 0 to below 1.
+        mixup: Parameter of the beta distribution by which images and labels of a batch are mixed in pairs, usually .1
+            to 1; 0 mixes none. By timm's formulas, drawn for each step.
+        cutmix: The same for rectangles that are taken over from the other image; with both, each step takes one of
+            them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
-            Class names, channels, size and normalisation are still those of ``data``.
+            Class names, channels, size and normalisation are still those of ``data``. Or the name of a plugin's
+            loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
         normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
@@ -217,7 +232,12 @@ class Task:
         kw_only=True,
         metadata={WRITTEN: str | tuple[str, ...] | Mapping[str, Any]},
     )
-    loader: Iterable[Any] | None = attrs.field(default=None, validator=_loader, kw_only=True)
+    smoothing: float = attrs.field(default=0.0, validator=number(least=0, below=1), kw_only=True)
+    mixup: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
+    cutmix: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
+    loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
+        default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
+    )
     normalisation: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_normalisation, kw_only=True
     )
@@ -255,6 +275,13 @@ class Task:
                     f"Leave out {word}=, or the components."
                 )
         self._check_architecture()
+        changed = [name for name in ("smoothing", "mixup", "cutmix") if getattr(self, name)]
+        if changed and not (self.supervised and self.own_head):
+            raise UsageError(
+                f"Task {self.name!r} has no head of its own that learns labels, so that {changed[0]} has nothing to "
+                "change. Leave it out.",
+                subject=changed[0],
+            )
         if self.supervised:
             return
         if self.extractor is None or self.head is None or self.loader is not None:
@@ -270,6 +297,11 @@ class Task:
     def moves_pixels(self) -> bool:
         """Whether augmentation only moves pixels, so that it can be part of a gather on the device."""
         return isinstance(self.augment, tuple) and set(self.augment) <= set(AUGMENTATIONS)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed in pairs."""
+        return bool(self.mixup or self.cutmix)
 
     def _check_architecture(self) -> None:
         """Check that width, head and frozen parts go together."""

@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import Tensor
 
+from compatkit.adapters.mixing import Mixing
 from compatkit.errors import PluginError, UsageError
 from compatkit.hooks import Batch
 from compatkit.plugins import RunPlugins
@@ -43,6 +44,7 @@ class TaskLoop:
         passes: Whether the extractor sees further views in the pass of the batch.
         objective: The loss of its steps.
         forward: The same, or its compiled form.
+        mixing: Mixes images and labels, or None.
         span: The steps for which the attributes below are right: no plugin begins or ends in them.
         settled: Whether a step of the span was taken, after which pure views need no check.
         followed: Whether the graph of a loss of the span was followed to all parameters it reaches; without plugins,
@@ -63,6 +65,7 @@ class TaskLoop:
     passes: ViewBatching
     objective: Objective
     forward: Callable[..., Outcome]
+    mixing: Mixing | None = None
     span: range = range(0)
     settled: bool = False
     followed: bool = False
@@ -100,9 +103,27 @@ class TaskLoop:
             recorder.dry_run((len(task.data.mean), *task.data.size), precision)
         if plugins.further_views:
             passes = choose_view_batching(settings.passes, task, precision.device, recorder)
-        nothing = Objective(setup.owners, (), precision)
+        nothing, mixing = Objective(setup.owners, (), precision), None
+        if task.task.mixes:
+            if (share := size // world.size // settings.accumulate) % 2:
+                raise UsageError(
+                    f"Task {name!r} mixes its images in pairs, which {share} images, of {size} in a batch, do not "
+                    "make. Set batch_size to a multiple of twice accumulate and the processes.",
+                    subject=name,
+                )
+            mixing = Mixing(task.task.mixup, task.task.cutmix, task.task.smoothing, len(task.labels))
         return cls(
-            task, source, own, settings.accumulate, setup, plugins, world.key, passes, nothing, nothing
+            task,
+            source,
+            own,
+            settings.accumulate,
+            setup,
+            plugins,
+            world.key,
+            passes,
+            nothing,
+            nothing,
+            mixing,
         )
 
     @property

@@ -55,6 +55,11 @@ class Trainer(Settings):
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment the images of a task, where these are files or are augmented one by
             one; None takes one a processor, eight at most. Batches do not depend on it.
+        cache: Whether images of files are decoded once, before the first step, into the user's cache folder:
+            ``"auto"`` where this changes no pixel (augmentation that only moves pixels, or none), there is more than
+            an epoch, and they take at most half of the free space; ``"on"`` always. Resized crops are then taken from
+            images that are scaled down to the size that evaluation cuts from (a shorter side of 256 pixels for
+            224 and a share of .875), which is part of the plan; ``"off"`` never.
         passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
             view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).

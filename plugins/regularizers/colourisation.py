@@ -32,7 +32,7 @@ from ._lab import Lookup, bins, lightness_and_chroma, without_colours
 compatkit_api = 1
 FINEST, COARSEST = 5, 50
 """Sides of a bin in units of a and b."""
-AT_ONCE = 1000
+AT_ONCE = 100
 """Images that are searched for colours at a time."""
 
 
@@ -166,9 +166,9 @@ class Colourisation:
 
 
 def _check_colours(state: TaskState) -> None:
-    images = state.examples.images
+    images = state.examples
     if state.data.channels == "RGB" and any(
-        bool(np.ptp(images[start : start + AT_ONCE], axis=-1).any())
+        bool(np.ptp(images.read(range(start, min(start + AT_ONCE, len(images)))), axis=-1).any())
         for start in range(0, len(images), AT_ONCE)
     ):
         return

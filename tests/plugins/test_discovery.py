@@ -50,6 +50,7 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
         ("metrics", "compatkit_metrics"),
         ("builders", "compatkit_builders"),
         ("data_sets", "compatkit_data_sets"),
+        ("loaders", "compatkit_loaders"),
         ("studies", "compatkit_studies"),
     ],
 )

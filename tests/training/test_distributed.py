@@ -21,6 +21,7 @@ import pytest
 import spread
 import torch
 import torch.nn.functional as F
+from pictured import photos
 from small import data_set
 from torch import Tensor
 
@@ -42,7 +43,7 @@ TORCHRUN = (
     *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(PROCESSES)),
     *("--local-addr", "127.0.0.1"),
 )
-EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled")
+EQUAL = ("sgd", "adam", "comforts", "phases", "reversing", "frozen", "pretrained", "puzzled", "photographed")
 REFUSED = ("other_images", "failing", "drifting")
 
 
@@ -69,10 +70,13 @@ class Outcomes:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def grouped() -> Iterator[None]:
-    """The network of these runs, among those that can be built."""
+def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The network of these runs, among those that can be built, and the photos of one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUILDERS, "grouped", spread.OFFER)
+        patch.setenv("PHOTOS", str(tmp_path_factory.mktemp("photos")))
+        patch.setenv("COMPATKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
+        photos(Path(os.environ["PHOTOS"]) / "pets")
         yield
 
 
@@ -82,7 +86,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
         spread.kept(folder / "one.safetensors", Interrupt)
-    names = (*EQUAL, "contrasted", "batch_normalised", "resumed", *REFUSED)
+    names = (*EQUAL, "contrasted", "batch_normalised", "blended", "resumed", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
 
@@ -123,6 +127,28 @@ def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str
         assert said["plan"] == fit.plan
     assert said["run"].get("pretraining") == fit.run.get("pretraining")
     assert said["run"]["environment"].pop("processes") == PROCESSES
+
+
+def test_images_are_mixed_within_their_process(outcomes: Outcomes) -> None:
+    said, alone = outcomes.said("blended"), spread.blended()
+    assert said["plan"] == alone.plan and said["history"][0] != alone.history[0]
+    assert_equal(outcomes.state("blended"), outcomes.state("blended", 1), 0.0)
+
+
+def test_each_image_of_an_epoch_is_seen_by_one_process(outcomes: Outcomes) -> None:
+    """Each process takes half of every batch."""
+    spread.photographed()
+    alone, *shares = (
+        json.loads((Path(os.environ["PHOTOS"]) / f"seen.{rank}").read_text()) for rank in ("alone", 0, 1)
+    )
+    assert len(set(alone)) == len(alone) == spread.STEPS * spread.BATCH
+    half = spread.BATCH // 2
+    joined = [shares[place % spread.BATCH // half] for place in range(0, len(alone), half)]
+    assert alone == [
+        one
+        for number, share in enumerate(joined)
+        for one in share[number // 2 * half : (number // 2 + 1) * half]
+    ]
 
 
 def test_images_are_contrasted_with_those_of_their_process(outcomes: Outcomes) -> None:

@@ -20,6 +20,9 @@ from compatkit.evaluation.preprocessing import normalise
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.precision import Precision
 
+pytestmark = pytest.mark.filterwarnings("ignore:The images that the loader")
+"""Numbers that say which image they are."""
+
 DATA = Data((4, 4), "L", (0.5,), (0.25,), "bilinear", tuple(ck.label(name) for name in "abc"))
 
 

@@ -6,8 +6,11 @@ workers, and a run goes on at any step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import copy
+import signal
+from collections.abc import Iterable, Iterator
+from itertools import count
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -15,8 +18,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from compatkit.adapters.augmentation import ImageAugmentation
 from compatkit.contracts.contract import Data
+from compatkit.data.pixelcache import Pixels, decoded_once, fits, folder
 from compatkit.data.split import Split
-from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.errors import CompatkitError
 from compatkit.evaluation.preprocessing import fitting, normalise
 from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import seeded
@@ -26,6 +30,7 @@ from compatkit.training.randomness import seed_of
 
 AHEAD = 4
 """Batches that each worker prepares before they are asked for."""
+Cache = Literal["auto", "off", "on"]
 Place = tuple[int, int]
 """Epoch and position of an image."""
 
@@ -34,33 +39,44 @@ class _Augmented(Dataset[Any]):
     """Images by epoch and position; what goes wrong with one is returned, since an error would lose its type."""
 
     def __init__(
-        self, examples: Split, augmentation: ImageAugmentation, size: tuple[int, int], seed: int, task: str
+        self,
+        examples: Split,
+        augmentation: ImageAugmentation,
+        shape: tuple[int, ...],
+        seed: int,
+        task: str,
     ) -> None:
-        self._examples, self._augmentation, self._size = examples, augmentation, size
+        self._examples, self._augmentation, self._shape = examples, augmentation, shape
         self._seed, self._task = seed, task
+        self._pixels: Pixels | None = None
+        self._tried = False
+
+    def decode_once(self) -> None:
+        """Take images from the cache folder from now on, if they can be there."""
+        if not self._tried:
+            self._pixels, self._tried = decoded_once(self._examples), True
 
     def __getitem__(self, place: Place) -> Tensor | CompatkitError:
         epoch, position = place
         try:
-            image = self._examples.image(position)
+            kept = self._examples if self._pixels is None else self._pixels
+            image = kept.image(position)
             with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
-                return self._augmentation(image, self._size, f"image {position} of {self._examples.name}")
+                return self._augmentation(image, self._shape, self._examples.name_of(position))
         except CompatkitError as error:
             return error
 
 
 class _Steps:
-    """The images of each batch from a step on, without an end."""
+    """The images of each batch of some steps."""
 
-    def __init__(self, order: Sampler, step: int) -> None:
-        self._order, self._step = order, step
+    def __init__(self, order: Sampler, steps: Iterable[int]) -> None:
+        self._order, self._steps = order, steps
 
     def __iter__(self) -> Iterator[list[Place]]:
-        step = self._step
-        while True:
-            epoch = step // self._order.per_epoch
+        for step in self._steps:
+            epoch, _ = self._order.place(step)
             yield [(epoch, position) for position in self._order.at(step).tolist()]
-            step += 1
 
 
 class Decoded:
@@ -68,6 +84,7 @@ class Decoded:
 
     Attributes:
         per_epoch: Batches an epoch.
+        shrinks: Whether images are scaled down, as for evaluation, before they are augmented.
     """
 
     def __init__(
@@ -78,6 +95,8 @@ class Decoded:
         augmentation: ImageAugmentation,
         precision: Precision,
         workers: int,
+        cache: Cache = "off",
+        steps: int = 0,
     ) -> None:
         """Prepare; the first batch starts the workers.
 
@@ -88,15 +107,27 @@ class Decoded:
             augmentation: What is done to each.
             precision: Device and memory layout.
             workers: Processes that decode; 0 decodes in this one.
+            cache: Whether images are decoded once; ``"auto"`` where this changes no pixel and there is room.
+            steps: Of the run; nothing is decoded ahead of its end.
         """
         self.per_epoch = order.per_epoch
         self._order, self._data, self._augmentation = order, data, augmentation
         self._precision, self._workers = precision, workers
         converted = fitting(examples, data) if augmentation.fitted else examples.converted(data.channels)
-        self._images = _Augmented(converted, augmentation, data.size, order.seed, order.task)
+        self.shrinks = cache == "on" and examples.lazy and not augmentation.fitted
+        if self.shrinks:
+            how = {"interpolation": data.interpolation, "crop_pct": data.crop_pct}
+            converted = converted.shrunk(data.size, **how)
+        seldom = steps <= order.per_epoch or not augmentation.fitted
+        self._caches = examples.lazy and (
+            cache == "on" or (cache == "auto" and not seldom and fits(converted))
+        )
+        shape = *data.size, len(data.mean)
+        self._images = _Augmented(converted, augmentation, shape, order.seed, order.task)
         self._labels = torch.from_numpy(examples.labels)
         self._step = 0
-        self._coming: Iterator[list[Tensor | CompatkitError]] | None = None
+        self._stop = steps
+        self._coming: Iterator[Tensor | CompatkitError] | None = None
 
     def arrange(self, further: Further | None) -> None:
         """See ``BatchSource``: further views are made from the batch."""
@@ -106,27 +137,27 @@ class Decoded:
 
         Raises:
             DataError: An image is damaged or gone.
-            EnvironmentFailure: One cannot be read, or a worker died.
+            EnvironmentFailure: One cannot be read.
         """
-        if step != self._step or self._coming is None:
+        if step != self._step or self._coming is None or step == self._stop:
             self.close()
             self._coming = self._begin(step)
-        found = self._next()
+        stacked = next(self._coming)
         self._step = step + 1
-        for one in found:
-            if isinstance(one, CompatkitError):
-                raise one
+        if isinstance(stacked, CompatkitError):
+            raise stacked
         device = torch.device(self._precision.device)
         index = self._order.at(step)
-        stacked = torch.stack(found)  # type: ignore[arg-type]
         if device.type == "cuda":
             stacked, index = stacked.pin_memory(), index.pin_memory()
-        pixels = normalise(stacked.to(device, non_blocking=True), self._data)
+        planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
+        pixels = normalise(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
-            with seeded(seed_of(self._order.seed, "erase", self._order.task, step)):
-                pixels = self._augmentation.erasing(pixels)
+            epoch, _ = self._order.place(step)
+            for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place
+                with seeded(seed_of(self._order.seed, "erase", self._order.task, epoch, position)):
+                    self._augmentation.erasing(image)
         labels = self._labels[index].to(device, non_blocking=True)
-        pixels = pixels.contiguous(memory_format=self._precision.memory_format)
         return Batch(pixels, labels, index.to(device, non_blocking=True))
 
     def ends_epoch(self, step: int) -> bool:
@@ -139,34 +170,36 @@ class Decoded:
     def describe(self) -> str:
         """See ``BatchSource``."""
         where = f"{self._workers} worker processes" if self._workers else "this process"
-        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}"
+        once = f", decoded once into {folder()}" if self._caches else ""
+        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}{once}"
 
     def close(self) -> None:
         """See ``BatchSource``."""
         self._coming = None
 
-    def _begin(self, step: int) -> Iterator[list[Tensor | CompatkitError]]:
+    def _begin(self, step: int) -> Iterator[Tensor | CompatkitError]:
+        if self._caches:
+            self._images.decode_once()
+        steps = range(step, self._stop) if step < self._stop else count(step)
         loader = DataLoader(
             self._images,
-            batch_sampler=_Steps(self._order, step),  # type: ignore[arg-type]
+            batch_sampler=_Steps(copy.copy(self._order), steps),  # type: ignore[arg-type]
             num_workers=self._workers,
-            collate_fn=list,
+            collate_fn=_joined,
             prefetch_factor=AHEAD if self._workers else None,
-            worker_init_fn=_one_thread,
+            worker_init_fn=_begin_worker,
+            generator=torch.Generator(),  # its draws would come from the global one
         )
         return iter(loader)
 
-    def _next(self) -> list[Tensor | CompatkitError]:
-        try:
-            return next(self._coming)  # type: ignore[arg-type]
-        except RuntimeError as error:
-            self.close()
-            raise EnvironmentFailure(
-                f"A worker process of task {self._order.task!r} ended while it decoded images: {error}. Memory may "
-                "have run out: set Trainer(workers=) lower, or 0. A run with a checkpoint goes on from there.",
-                subject=self._order.task,
-            ) from error
+
+def _joined(found: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
+    """Return a batch in one piece of memory, or what went wrong first."""
+    wrong = next((one for one in found if isinstance(one, CompatkitError)), None)
+    return torch.stack(found) if wrong is None else wrong  # type: ignore[arg-type]
 
 
-def _one_thread(worker: int) -> None:
+def _begin_worker(worker: int) -> None:
+    """Leave Ctrl-C to the run, which ends its workers once its state is kept."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -6,8 +6,10 @@ global ones of torch, numpy and Python. All are seeded before each pass and each
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Iterator
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,14 +19,19 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatkit.contracts.contract import Data
-from compatkit.errors import DataError, TrainingError, type_of
+from compatkit.contracts.labels import label
+from compatkit.data.split import Split
+from compatkit.errors import DataError, EnvironmentFailure, TrainingError, type_of
 from compatkit.evaluation.preprocessing import normalise
 from compatkit.hooks import Batch
+from compatkit.plugins.discovery import find
 from compatkit.training.batches.sampler import Further
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
 Pair = tuple[Tensor, Tensor]
+LOOKED_AT = 3
+"""Batches whose numbers are looked at before they are believed."""
 
 
 def unrepeatable(loader: Iterable[Any]) -> str | None:
@@ -35,6 +42,69 @@ def unrepeatable(loader: Iterable[Any]) -> str | None:
         return "its data set is a stream, which need not give the same twice"
     if loader.num_workers and loader.persistent_workers:
         return "its workers are kept from pass to pass, with random states that cannot be set"
+    return None
+
+
+def loader_of(said: str | Mapping[str, Any], split: Split, data: Data, batch_size: int) -> Iterable[Any]:
+    """Return the loader of a plugin for the images of a task.
+
+    Args:
+        said: Its name, or a table of its ``name`` and settings.
+        split: Training images.
+        data: How the network takes them.
+        batch_size: Images of a batch.
+
+    Raises:
+        UnknownName: There is none of that name.
+        PluginError: Its factory fails, lacks a setting, or returns what cannot be iterated once a pass.
+    """
+    settings = {"name": said} if isinstance(said, str) else dict(said)
+    offer = find("loaders", settings.pop("name"))
+    made = offer.make({"split": split, "data": data, "batch_size": batch_size, **settings})
+    if not isinstance(made, Iterable) or isinstance(made, Iterator):
+        raise offer.owner.error(
+            f"its factory returned {type_of(made)}; expected a DataLoader, or something else that can be iterated "
+            "once a pass."
+        )
+    return made
+
+
+def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
+    """Compare a loader's classes with a task's, where its data set says what they are (``class_to_idx``).
+
+    Raises:
+        DataError: They are the same classes in another order.
+    """
+    images: Any = getattr(loader, "dataset", None)
+    while images is not None and not hasattr(images, "class_to_idx"):
+        images = getattr(images, "dataset", None)  # of a subset
+    if images is None:
+        return
+    theirs = [label(str(one)).name for one in sorted(images.class_to_idx, key=images.class_to_idx.get)]
+    mine = [one.name for one in data.labels or ()]
+    if theirs != mine and sorted(theirs) == sorted(mine):
+        place = next(
+            number for number, pair in enumerate(zip(theirs, mine, strict=True)) if pair[0] != pair[1]
+        )
+        raise DataError(
+            f"The loader of task {task!r} calls its class {place} {theirs[place]!r}, the task's data {mine[place]!r}: "
+            "the same classes in another order. Bring both into one order.",
+            subject=theirs[place],
+        )
+
+
+def implausible(images: Tensor, data: Data) -> str | None:
+    """Return what a batch of numbers looks like, if not like images normalised as a contract says; else None."""
+    mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
+    lowest, highest = float((-mean / std).min()), float(((1 - mean) / std).max())
+    least, most = (float(one) for one in images.aminmax())
+    width = highest - lowest
+    if not math.isfinite(least) or not math.isfinite(most):
+        return "hold numbers that are not finite"
+    if most > highest + 2 * width or least < lowest - 2 * width:
+        return f"reach from {least:.3g} to {most:.3g}, as bytes do that were made numbers"
+    if lowest < -0.5 and least >= 0 and most <= 1:
+        return f"reach from {least:.3g} to {most:.3g}, as images do that are scaled and not normalised"
     return None
 
 
@@ -61,6 +131,8 @@ class Streamed:
         self._passed, self._taken, self._step = -1, 0, 0
         self._iterator: Iterator[Any] | None = None
         self._upcoming: Pair | None = None
+        self._believed = 0
+        check_order(loader, data, task)
 
     def arrange(self, further: Further | None) -> None:
         """See ``BatchSource``: views of a loader's images are made later."""
@@ -87,6 +159,8 @@ class Streamed:
         device = torch.device(self._precision.device)
         images, labels = images[self._share], labels[self._share]
         images = images.to(device, non_blocking=True)
+        if self._believed < LOOKED_AT and images.is_floating_point():
+            self._believed = LOOKED_AT if self._doubts(images) else self._believed + 1
         pixels = normalise(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
         index = torch.arange(place, place + self._batch_size, device=device)[self._share]
         return Batch(
@@ -94,6 +168,21 @@ class Streamed:
             labels.to(device, torch.int64, non_blocking=True),
             index,
         )
+
+    def _doubts(self, images: Tensor) -> bool:
+        """Warn of images that look wrong; return whether they do."""
+        wrong = implausible(images, self._data)
+        if wrong is not None:
+            mean, std = (
+                ", ".join(f"{value:.3g}" for value in one) for one in (self._data.mean, self._data.std)
+            )
+            warnings.warn(
+                f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
+                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalise them so, or state Task.normalisation "
+                "as the loader does it.",
+                stacklevel=2,
+            )
+        return wrong is not None
 
     def ends_epoch(self, step: int) -> bool:
         """See ``BatchSource``."""
@@ -113,7 +202,7 @@ class Streamed:
         if length is None:
             raise self._refusal(step, "it has no length, so that the pass of a step is unknown")
         passed, place = divmod(step, length)
-        reason = unrepeatable(self._loader)
+        reason = self.unrepeatable
         if place and reason is not None:
             raise self._refusal(step, reason)
         self.close()
@@ -135,6 +224,11 @@ class Streamed:
             "give a torch DataLoader over a data set with a length, without persistent workers.",
             subject=self._task,
         )
+
+    @property
+    def unrepeatable(self) -> str | None:
+        """Why a pass cannot be repeated, or None if it can."""
+        return unrepeatable(self._loader)
 
     @property
     def per_epoch(self) -> int | None:
@@ -216,7 +310,7 @@ class Streamed:
 
     def describe(self) -> str:
         """See ``BatchSource``."""
-        reason = unrepeatable(self._loader)
+        reason = self.unrepeatable
         kept = "seeded before each pass, skipped through when a run goes on" if reason is None else None
         return f"a {type(self._loader).__name__}, batch by batch: " + (
             kept or f"a run cannot go on in the middle of a pass, because {reason}"
@@ -226,6 +320,25 @@ class Streamed:
         """See ``BatchSource``."""
         self._iterator = self._upcoming = None
         self._passed, self._taken, self._step = -1, 0, 0
+
+
+@contextmanager
+def deaths_named() -> Iterator[None]:
+    """Turn the error of a worker process that died, which torch raises wherever the run is, into one that helps.
+
+    Raises:
+        EnvironmentFailure: A worker process of a loader ended.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        raise EnvironmentFailure(
+            f"A process that reads images ended: {error} Memory may have run out: set Trainer(workers=) lower, or 0; "
+            "of a loader of your own, num_workers. A run with a checkpoint goes on from there.",
+            subject="workers",
+        ) from error
 
 
 @contextmanager

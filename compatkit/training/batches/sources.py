@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal, Protocol, cast
 
 import attrs
@@ -11,8 +12,8 @@ import torch
 from compatkit.adapters.augmentation import image_augmentation
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.hooks import Batch
-from compatkit.training.batches.decoded import Decoded
-from compatkit.training.batches.loaders import Streamed
+from compatkit.training.batches.decoded import Cache, Decoded
+from compatkit.training.batches.loaders import Streamed, loader_of
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.memory import ran_out
@@ -64,6 +65,11 @@ class BatchSource(Protocol):
         ...
 
 
+def processors() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @attrs.frozen
 class Placing:
     """Where training images are kept.
@@ -72,11 +78,15 @@ class Placing:
         where: ``"resident"`` on the device, ``"prefetched"`` in host memory, ``"auto"`` by size.
         share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment images one by one; None takes one a processor, eight at most.
+        cache: Whether these are decoded once.
+        steps: Of the run.
     """
 
     where: Place = "auto"
     share: float = 0.5
     workers: int | None = None
+    cache: Cache = "off"
+    steps: int = 0
 
     def source(
         self,
@@ -117,7 +127,10 @@ class Placing:
                     f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
                     f"{self.where}. Leave the trainer's images='auto', or the loader out."
                 )
-            return Streamed(task.loader, state.data, task.name, seed, batch_size, precision, share)
+            loader = task.loader
+            if isinstance(loader, str | Mapping):
+                loader = loader_of(loader, task.data.train, state.data, batch_size)
+            return Streamed(loader, state.data, task.name, seed, batch_size, precision, share)
         order = Sampler(len(state.examples), batch_size, seed, task.name, share)
         if task.data.train.lazy or not task.moves_pixels:
             if self.where != "auto":
@@ -125,9 +138,10 @@ class Placing:
                     f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
                     "Leave the trainer's images='auto'."
                 )
-            workers = min(8, os.cpu_count() or 1) if self.workers is None else self.workers
+            workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data.size, state.data.interpolation)
-            return Decoded(task.data.train, state.data, order, drawn, precision, workers)
+            given = task.data.train, state.data, order, drawn, precision, workers
+            return Decoded(*given, self.cache, self.steps)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
         given = state.examples, state.data, order, moved, precision
         if self.where != "auto":

@@ -1,0 +1,153 @@
+"""Decoded images of a split in one file of the user's cache folder, which is mapped and not read.
+
+``pixels`` holds the images one after the other, ``sizes.npy`` their heights, widths and channels. Both are written
+into a draft folder that then takes its name, so that what has the name is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+from filelock import FileLock
+from numpy.typing import NDArray
+
+from compatkit.contracts.cache import above
+from compatkit.data.lazy import THREADS, as_image, pixels_of
+from compatkit.data.split import Split
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+KEPT = 8
+"""Splits whose images stay in the cache folder; those that were not used for longest go."""
+AT_ONCE = 256
+"""Images that are decoded before they are written."""
+ABANDONED = 86_400
+"""Seconds after which the draft of a process that was killed is removed."""
+
+
+@attrs.frozen(eq=False)
+class Pixels:
+    """Images of a mapped file; another process that is sent them maps the file itself.
+
+    Attributes:
+        place: Folder of the file.
+        values: All of them, uint8.
+        sizes: Height, width and channels of each, int64 ``(n, 3)``.
+        ends: Where each ends, int64 ``(n,)``.
+    """
+
+    place: Path
+    values: NDArray[np.uint8]
+    sizes: NDArray[np.int64]
+    ends: NDArray[np.int64]
+
+    def image(self, position: int) -> Image:
+        """Return a Pillow image, in memory of its own."""
+        size, end = self.sizes[position], int(self.ends[position])
+        return as_image(self.values[end - int(size.prod()) : end].reshape(size))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be sent as the name of the file, and not as its bytes."""
+        return _mapped, (self.place, len(self.sizes))
+
+
+def folder() -> Path:
+    """Return where decoded images are kept."""
+    return above() / "pixels"
+
+
+def fits(split: Split) -> bool:
+    """Return whether images of one size take at most half of what is free in the cache folder's file system."""
+    there = next(one for one in (folder(), *folder().parents) if one.exists())
+    size = split.size or (0, 0)
+    return (
+        len(split) * size[0] * size[1] * (1 if split.channels == "L" else 3)
+        <= shutil.disk_usage(there).free // 2
+    )
+
+
+def decoded_once(split: Split) -> Pixels | None:
+    """Return the images of a split from the cache folder, into which they are written first if they are not there.
+
+    Of several processes one writes and the others wait. Where they cannot be written, that is one warning, and None.
+
+    Raises:
+        DataError: An image is damaged or gone.
+        EnvironmentFailure: One cannot be read.
+    """
+    place = folder() / hashlib.sha256(split.digest.encode()).hexdigest()[:32]
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{place}.lock"):
+            found = _mapped(place, len(split))
+            if found is None:
+                _write(place, split)
+                found = _mapped(place, len(split))
+            else:
+                os.utime(place)
+        return found
+    except OSError as error:
+        warnings.warn(
+            f"The decoded images of {split.name} cannot be kept in {place.parent} ({error.strerror or error}), and are "
+            "decoded in every epoch. Free some space there, set COMPATKIT_CACHE to a folder of another disk, or "
+            "Trainer(cache='off').",
+            stacklevel=2,
+        )
+        return None
+
+
+def _mapped(place: Path, count: int) -> Pixels | None:
+    """Return what is there; None where it is not there, or not whole."""
+    try:
+        sizes = np.load(place / "sizes.npy", allow_pickle=False)
+        values = np.memmap(place / "pixels", dtype=np.uint8, mode="r")
+    except (FileNotFoundError, ValueError, EOFError):
+        return None
+    if sizes.shape != (count, 3) or sizes.dtype != np.int64 or len(values) != sizes.prod(axis=1).sum():
+        return None
+    return Pixels(place, values, sizes, np.cumsum(sizes.prod(axis=1)))
+
+
+def _write(place: Path, split: Split) -> None:
+    _clear(place)
+    draft = Path(tempfile.mkdtemp(dir=place.parent, prefix="draft-"))
+    try:
+        sizes: list[tuple[int, ...]] = []
+        with (
+            (draft / "pixels").open("wb") as file,
+            ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads,
+        ):
+            for start in range(0, len(split), AT_ONCE):
+                some = range(start, min(start + AT_ONCE, len(split)))
+                for pixels in threads.map(lambda number: pixels_of(split.image(number)), some):
+                    file.write(np.ascontiguousarray(pixels).data)
+                    sizes.append(pixels.shape)
+            file.flush()
+            os.fsync(file.fileno())
+        np.save(draft / "sizes.npy", np.array(sizes, dtype=np.int64))
+        os.rename(draft, place)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _clear(place: Path) -> None:
+    """Make room: what is damaged under this name, drafts of killed processes, and what was not used for longest."""
+    shutil.rmtree(place, ignore_errors=True)
+    there = [(one.stat().st_mtime, one) for one in place.parent.iterdir() if one.is_dir()]
+    drafts = [
+        one for changed, one in there if one.name.startswith("draft-") and changed < time.time() - ABANDONED
+    ]
+    whole = [one for _, one in sorted(there, reverse=True) if not one.name.startswith("draft-")]
+    for one in (*drafts, *whole[KEPT - 1 :]):
+        shutil.rmtree(one, ignore_errors=True)

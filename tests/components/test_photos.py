@@ -1,0 +1,147 @@
+"""Images in files, wherever networks are measured, fitted or decided: read a batch at a time, never all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from pictured import counted, photos, task
+from small import quick
+
+import compatkit as ck
+from compatkit.data.lazy import LazyImages
+from compatkit.data.split import Split
+from compatkit.data.transforms import Images
+
+BATCH = 8
+
+
+@attrs.frozen(eq=False)
+class World:
+    """Two networks of one folder of photos, published."""
+
+    registry: ck.Registry
+    data: ck.data.DataSet
+    fit: ck.Fit
+    seen: list[int]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    place = tmp_path_factory.mktemp("pets")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(place / "cache"))
+        given = photos(place / "pets", count=20, test=12)
+        train, seen = counted(given.train)
+        data = attrs.evolve(given, train=train, test=counted(given.test)[0])
+        fit = quick(steps=2).fit(
+            [task(data, "a"), task(data, "b")], ["identical_init", "rotation_prediction"]
+        )
+        registry = ck.Registry.init(place / "parts")
+        registry.publish(fit, prefix="pets")
+        yield World(registry, data, fit, seen)
+
+
+@pytest.fixture
+def most(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many images were read at a time."""
+    counts: list[int] = [0]
+    read = LazyImages.read
+
+    def watched(self: LazyImages, positions: Iterable[int]) -> Images:
+        places = list(positions)
+        counts.append(len(places))
+        return read(self, places)
+
+    monkeypatch.setattr(LazyImages, "read", watched)
+    return counts
+
+
+def loaded(split: Split) -> Split:
+    """The same images in memory, as evaluation brings them to 32 x 32."""
+    fitted = split.resized((32, 32), interpolation="bilinear", crop_pct=1.0, crop_mode="center")
+    return Split(fitted.read(range(len(split))), split.labels, split.classes, split.name)
+
+
+def test_a_matrix(world: World, most: list[int]) -> None:
+    matrix = world.registry.matrix(
+        ["pets/*.extractor"], ["pets/*.head"], [world.data.test], batch_size=BATCH, fill="all"
+    )
+    assert len(matrix.cells) == 4 and max(most) <= BATCH
+
+
+def test_a_recombination_whose_statistics_are_estimated_anew(world: World, most: list[int]) -> None:
+    found = world.registry.recombine(
+        "pets/a.extractor", "pets/b.head", bn_policy="reestimate", images=world.data.train
+    )
+    assert found(torch.zeros(2, 3, 32, 32)).shape == (2, 3) and max(most) <= 64
+
+
+def test_predictions_are_those_of_images_in_memory(world: World, most: list[int]) -> None:
+    network = world.registry.recombine("pets/a.extractor", "pets/a.head")
+    found = network.predict(world.data.test, batch_size=BATCH)
+    assert max(most) == BATCH
+    assert [one.label for one in found] == [one.label for one in network.predict(loaded(world.data.test))]
+
+
+def test_metrics(world: World, most: list[int]) -> None:
+    found = ck.measure(world.fit.tasks["a"], world.data.test, ["accuracy"], batch_size=BATCH)
+    assert max(most) <= BATCH
+    in_memory = ck.measure(world.fit.tasks["a"], loaded(world.data.test), ["accuracy"], batch_size=BATCH)
+    assert found["accuracy"].value == in_memory["accuracy"].value
+
+
+def test_a_bridge(world: World, most: list[int]) -> None:
+    found = world.registry.bridge(
+        "pets/a.extractor",
+        "pets/b.head",
+        world.data.train,
+        test=world.data.test,
+        rungs=["statistics", "ridge"],
+        until=None,
+        images=40,
+    )
+    assert len(found.steps) >= 2 and max(most) <= 64
+
+
+def test_an_adaptation(world: World, most: list[int]) -> None:
+    found = world.registry.adapt(
+        "pets/a.extractor",
+        "pets/a.head",
+        "pets/shared.rotation",
+        world.data.train,
+        trainer=quick(steps=2),
+        test=world.data.test,
+        augment="imagenet",
+    )
+    assert found.fit.history and max(most) <= 256
+
+
+def test_a_policy_is_decided(world: World, most: list[int]) -> None:
+    world.registry.policies.set("pets/", "backward", data=world.data.test, batch_size=BATCH, tolerance=0.9)
+    outcome = world.registry.policies.test("pets/a.extractor", against="pets/b.head", data=[world.data])
+    assert outcome and max(most) <= BATCH
+    world.registry.policies.clear("pets/")
+
+
+def test_a_task_of_parts_reads_the_files_of_its_steps(world: World) -> None:
+    given = world.registry.task("c", world.data, extractor="pets/a.extractor", head="pets/a.head")
+    world.seen.clear()
+    quick(steps=2, workers=0).fit([given])
+    assert len(world.seen) == 2 * BATCH
+
+
+def test_publishing_reads_moments_batch_by_batch(world: World, tmp_path: Path, most: list[int]) -> None:
+    ck.Registry.init(tmp_path / "parts").publish(world.fit, prefix="pets")
+    assert max(most) <= 64
+
+
+def test_images_are_found_again(world: World) -> None:
+    """The folder is remembered; nothing of it stands in a manifest."""
+    matrix = world.registry.matrix(["pets/a.extractor"], ["pets/a.head"], fill="none")
+    assert len(matrix.cells) == 1
+    said = world.registry.store.manifest(world.registry.store.resolve("pets/a.extractor"))
+    assert world.data.train.images.reader.name(0).rpartition("/train/")[0] not in str(said)  # type: ignore[union-attr]

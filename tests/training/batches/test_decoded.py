@@ -1,0 +1,395 @@
+"""Batches that workers decode and augment: the same however many work, whatever ends, whoever else draws."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from pictured import counted, photos, task
+from PIL import Image
+from small import data_set, quick, same_parts
+from timm.data.random_erasing import RandomErasing
+from torchvision.transforms import v2
+
+import compatkit as ck
+from compatkit.data import pixelcache
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
+from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.hooks import Batch
+from compatkit.training.batches.decoded import Decoded
+from compatkit.training.batches.sampler import Sampler
+from compatkit.training.batches.sources import Placing
+from compatkit.training.networks import prepare_task
+from compatkit.training.precision import Precision
+from compatkit.training.randomness import seed_of
+
+CPU = Precision("cpu", "float32", False)
+HALF = {"mean": 0.5, "std": 0.25}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("photos") / "pets"
+    photos(place)
+    return place
+
+
+def source(
+    data: ck.data.DataSet, workers: int = 0, seed: int = 0, share: slice = slice(None), **settings: Any
+) -> Decoded:
+    state = prepare_task(task(data, **settings), 0, CPU)
+    made = Placing(workers=workers).source(state, seed, 8, CPU, share)
+    assert isinstance(made, Decoded)
+    return made
+
+
+def batches(steps: range, *given: Any, **settings: Any) -> list[Batch]:
+    with closing(source(*given, **settings)) as made:
+        return [made.batch(step) for step in steps]
+
+
+def equal(left: list[Batch], right: list[Batch]) -> bool:
+    return all(
+        torch.equal(getattr(one, what), getattr(other, what))
+        for one, other in zip(left, right, strict=True)
+        for what in ("images", "labels", "index")
+    )
+
+
+class TestBatches:
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
+    @pytest.mark.parametrize("augment", ["imagenet-strong", "cifar", "none"])
+    def test_the_number_of_workers_changes_no_bit(self, folder: Path, augment: str) -> None:
+        data = photos(folder)
+        found = [batches(range(6), data, workers, augment=augment) for workers in (0, 2, 4)]
+        assert equal(found[0], found[1]) and equal(found[0], found[2])
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_any_step_can_be_the_first(self, folder: Path, workers: int) -> None:
+        whole = batches(range(7), photos(folder), augment="imagenet")
+        assert equal(whole[3:], batches(range(3, 7), photos(folder), workers, augment="imagenet"))
+        assert not torch.equal(
+            whole[0].images, batches(range(1), photos(folder), seed=1, augment="imagenet")[0].images
+        )
+
+    def test_without_augmentation_they_are_the_images_of_evaluation(self, folder: Path) -> None:
+        data = photos(folder)
+        state = prepare_task(task(data), 0, CPU)
+        ready = prepare(data.train, state.data)
+        for step, batch in enumerate(batches(range(4), data)):
+            index = Sampler(len(data.train), 8, 0, "a").at(step)
+            assert torch.equal(batch.index, index)
+            assert torch.equal(batch.labels, torch.from_numpy(data.train.labels)[index])
+            assert torch.equal(batch.images, normalise(ready.batch(index), state.data))
+
+    def test_an_image_is_augmented_by_torchvision_under_its_own_seed(self, folder: Path) -> None:
+        data, flip = photos(folder), v2.Compose([v2.RandomResizedCrop(32), v2.ColorJitter(0.4)])
+        with closing(source(data, augment=flip)) as made:
+            found, per_epoch = made.batch(made_step := 5), made.per_epoch
+        state = prepare_task(task(data), 0, CPU)
+        before = torch.get_rng_state()
+        for image, position in zip(found.images, found.index.tolist(), strict=True):
+            torch.manual_seed(seed_of(0, "augment", "a", made_step // per_epoch, position))
+            pixels = torch.from_numpy(np.array(flip(data.train.image(position)))).permute(2, 0, 1)
+            assert torch.equal(image, normalise(pixels[None], state.data)[0])
+        torch.set_rng_state(before)
+
+    def test_erasing_is_an_images_own_too(self, folder: Path) -> None:
+        """Halves of a batch, as two processes take them, are together the batch of one."""
+        data = photos(folder)
+        whole = batches(range(3), data, augment={"re_prob": 1.0, "re_mode": "pixel"})
+        halves = [
+            batches(range(3), data, share=share, augment={"re_prob": 1.0, "re_mode": "pixel"})
+            for share in (slice(0, 4), slice(4, 8))
+        ]
+        for one, left, right in zip(whole, *halves, strict=True):
+            assert torch.equal(one.images, torch.cat([left.images, right.images]))
+        plain = batches(range(1), data, augment={"re_prob": 0.0})[0]
+        random.seed(seed := seed_of(0, "erase", "a", 0, int(plain.index[0])))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            expected = RandomErasing(1.0, mode="pixel", device="cpu")(plain.images[0])
+        assert torch.equal(whole[0].images[0], expected)
+
+    def test_arrays_are_augmented_alike(self) -> None:
+        data = data_set("a", size=(32, 32), channels=3)
+        found = [batches(range(4), data, workers, augment="imagenet") for workers in (0, 2)]
+        assert equal(*found)
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_generators_are_as_before(self, folder: Path, workers: int) -> None:
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(3)
+        expected = torch.rand(1), np.random.rand(), random.random()
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(3)
+        batches(range(6), photos(folder), workers, augment="imagenet-strong")
+        assert (torch.rand(1), np.random.rand(), random.random()) == expected
+
+
+class TestGoingOn:
+    def settings(self, path: Path | None = None, **more: Any) -> ck.Trainer:
+        return quick(steps=7, workers=2, checkpoint=path, checkpoint_every=1, **more)
+
+    def test_from_the_middle_of_an_epoch_to_the_same_weights(
+        self, tmp_path: Path, folder: Path, killed: Callable[..., None]
+    ) -> None:
+        given = [task(photos(folder), augment="imagenet-strong")]
+        whole = self.settings().fit(given)
+        trainer = self.settings(tmp_path / "run")
+        killed(trainer, given, after=2)  # of four steps an epoch
+        resumed = trainer.fit(given)
+        assert same_parts(whole, resumed) and whole.history == resumed.history
+
+    @pytest.mark.slow
+    def test_after_a_kill(self, tmp_path: Path, folder: Path) -> None:
+        script = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from pictured import counted, photos, task
+from small import quick
+class Slow:
+    import compatkit as ck
+    @ck.hookimpl
+    def compatkit_after_step(self, step): time.sleep(0.2)
+quick(steps=40, workers=2, checkpoint={str(tmp_path / "run")!r}, checkpoint_every=1).fit(
+    [task(photos(Path({str(folder)!r})), augment="imagenet")], ["slow"], factories={{"slow": Slow}})
+"""
+        running = subprocess.Popen([sys.executable, "-c", script])
+        while not (tmp_path / "run").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        time.sleep(1)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+
+        class Slow:
+            @ck.hookimpl
+            def compatkit_after_step(self, step: ck.Step) -> None:
+                numbers.append(step.number)
+
+        numbers: list[int] = []
+        given, named = [task(photos(folder), augment="imagenet")], {"factories": {"slow": Slow}}
+        trainer = quick(steps=40, checkpoint=tmp_path / "run", checkpoint_every=1)
+        resumed = trainer.fit(given, ["slow"], **named)
+        assert 0 < numbers[0] < 40
+        assert same_parts(resumed, quick(steps=40).fit(given, ["slow"], **named))
+
+    @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+    def test_ctrl_c_reaches_the_workers_too_and_the_state_is_kept(self, tmp_path: Path, folder: Path) -> None:
+        class Sends:
+            @ck.hookimpl
+            def compatkit_after_step(self, step: ck.Step) -> None:
+                if step.number == 2:
+                    children = Path(f"/proc/self/task/{os.getpid()}/children")
+                    for child in children.read_text().split() if children.exists() else ():
+                        os.kill(int(child), signal.SIGINT)
+                    signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            self.settings(tmp_path / "run").fit([task(photos(folder))], ["sends"], factories={"sends": Sends})
+        assert (tmp_path / "run").exists()
+
+
+class Dies:
+    """Ends the worker that augments its third image."""
+
+    count = 0
+
+    def __call__(self, image: Any) -> Any:
+        self.count += 1
+        if self.count == 3:
+            os._exit(7)
+        return image.resize((32, 32))
+
+
+def refusal(data: ck.data.DataSet, workers: int = 0, **settings: Any) -> CompatkitError:
+    with pytest.raises(CompatkitError) as caught:
+        quick(steps=8, workers=workers).fit([task(data, **settings)])
+    return caught.value
+
+
+class TestFailures:
+    def test_a_worker_that_dies_ends_the_run_at_once(self, folder: Path) -> None:
+        began = time.monotonic()
+        error = refusal(photos(folder), 2, augment=Dies())
+        assert isinstance(error, EnvironmentFailure) and error.subject == "workers"
+        assert time.monotonic() - began < 20
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_damaged_or_missing_file_is_named(self, tmp_path: Path, workers: int) -> None:
+        data = photos(tmp_path / "pets")
+        trainer = quick(steps=8, workers=workers)
+        broken = tmp_path / "pets" / "train" / "dog" / "005.jpg"
+        assert data.train.digest  # known from here on
+        broken.write_bytes(broken.read_bytes()[:400])
+        with pytest.raises(DataError) as caught:
+            trainer.fit([task(data, normalisation=HALF)])
+        assert caught.value.subject == str(broken)
+        broken.unlink()
+        with pytest.raises(DataError) as caught:
+            trainer.fit([task(data, normalisation=HALF)])
+        assert Path(caught.value.subject) == broken
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    @pytest.mark.parametrize(
+        "transform",
+        [
+            lambda image: 1 / 0,
+            lambda image: torch.zeros(3, 32, 32),
+            lambda image: image,
+            lambda image: None,
+            lambda image: np.zeros((32, 32), dtype=np.uint8),
+        ],
+        ids=["raises", "floats", "size", "nothing", "flat"],
+    )
+    def test_a_transform_that_cannot_be_used_is_named_with_the_file(
+        self, folder: Path, workers: int, transform: Any
+    ) -> None:
+        error = refusal(photos(folder), workers, augment=transform)
+        assert isinstance(error, DataError)
+        assert Path(str(error.subject)).parents[2] == folder
+
+    def test_channels_of_a_transform_are_checked(self, folder: Path) -> None:
+        """Grey images for a network of colours."""
+        error = refusal(photos(folder), augment=lambda image: image.resize((32, 32)).convert("L"))
+        assert isinstance(error, DataError)
+
+    def test_workers_leave_with_their_source(self, folder: Path) -> None:
+        made = source(photos(folder), 2)
+        made.batch(0)
+        workers = list(made._coming._workers)  # type: ignore[union-attr]
+        assert all(one.is_alive() for one in workers)
+        made.close()
+        for one in workers:
+            one.join(5)
+        assert not any(one.is_alive() for one in workers)
+
+
+class TestRuns:
+    @pytest.mark.parametrize("regularizer", ["rotation_prediction", "contrastive", "jigsaw", "colourisation"])
+    def test_regularizers_with_views_learn_from_files(self, folder: Path, regularizer: str) -> None:
+        data = photos(folder)
+        given = [task(data, "a", augment="imagenet"), task(data_set("b", channels=3), "b", augment="cifar")]
+        if regularizer == "colourisation":
+            given = given[:1]  # the others are grey
+        fit = quick(steps=2).fit(given, ["identical_init", regularizer])
+        losses = fit.history[-1]["losses"]
+        assert any(name.startswith(regularizer) for name in losses)
+
+    def test_a_common_head_learns_from_files_and_arrays(self, folder: Path) -> None:
+        data = photos(folder)
+        other = data_set("b", classes=data.classes, channels=3)
+        fit = quick(steps=2).fit(
+            [task(data, "a", augment="imagenet"), task(other, "b", augment="cifar")],
+            ["identical_init", "dcc"],
+        )
+        assert "dcc/loss" in fit.history[-1]["losses"]
+
+    def test_validation_evaluations_and_early_stopping(self, folder: Path) -> None:
+        trainer = quick(
+            steps=6, validation=0.25, evaluate_every=2, stop_early=ck.EarlyStopping(patience=1), ema=0.5
+        )
+        fit = trainer.fit([task(photos(folder), augment="imagenet")])
+        assert {row["on"] for row in fit.evaluations} == {"validation"}
+        assert fit.run["stopped"]["steps"] <= 6
+
+    def test_a_plan_and_a_profile_read_no_more_than_they_need(self, folder: Path) -> None:
+        trainer, given = quick(steps=4, workers=0), [task(photos(folder), augment="imagenet")]
+        said = str(trainer.explain(given))
+        assert "36 images, decoded and augmented (imagenet) by this process" in said
+        assert "data" in str(trainer.profile(given, steps=2))
+
+    def test_accumulation_takes_pieces(self, folder: Path) -> None:
+        assert quick(steps=2, accumulate=2).fit([task(photos(folder), augment="imagenet")]).history
+
+
+def test_files_of_any_kind_of_pixels_train(tmp_path: Path) -> None:
+    """Grey, 16 bits, palette and alpha in one folder."""
+    for label in ("a", "b"):
+        (tmp_path / "mixed" / label).mkdir(parents=True)
+        for number, mode in enumerate(("L", "RGB", "RGBA", "P", "I;16") * 2):
+            pixels = np.random.default_rng(number).integers(0, 255, (40, 44, 3)).astype(np.uint8)
+            image = Image.fromarray(pixels)
+            image = (
+                Image.fromarray(pixels[..., 0].astype(np.uint16) * 257)
+                if mode == "I;16"
+                else image.convert(mode)
+            )
+            image.save(tmp_path / "mixed" / label / f"{number}.png")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        fit = quick(steps=2, workers=2).fit([task(ck.data.load(tmp_path / "mixed"), augment="imagenet")])
+    assert len(fit.history) == 2
+
+
+def test_a_task_of_parts_takes_presets(tmp_path: Path, folder: Path) -> None:
+    data = photos(folder)
+    registry = ck.Registry.init(tmp_path / "parts")
+    registry.publish(quick(steps=1).fit([task(data)]), prefix="pets")
+    later = registry.task("b", data, extractor="pets/a.extractor", augment="imagenet")
+    assert attrs.evolve(later).augment == ("imagenet",)
+    assert quick(steps=1).fit([later]).history
+
+
+class TestCache:
+    def test_where_no_pixel_changes_it_is_the_same_run(self, folder: Path) -> None:
+        given = [task(photos(folder), augment="cifar")]
+        fits = {
+            cache: quick(steps=6, workers=workers, cache=cache).fit(given)
+            for cache, workers in (("off", 0), ("auto", 0), ("on", 2))
+        }
+        assert same_parts(fits["off"], fits["auto"]) and same_parts(fits["off"], fits["on"])
+        assert fits["off"].plan == fits["auto"].plan == fits["on"].plan
+
+    def test_later_epochs_read_no_file(self, folder: Path) -> None:
+        data = photos(folder)
+        train, seen = counted(data.train)
+        quick(steps=12, workers=0).fit([task(attrs.evolve(data, train=train), normalisation=HALF)])
+        assert sorted(seen) == list(range(len(train)))
+
+    @pytest.mark.parametrize(
+        ("cache", "augment", "steps", "kept"),
+        [
+            ("auto", "none", 9, True),
+            ("auto", "none", 4, False),
+            ("auto", "imagenet", 9, False),
+            ("on", "imagenet", 9, True),
+            ("off", "none", 9, False),
+        ],
+    )
+    def test_a_plan_says_whether_images_are_kept(
+        self, folder: Path, cache: Any, augment: str, steps: int, kept: bool
+    ) -> None:
+        said = str(quick(steps=steps, cache=cache).explain([task(photos(folder), augment=augment)]))
+        assert ("decoded once into" in said) == kept
+        assert not pixelcache.folder().exists()
+
+    def test_resized_crops_come_from_shrunk_images_also_where_they_cannot_be_kept(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given = [task(photos(folder), augment="imagenet")]
+        off, on = (quick(steps=5, cache=cache).fit(given) for cache in ("off", "on"))
+        assert off.plan != on.plan and not same_parts(off, on)
+        monkeypatch.setenv("COMPATKIT_CACHE", "/dev/null/nowhere")
+        with pytest.warns(UserWarning, match="decoded in every epoch"):
+            again = quick(steps=5, cache="on").fit(given)
+        assert again.plan == on.plan and same_parts(on, again)
+
+    def test_a_loader_or_an_array_has_nothing_to_keep(self) -> None:
+        data = data_set("a", size=(32, 32), channels=3)
+        assert "decoded once" not in str(quick(steps=9, cache="on").explain([task(data, augment="imagenet")]))
