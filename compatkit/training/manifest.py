@@ -59,6 +59,7 @@ def _task(state: TaskState) -> dict[str, Any]:
             "name": task.data.train.name,
             "digest": task.data.train.digest,
             **({} if task.supervised else {"labelled": False}),
+            **({"damaged": task.data.train.damaged} if task.data.train.damaged else {}),
         },
         **_start(task),
         **({} if task.loader is None else {"loader": type(task.loader).__qualname__}),
