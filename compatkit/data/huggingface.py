@@ -29,7 +29,7 @@ from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
 PREFIX = "hf:"
 LABELS = ("label", "labels")
 """Columns of classes that are taken where there are several."""
-_ADDRESS = re.compile(r"([\w.-]+(?:/[\w.-]+)?)(?::([\w.+-]+))?(?:#([\w.+-]+))?")
+_ADDRESS = re.compile(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([\w.+-]+))?(?:#([\w.+-]+))?")
 PIECE = 256
 """Images that are read from the file at once to make their digests."""
 
@@ -115,6 +115,11 @@ def read_hub(address: str, *, download: bool = False) -> DataSet | Split:
             subject=address,
         )
     name, configuration, column = match.groups()
+    if os.path.exists(name):
+        raise DataError(
+            f"{address}: {Path(name).absolute()} would be read in place of the Hub's. Give it as a path.",
+            subject=address,
+        )
     datasets = _library(address)
     try:
         with _offline(datasets, unless=download):

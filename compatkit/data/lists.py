@@ -36,7 +36,7 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     columns = _parquet(table) if table.suffix == ".parquet" else _csv(table)
     missing = [one for one in COLUMNS if one not in columns]
     if missing or not columns["path"]:
-        held = f"its columns are {', '.join(columns)}" if missing else "it has no rows"
+        held = f"its columns are {', '.join(columns) or 'none'}" if missing else "it has no rows"
         raise DataError(
             f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
         )
@@ -58,7 +58,8 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
 def _csv(table: Path) -> dict[str, list[str]]:
     try:
         text = read_file(table).decode("utf-8-sig")
-        rows = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows = list(reader)
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} is no CSV table in UTF-8: {error}.", subject=table) from error
     short = next((row for row, one in enumerate(rows) if None in one or None in one.values()), None)
@@ -67,7 +68,7 @@ def _csv(table: Path) -> dict[str, list[str]]:
             f"{table}, row {short + 1} has more or fewer values than there are columns. Quote values with commas.",
             subject=table,
         )
-    return {name: [row[name].strip() for row in rows] for name in (rows[0] if rows else ())}
+    return {name: [row[name].strip() for row in rows] for name in reader.fieldnames or ()}
 
 
 def _parquet(table: Path) -> dict[str, list[str]]:

@@ -6,6 +6,7 @@ import hashlib
 import posixpath
 import tarfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, cast
 
@@ -56,7 +57,7 @@ def index(place: Place, path: str, arrived: Callable[[int], Any]) -> NDArray[np.
 
 def _table(place: Place, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
     samples: dict[str, _Sample] = {}
-    with place.opened(path) as file:
+    with place.opened(path) as file, _whole(path):
         for member, data in _members(file, path):
             folder, base = posixpath.split(member.name)
             stem, _, ending = base.partition(".")
@@ -106,22 +107,26 @@ def _members(file: IO[bytes], path: str) -> Iterator[tuple[tarfile.TarInfo, Iter
     """Yield the files of an archive, each with its bytes in pieces.
 
     Raises:
-        DataError: It is no plain archive, or ends in the middle.
+        DataError: What is behind the last one is no end of an archive.
     """
-    try:
-        with tarfile.open(fileobj=file, mode="r:") as archive:
-            for member in archive:
-                if not member.isreg() or member.issparse():
-                    continue
+    with tarfile.open(fileobj=file, mode="r:") as archive:
+        for member in archive:
+            if member.isreg() and not member.issparse():
                 content = cast("IO[bytes]", archive.extractfile(member))
                 yield member, iter(partial(content.read, BLOCK), b"")
-            file.seek(archive.offset)
-            rest = file.read(tarfile.BLOCKSIZE)
+        file.seek(archive.offset)
+        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
+            raise DataError(f"{path} is damaged at byte {archive.offset:,}. Fetch it again.", subject=path)
+
+
+@contextmanager
+def _whole(path: str) -> Iterator[None]:
+    """Name the archive in errors of what cannot be read as one."""
+    try:
+        yield
     except (tarfile.TarError, EOFError) as error:
         raise DataError(
             f"{path} is no plain .tar archive, or damaged: {error}. Unpack one that is compressed: places in it cannot "
             "be read alone.",
             subject=path,
         ) from error
-    if rest.strip(b"\0"):
-        raise DataError(f"{path} is damaged at byte {archive.offset:,}. Fetch it again.", subject=path)

@@ -52,7 +52,7 @@ class Split:
         name: For example ``"mnist/train"``.
         sample: Whether these are some of the images of that name, chosen by ``subset``, ``take`` or ``halves``: figures
             on a sample say nothing about those on all, or on another sample.
-        damaged: Images of that name that were left out, since they could not be decoded.
+        damaged: Images of its source that were left out, since they could not be decoded.
 
     Raises:
         DataError: An array has another type or shape, a label is out of range, or a class name is empty
