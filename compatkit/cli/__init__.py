@@ -35,6 +35,7 @@ COMMANDS = {
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
     "clone": ("compatkit.cli.remote", "Make a new registry with all that a remote holds."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
+    "data": ("compatkit.cli.data", "Show what a data set holds, and what is wrong with it."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
     "diff": ("compatkit.cli.diff", "Show what changed between two components, and the least step."),
     "du": ("compatkit.cli.du", "Show what takes how much of the disk."),

@@ -226,10 +226,9 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             subject=name,
         )
     known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
-    hint = suggest(name.lower(), known)
+    hint = f" The folder here is {name}/." if Path(name).is_dir() else suggest(name.lower(), known)
     raise UnknownName(
-        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and the path of any .npz pack. "
-        f"Looked in {looked}.",
+        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths. Looked in {looked}.",
         subject=name,
     )
 

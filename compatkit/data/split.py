@@ -134,7 +134,8 @@ class Split:
         Of images in files: over the bytes of the files, and what is done to them.
         """
         if "digest" not in self._known and isinstance(self.images, LazyImages):
-            head = {"images": len(self.images), "classes": list(self.classes)}
+            steps = [repr(one) for one in self.images.steps]
+            head = {"images": len(self.images), "classes": list(self.classes), "steps": steps}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(b"".join(self.image_digests))
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
