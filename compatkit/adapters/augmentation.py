@@ -166,7 +166,7 @@ def _pixels(made: Any) -> Tensor | None:
         made = np.asarray(made)
         made = made[None] if made.ndim == 2 else made.transpose(2, 0, 1)
     if isinstance(made, np.ndarray):
-        made = torch.from_numpy(np.ascontiguousarray(made))
+        made = torch.from_numpy(np.array(made, order="C"))  # a copy, as Pillow's pixels are read-only
     if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
         return None
     return made.as_subclass(Tensor).contiguous()
