@@ -59,8 +59,8 @@ SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "d
     "name",
     required=True,
     metavar="NAME",
-    help="Images of the target: a folder of image files, a data set by name, or an .npz pack, with labels or without: "
-    "they are not read.",
+    help="Images of the target: a folder of image files, or a data set by name, path or address; labels are "
+    "not read.",
 )
 @click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")
 @click.option("--method", metavar="NAME", help="The regularizer whose head it is, if the head does not say.")
