@@ -32,13 +32,6 @@ class Files:
     names: bytes
     ends: NDArray[np.int64]
 
-    @classmethod
-    def of(cls, root: Path, paths: list[str]) -> LazyImages:
-        """Return images by the paths of their files below ``root``."""
-        encoded = [os.fsencode(one) for one in paths]
-        ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
-        return LazyImages(cls(root, b"".join(encoded), ends), np.arange(len(ends)))
-
     def __len__(self) -> int:
         return len(self.ends)
 
@@ -58,6 +51,13 @@ class Files:
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
         return file_digests(self.root, [self.path(int(one)) for one in positions], progress)
+
+
+def listed(root: Path, paths: list[str]) -> LazyImages:
+    """Return images by the paths of their files below ``root``."""
+    encoded = [os.fsencode(one) for one in paths]
+    ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
+    return LazyImages(Files(root, b"".join(encoded), ends), np.arange(len(ends)))
 
 
 def read_file(path: Path) -> bytes:

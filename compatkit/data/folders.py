@@ -13,7 +13,7 @@ import numpy as np
 
 from compatkit.data.classlists import NAMES, lines_of
 from compatkit.data.dataset import DataSet
-from compatkit.data.files import ENDINGS, Files, entries, image_files
+from compatkit.data.files import ENDINGS, entries, image_files, listed
 from compatkit.data.holding import TEST, TRAIN
 from compatkit.data.lazy import Progress
 from compatkit.data.split import Split
@@ -116,7 +116,7 @@ def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Spl
         if progress is not None:
             progress(len(paths), 0, folder)
     names = _class_names(root, above, folders)
-    return Split(Files.of(root, paths), np.array(labels, dtype=np.int64), names, name)
+    return Split(listed(root, paths), np.array(labels, dtype=np.int64), names, name)
 
 
 def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]:
@@ -127,18 +127,18 @@ def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]
     Raises:
         DataError: A line of it names no class folder.
     """
-    listed = next((one for one in (root / NAMES, above / NAMES) if one.is_file()), None)
-    if listed is None:
+    given = next((one for one in (root / NAMES, above / NAMES) if one.is_file()), None)
+    if given is None:
         return tuple(folders)
     called: dict[str, str] = {}
-    for line in lines_of(listed.read_bytes(), listed):
+    for line in lines_of(given.read_bytes(), given):
         folder, _, name = line.replace("\t", " ").partition(" ")
         called[folder] = name.strip() or folder
     unknown = [one for one in called if one not in folders]
     if unknown:
         raise DataError(
-            f"{listed} names {unknown[0]!r}, which is no class folder of {root}. Expected lines of 'folder name', of "
+            f"{given} names {unknown[0]!r}, which is no class folder of {root}. Expected lines of 'folder name', of "
             f"{', '.join(folders[:5])}{', ...' if len(folders) > 5 else ''}.",
-            subject=listed,
+            subject=given,
         )
     return tuple(called.get(one, one) for one in folders)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
-from compatkit.data.files import Files, read_file
+from compatkit.data.files import listed, read_file
 from compatkit.data.holding import parted
 from compatkit.data.split import Split
 from compatkit.errors import DataError, MissingDependency
@@ -48,10 +48,10 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
             "are missing). Paths start at the folder of the table.",
             subject=folder / paths[gone[0]],
         )
-    listed = folder / NAMES
-    names = lines_of(listed.read_bytes(), listed) if listed.is_file() else None
+    given = folder / NAMES
+    names = lines_of(given.read_bytes(), given) if given.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
-    whole = Split(Files.of(folder, paths), labels, classes, f"{table.stem}/train")
+    whole = Split(listed(folder, paths), labels, classes, f"{table.stem}/train")
     return parted(whole, columns["split"], table.stem, table) if "split" in columns else whole
 
 

@@ -101,13 +101,15 @@ def load(
     if damaged not in DAMAGED:
         raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {damaged!r}.", subject=damaged)
     folders = _folders(root)
+    asked = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
+    stated = {key: value for key, value in asked.items() if value is not None}
     if is_path(name_or_path):
         found, spec = _at(os.fspath(name_or_path), folders, download, progress)
-        source = Source({"name": spec})
+        source = Source({"name": spec, **stated})
     else:
         name = str(name_or_path)
         found = _named(name, folders, root, download, providers or {})
-        source = Source({"name": name}, str(folders[0].absolute()) if folders else None)
+        source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
     if hold_out is not None and isinstance(found, DataSet):
         raise DataError(
             f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out.",

@@ -110,7 +110,8 @@ def _part(split: Split, progress: Progress | None) -> Part:
             damaged += [name_of(split, place)] if one is None else []
             if progress is not None:
                 progress(place + 1, len(split), f"decoding {split.name}")
-    heights, widths = (_range([one[side] for one in seen.elements()]) for side in (0, 1))
+    every = list(seen.elements())
+    heights, widths = _range([one[0] for one in every]), _range([one[1] for one in every])
     kinds: Counter[str] = Counter()
     for (_, _, mode), count in seen.items():
         kinds[mode] += count

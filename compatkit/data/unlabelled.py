@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from compatkit.data.checking import LARGEST_SIDE
-from compatkit.data.files import ENDINGS, Files, entries, image_files
+from compatkit.data.files import ENDINGS, entries, image_files, listed
 from compatkit.data.huggingface import is_hub_folder
 from compatkit.data.lazy import FORMATS, LazyImages
 from compatkit.data.packs import images_of, opened, stem
@@ -40,7 +40,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) ->
     place = Path(path).expanduser()
     if place.is_dir():
         root = place.resolve()
-        return _bare(Files.of(root, files_of(root)), name or root.name, place)
+        return _bare(listed(root, files_of(root)), name or root.name, place)
     with opened(place) as pack:
         images = images_of(pack, "train", place)
     return _bare(images, name or f"{stem(place)}/train", place)

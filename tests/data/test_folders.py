@@ -11,10 +11,10 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
-from compatkit.data.files import Files
+from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
 from compatkit.data.split import Split
-from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.errors import DataError, EnvironmentFailure, UnknownName
 
 
 def undivided(root: Path) -> Split:
@@ -71,6 +71,8 @@ def test_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
     half = ck.data.load(root, hold_out=0.5, seed=1)
     assert half.test.counts == (10, 4, 1)
     assert ck.data.load(root, hold_out=0.5, seed=2).test.digest != half.test.digest
+    assert half.source is not None
+    assert ck.data.load_spec(half.source.spec).test.digest == half.test.digest
 
 
 def test_what_one_class_holds_changes_no_other_draw(tmp_path: Path) -> None:
@@ -197,6 +199,14 @@ def test_class_folders_that_differ_in_case_only(tmp_path: Path) -> None:
     assert refused(root).subject == root / "ant"
 
 
+def test_a_folder_that_is_asked_for_like_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folder(tmp_path / "photos", {"ant": 2})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownName, match="photos/"):
+        ck.data.load("photos")
+    assert ck.data.load("photos/").train.counts == (1,)
+
+
 def test_a_class_of_one_image_cannot_be_divided(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 1})
     with pytest.raises(DataError) as caught:
@@ -279,6 +289,6 @@ def test_listing_tells_how_far_it_is(tmp_path: Path) -> None:
 
 def test_paths_of_many_files_are_one_piece_of_bytes(tmp_path: Path) -> None:
     paths = [f"{'x' * (place % 7)}/{place}.png" for place in range(50)]
-    images = Files.of(tmp_path, paths)
+    images = listed(tmp_path, paths)
     assert [images.reader.name(place) for place in range(50)] == [str(tmp_path / one) for one in paths]
     assert np.array_equal(images.take(np.array([4, 2])).positions, [4, 2])

@@ -11,7 +11,7 @@ import pytest
 from photos import class_folder, encoded, photo
 from PIL import Image
 
-from compatkit.data.files import Files
+from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
 from compatkit.data.lazy import LARGEST_PIXELS, LazyImages, Resize, decoded, pixels_of
 from compatkit.data.split import Split
@@ -97,7 +97,7 @@ def test_centre_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], c
     images = [photo(*shape, seed=seed) for seed, shape in enumerate(SIZES)]
     for number, image in enumerate(images):
         (tmp_path / "p" / f"{number}.png").write_bytes(encoded(image))
-    lazy = Files.of(tmp_path, [f"p/{number}.png" for number in range(len(images))])
+    lazy = listed(tmp_path, [f"p/{number}.png" for number in range(len(images))])
     split = Split(lazy, np.zeros(len(images), dtype=np.int64), ("a",), "p/train")
     found = split.resized(size, interpolation="bicubic", crop_pct=crop_pct, crop_mode="center")
     wanted = create_transform(
