@@ -26,8 +26,14 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDERS = {"compatkit": "compatkit", "compatkit_plugins": "plugins", "compatkit_studies": "studies"}
 ONLY_IN = {
     "cryptography": ("compatkit.registry.signing.keys", "compatkit.registry.signing.signer"),
-    "fsspec": ("compatkit.registry.remotes.files", "compatkit.registry.remotes.address"),
+    "datasets": ("compatkit.data.huggingface",),
+    "fsspec": (
+        "compatkit.data.addresses",
+        "compatkit.registry.remotes.files",
+        "compatkit.registry.remotes.address",
+    ),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
+    "pyarrow": ("compatkit.data.lists",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
     "timm": (

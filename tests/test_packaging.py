@@ -102,10 +102,12 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
     always = declared(PROJECT["project"]["dependencies"])
     by_extra = {
         "cryptography": "signing",
+        "datasets": "datasets",
         "fsspec": "remotes",
         "huggingface_hub": "remotes",
         "lpips": "lpips",
         "pandas": "pandas",
+        "pyarrow": "datasets",
         "ray": "ray",
     }
     for module, files in imported().items():

@@ -166,7 +166,7 @@ def _pixels(made: Any) -> Tensor | None:
         pixels = torch.from_numpy(np.array(made))
         return pixels[..., None] if pixels.ndim == 2 else pixels
     if isinstance(made, np.ndarray):  # as timm's transforms return it
-        made = torch.from_numpy(np.ascontiguousarray(made))
+        made = torch.from_numpy(np.array(made, order="C"))
     if not isinstance(made, Tensor) or made.dtype != torch.uint8 or made.ndim != 3:
         return None
     return made.as_subclass(Tensor).permute(1, 2, 0)

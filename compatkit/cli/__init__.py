@@ -35,6 +35,7 @@ COMMANDS = {
     "check": ("compatkit.cli.check", "Compare the contracts of extractors and heads."),
     "clone": ("compatkit.cli.remote", "Create a registry with everything from a remote."),
     "cuts": ("compatkit.cli.cuts", "List where a model can be cut and what crosses there."),
+    "data": ("compatkit.cli.data", "Show what a data set holds, and what is wrong with it."),
     "demo": ("compatkit.cli.demo", "Train, publish, recombine and report on small real data."),
     "diff": ("compatkit.cli.diff", "Show changes between two components, and the required step."),
     "du": ("compatkit.cli.du", "Show disk usage."),

@@ -59,7 +59,7 @@ SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "d
     "name",
     required=True,
     metavar="NAME",
-    help="Images of the target domain: a folder of image files, a data set by name, or an .npz pack; labels are "
+    help="Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
     "ignored.",
 )
 @click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")

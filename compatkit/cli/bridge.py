@@ -49,8 +49,8 @@ BY_LABELS = {
     "name",
     required=True,
     metavar="NAME",
-    help="Images of the extractor's domain: a folder of image files, a data set by name, or an .npz pack; labels are "
-    "ignored.",
+    help="Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
+    "are ignored.",
 )
 @click.option("--labels", metavar="NAME", help="Labelled training images, for the rungs trained with labels.")
 @click.option(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
 
 WAYS = (
-    "Say where they are: --recipe FILE (the recipe it was trained with), --data NAME or the path of an .npz pack, "
+    "Say where they are: --recipe FILE (the recipe it was trained with), --data with a name, path or address, "
     "--data-root DIR for the folder of data sets, or --download."
 )
 
@@ -87,7 +87,7 @@ def images_and_tests(
     """Return images without labels, and labelled test images if there are any.
 
     Args:
-        name: A folder of image files, a data set by name, or the path of an .npz pack.
+        name: A folder of image files, or a data set by name, path or address.
         test: Data set whose test images are used; None for those of ``name``.
         root: Folder of data sets.
         download: Whether torchvision may download missing data.
@@ -98,13 +98,13 @@ def images_and_tests(
     """
     from pathlib import Path
 
-    from compatkit.data.loading import is_path
-    from compatkit.data.unlabelled import is_bare, read_unlabelled
+    from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
 
     tests = None if test is None else load_data_set(test, root, download).test
-    if Path(name).expanduser().is_dir() or (is_path(name) and is_bare(name)):
+    if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
         return read_unlabelled(name), tests
-    data = load_data_set(name, root, download)
+    folder = Path(name).expanduser()
+    data = load_data_set(str(folder.absolute()) if folder.is_dir() else name, root, download)
     return data.train, data.test if tests is None else tests
 
 
@@ -139,10 +139,12 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
     """Return a function that loads the data set of a split's name from the folders on the command line."""
 
     def find(name: str) -> DataSet:
+        from pathlib import Path
+
         from compatkit.data import load
         from compatkit.plugins.discovery import providers
 
-        family = name.removesuffix("/test").removesuffix("/train")
+        family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
         return load(family, root=root, download=download, providers=providers())
 
     return find

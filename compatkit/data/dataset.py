@@ -120,6 +120,7 @@ def describe(data: DataSet) -> dict[str, Any]:
         described["train" if split is data.train else "test"] = {
             "name": split.name,
             "images": len(split),
+            **({"damaged": split.damaged} if split.damaged else {}),
             "per_class": list(split.counts),
             "size": split.size and list(split.size),
             "channels": split.channels,

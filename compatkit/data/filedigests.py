@@ -1,23 +1,23 @@
-"""Digests of image files, each read once: size, time of change and digest are remembered in the user's cache folder."""
+"""Digests of image files, each read once: size, times and digest are remembered in the user's cache folder."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from compatkit.contracts.cache import above
 from compatkit.data.lazy import Progress
+from compatkit.data.memory import recalled, remember
 from compatkit.errors import DataError, EnvironmentFailure
 
-KNOWN = np.dtype([("path", "<u8"), ("size", "<i8"), ("changed", "<i8"), ("digest", "V16")])
-"""Of a file: 64 bits of a digest of its path, size and time of change (ns) when it was read, digest of its bytes."""
+KNOWN = np.dtype(
+    [("path", "<u8"), ("size", "<i8"), ("written", "<i8"), ("changed", "<i8"), ("digest", "V16")]
+)
+"""Of a file: 64 bits of a digest of its path; size and times (ns) of the last write and of the last change, which no
+archive sets, when it was read; digest of its bytes."""
 THREADS = 8
 BLOCK = 2**20
 """Bytes that are hashed at a time."""
@@ -35,15 +35,17 @@ def file_digests(root: Path, paths: list[Path], progress: Progress | None = None
         DataError: A file is gone.
         EnvironmentFailure: A file cannot be read.
     """
-    place = above() / "images" / f"{hashlib.sha256(os.fsencode(root)).hexdigest()[:32]}.npy"
-    known = _known(place)
+    place = hashlib.sha256(os.fsencode(root)).hexdigest()[:32]
+    known = recalled(place)
+    if known is None or known.dtype != KNOWN or known.ndim != 1:
+        known = np.zeros(0, dtype=KNOWN)
     rows = np.zeros(len(paths), dtype=KNOWN)
     for number, path in enumerate(paths):
         state = _state(path)
-        rows[number] = (_key(path), state.st_size, state.st_mtime_ns, bytes(16))
+        rows[number] = (_key(path), state.st_size, state.st_mtime_ns, state.st_ctime_ns, bytes(16))
     at = np.searchsorted(known["path"], rows["path"])
     before = known[np.minimum(at, len(known) - 1)] if len(known) else np.zeros(len(rows), dtype=KNOWN)
-    same = np.logical_and.reduce([before[one] == rows[one] for one in ("path", "size", "changed")])
+    same = np.logical_and.reduce([before[one] == rows[one] for one in ("path", "size", "written", "changed")])
     rows["digest"][same] = before["digest"][same]
     stale = np.flatnonzero(~same).tolist()
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads:
@@ -54,7 +56,7 @@ def file_digests(root: Path, paths: list[Path], progress: Progress | None = None
                 progress(done + 1, len(stale), "reading images")
     if stale:
         kept = known[~np.isin(known["path"], rows["path"])]
-        _remember(place, np.sort(np.concatenate([kept, rows]), order="path"))
+        remember(place, np.sort(np.concatenate([kept, rows]), order="path"))
     return [one.tobytes() for one in rows["digest"]]
 
 
@@ -86,26 +88,3 @@ def _digest(path: Path) -> bytes:
             f"{path} cannot be read: {error.strerror}. Check its rights.", subject=path
         ) from error
     return hashed.digest()
-
-
-def _known(place: Path) -> NDArray[np.void]:
-    """Return what is remembered; nothing where the file is missing or damaged."""
-    with contextlib.suppress(OSError, ValueError, EOFError):
-        found = np.load(place, allow_pickle=False)
-        if found.dtype == KNOWN and found.ndim == 1:
-            return found
-    return np.zeros(0, dtype=KNOWN)
-
-
-def _remember(place: Path, rows: NDArray[np.void]) -> None:
-    """Write what is remembered, whole or not at all; where that fails, files are read again."""
-    with contextlib.suppress(OSError):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.save(file, rows, allow_pickle=False)
-            os.replace(draft, place)
-        except BaseException:
-            os.unlink(draft)
-            raise

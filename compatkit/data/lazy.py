@@ -1,15 +1,16 @@
 """Images that stay where they are and are read when they are asked for: files of a folder, members of an archive.
 
-One rule brings every file to 8-bit grey or RGB: the EXIF orientation is applied; 16-bit values are divided by 257 and
+One rule brings every file to 8-bit RGB: the EXIF orientation is applied; grey values of 16 bits are divided by 257 and
 floating-point ones taken as 0 to 1; everything else goes through Pillow's ``convert``, which drops transparency and
-takes CMYK and palettes to their colours.
+takes CMYK and palettes to their colours. Grey is a step after that.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
+import re
+import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -19,7 +20,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.transforms import CropMode, Images, Shift, Size, scaled_size, shifted
+from compatkit.data.transforms import CropMode, Images, Shift, Size, check_hue, scaled_size, shifted
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,6 +32,18 @@ THREADS = 8
 """At most so many files are decoded at once; Pillow works without Python's lock."""
 LARGEST_PIXELS = 2**27
 """Pixels of the largest image that is decoded: 134 megapixels. A small file may claim many more."""
+DAMAGE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    IndexError,
+    KeyError,
+    TypeError,
+    OverflowError,
+    struct.error,
+)
+"""What Pillow raises over damaged bytes."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -78,7 +91,7 @@ class Shrink:
     crop_pct: float
 
 
-Step = Resize | Shrink | Shift
+Step = Resize | Shrink | Shift | Channels
 
 
 @attrs.frozen(eq=False)
@@ -88,13 +101,11 @@ class LazyImages:
     Attributes:
         reader: Where they are.
         positions: Which, int64 ``(n,)``.
-        channels: What they are converted to.
-        steps: What is done then, in order.
+        steps: What is done to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
     """
 
     reader: Reader
     positions: NDArray[np.int64]
-    channels: Channels = "RGB"
     steps: tuple[Step, ...] = ()
 
     def __len__(self) -> int:
@@ -105,12 +116,24 @@ class LazyImages:
         """Height and width; None where images have sizes of their own."""
         return next((one.size for one in reversed(self.steps) if isinstance(one, Resize)), None)
 
+    @property
+    def channels(self) -> Channels:
+        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        asked: list[Channels] = [one for one in self.steps if not isinstance(one, Resize | Shrink | Shift)]
+        return asked[-1] if asked else "RGB"
+
     def take(self, positions: NDArray[np.int64]) -> LazyImages:
         """Return some of them."""
         return attrs.evolve(self, positions=self.positions[positions])
 
     def then(self, step: Step) -> LazyImages:
-        """Return them with one more step."""
+        """Return them with one more step.
+
+        Raises:
+            DataError: A hue is to be rotated in grey images.
+        """
+        if isinstance(step, Shift):
+            check_hue(step, self.channels)
         return attrs.evolve(self, steps=(*self.steps, step))
 
     def image(self, position: int) -> Image:
@@ -122,12 +145,14 @@ class LazyImages:
         """
         place = int(self.positions[position])
         name = self.reader.name(place)
-        image = decoded(self.reader.read(place), name, self.channels)
+        image = decoded(self.reader.read(place), name)
         for step in self.steps:
             if isinstance(step, Resize):
                 image = resized_image(image, step)
             elif isinstance(step, Shrink):
                 image = shrunk_image(image, step)
+            elif isinstance(step, str):
+                image = image.convert(step)
             else:
                 image = as_image(shifted(pixels_of(image)[None], step)[0])
         return image
@@ -146,12 +171,8 @@ class LazyImages:
         return np.stack(list(_threads().map(self.pixels, map(int, positions))))
 
     def digests(self, progress: Progress | None = None) -> list[bytes]:
-        """Return a digest of each image: of its bytes, and of what is done to it."""
-        found = self.reader.digests(self.positions, progress)
-        if not self.steps and self.channels == "RGB":
-            return found
-        how = repr((self.channels, self.steps)).encode()
-        return [hashlib.blake2b(one + how, digest_size=16).digest() for one in found]
+        """Return a digest of the bytes of each image's file, whatever is done to it."""
+        return self.reader.digests(self.positions, progress)
 
 
 @cache
@@ -159,13 +180,17 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), thread_name_prefix="images")
 
 
-def decoded(data: bytes, name: str, channels: Channels) -> Image:
-    """Return a Pillow image of mode ``channels`` by the rule of this module.
+def decoded(data: bytes, name: str) -> Image:
+    """Return a Pillow image of mode ``"RGB"`` by the rule of this module; ``upright`` raises."""
+    return eight_bit(upright(data, name)).convert("RGB")
+
+
+def upright(data: bytes, name: str) -> Image:
+    """Return a Pillow image of the mode of its file, turned as its EXIF orientation says.
 
     Args:
         data: An encoded image.
         name: For messages.
-        channels: ``"L"`` or ``"RGB"``.
 
     Raises:
         DataError: It is damaged, or too large.
@@ -180,23 +205,16 @@ def decoded(data: bytes, name: str, channels: Channels) -> Image:
                     "Scale it down, or remove it.",
                     subject=name,
                 )
-            turned = ImageOps.exif_transpose(image)
-            return eight_bit(turned).convert(channels)
+            image.load()
+            image.info.pop("transparency", None)  # dropped without a warning
+            return ImageOps.exif_transpose(image)
     except DataError:
         raise
-    except (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-    ) as error:
-        reason = (
-            str(error).replace("<_io.BytesIO object at 0x", "").partition(" object at ")[0]
-            or type(error).__name__
-        )
-        raise DataError(f"{name} is no readable image: {reason}", subject=name) from error
+    except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:
+        reason = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
+        raise DataError(
+            f"{name} is no readable image: {reason or type(error).__name__}", subject=name
+        ) from error
 
 
 def eight_bit(image: Image) -> Image:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from glob import glob
 from importlib import import_module
 from pathlib import Path
 
@@ -12,7 +13,14 @@ import attrs
 from compatkit.contracts.arguments import named
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.folders import read_folder
+from compatkit.data.holding import SHARE, divided
+from compatkit.data.huggingface import PREFIX, is_hub_folder, read_hub, read_hub_folder
+from compatkit.data.lazy import Progress
+from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
+from compatkit.data.readable import DAMAGED, readable
+from compatkit.data.shards import ENDING, is_shards, read_shards
+from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
 
 Provider = Callable[..., DataSet]
@@ -55,6 +63,10 @@ def load(
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
     providers: Mapping[str, Provider] | None = None,
+    hold_out: float | None = None,
+    seed: int | None = None,
+    damaged: str = "refuse",
+    progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set.
 
@@ -62,30 +74,76 @@ def load(
     rule``); ``providers``; sets composed of other files (``cue-conflict``, ``cifar10.1``); packs ``<name>.npz``
     and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``; torchvision's own sets in the
     same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens and underscores make no
-    difference.
+    difference. ``hf:NAME`` is a data set of the Hugging Face Hub.
 
     Args:
-        name_or_path: A name, or the path of a folder of class folders (see ``read_folder``) or of an ``.npz`` pack.
+        name_or_path: A name; or the path of a folder of class folders (see ``read_folder``), of shards
+            (``read_shards``, also a pattern or URL) or of a data set of Hugging Face, of a table of images
+            (``read_list``), or of an ``.npz`` pack.
         root: Folder to look in, in place of ``COMPATKIT_DATA``.
-        download: Let torchvision fetch what is missing, into the first of these folders.
+        download: Let torchvision or the Hub's library fetch what is missing, torchvision into the first of these
+            folders.
         providers: Data sets that plugins bring: name to ``factory(root=None, download=False)``.
+        hold_out: Share of each class that becomes test images, where a source does not divide its images: a tenth
+            by default.
+        seed: Draws that share; 0 by default.
+        damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
+            these out.
+        progress: Called with what is done, all, and what it is, while files are listed or read.
 
     Raises:
         UnknownName: No data set has this name.
-        DataError: A file is damaged or no data set, or a known data set is in none of the folders.
+        DataError: A file is damaged or no data set, a known data set is in none of the folders, or a share is to be
+            held out of images that are divided already.
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
+        MissingDependency: A library that reads this kind of data set is not installed.
     """
+    if damaged not in DAMAGED:
+        raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {damaged!r}.", subject=damaged)
     folders = _folders(root)
+    asked = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
+    stated = {key: value for key, value in asked.items() if value is not None}
     if is_path(name_or_path):
-        path = _found(Path(name_or_path).expanduser(), folders)
-        if path.is_dir():
-            return attrs.evolve(read_folder(path), source=Source({"name": str(path.absolute())}))
-        return attrs.evolve(read_pack(path, name=_name(path)), source=Source({"name": str(path.absolute())}))
-    name = str(name_or_path)
-    place = str(folders[0].absolute()) if folders else None
-    return attrs.evolve(
-        _named(name, folders, root, download, providers or {}), source=Source({"name": name}, place)
-    )
+        found, spec = _at(os.fspath(name_or_path), folders, download, progress)
+        source = Source({"name": spec, **stated})
+    else:
+        name = str(name_or_path)
+        found = _named(name, folders, root, download, providers or {})
+        source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
+    if hold_out is not None and isinstance(found, DataSet):
+        raise DataError(
+            f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out.",
+            subject=found.name,
+        )
+    if damaged == "skip":
+        found = readable(found, progress)
+    if isinstance(found, Split):
+        found = divided(found, SHARE if hold_out is None else hold_out, seed or 0)
+    return attrs.evolve(found, source=source)
+
+
+def _at(
+    text: str, folders: list[Path], download: bool, progress: Progress | None
+) -> tuple[DataSet | Split, str]:
+    """Return what a path or address means, and the same with the path absolute."""
+    if text.startswith(PREFIX) and not text.startswith(f"{PREFIX}//"):
+        return read_hub(text, download=download), text
+    if "://" in text:
+        return read_shards(text, progress=progress), text
+    path = _found(Path(text).expanduser(), folders)
+    place = str(path.absolute())
+    if path.is_dir():
+        if is_hub_folder(path):
+            return read_hub_folder(path), place
+        shards = next(path.glob(f"*{ENDING}"), None) or next(path.glob(f"*/*{ENDING}"), None)
+        return (
+            read_folder(path, progress=progress) if shards is None else read_shards(place, progress=progress)
+        ), place
+    if path.suffix in LISTS:
+        return read_list(path), place
+    if is_shards(text):
+        return read_shards(place, progress=progress), place
+    return read_pack(path, name=_name(path)), place
 
 
 def _named(
@@ -127,15 +185,29 @@ def known() -> dict[str, str]:
 
 
 def is_path(name_or_path: str | os.PathLike[str]) -> bool:
-    """Return whether this is the path of a file, not the name of a data set."""
+    """Return whether this is a path or an address, not the name of a data set."""
     text = os.fspath(name_or_path)
-    return not isinstance(name_or_path, str) or "/" in text or os.sep in text or text.endswith(".npz")
+    ends = (".npz", ENDING, *LISTS)
+    return (
+        not isinstance(name_or_path, str)
+        or "/" in text
+        or os.sep in text
+        or text.endswith(ends)
+        or (text.startswith(PREFIX))
+    )
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file or folder; of a pattern, any file that it means."""
+    if path.exists() or not is_shards(str(path)):
+        return path.exists()
+    return bool(glob(str(path)))
 
 
 def _found(path: Path, folders: list[Path]) -> Path:
     """Return the file that a path means: in the current folder first, then in those of data sets."""
     places = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
-    return next((place for place in places if place.exists()), path)
+    return next((place for place in places if is_there(place)), path)
 
 
 def _torchvision(name: str, folders: list[Path], download: bool, offered: Mapping[str, Provider]) -> DataSet:
@@ -156,10 +228,9 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             subject=name,
         )
     known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
-    hint = suggest(name.lower(), known)
+    hint = f" The folder here is {name}/." if Path(name).is_dir() else suggest(name.lower(), known)
     raise UnknownName(
-        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and the path of any .npz pack. "
-        f"Looked in {looked}.",
+        f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths. Looked in {looked}.",
         subject=name,
     )
 

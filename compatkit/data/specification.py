@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.loading import Provider, is_path, load
+from compatkit.data.loading import Provider, is_path, is_there, load
 from compatkit.data.transforms import Shift
 from compatkit.errors import DataError, suggest
 
-KEYS = ("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift")
+KEYS = ("name", "as", "classes", "half", "train", "test", "seed", "channels", "shift", "hold_out", "damaged")
 
 
 def load_spec(
@@ -27,8 +27,9 @@ def load_spec(
 ) -> DataSet:
     """Load a data set as a recipe describes it.
 
-    The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, or the path of a
-    pack); ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and ``test`` (numbers of images,
+    The keys, all but ``name`` optional, in the order in which they are applied: ``name`` (a name, path or address, see
+    ``load``); ``damaged`` (``"refuse"`` or ``"skip"``) and ``hold_out`` (a share, drawn by ``seed``), as in ``load``;
+    ``classes`` (names of some of them); ``half`` (1 or 2); ``train`` and ``test`` (numbers of images,
     class-balanced) with ``seed`` (without it, the first ones); ``channels`` (``"L"`` or ``"RGB"``); ``shift`` (a table
     of ``hue``, ``brightness``, ``blur``); ``as`` (another name, where one source serves as two domains). Example::
 
@@ -52,17 +53,19 @@ def load_spec(
     name = table.get("name")
     if not isinstance(name, str | os.PathLike) or not os.fspath(name):
         raise DataError(
-            f"A recipe's data needs 'name', a known data set or the path of a pack; got {name!r}."
+            f"A recipe's data needs 'name', a known data set, a path or an address; got {name!r}."
         )
-    if relative_to is not None and is_path(name) and (Path(relative_to) / name).exists():
+    if relative_to is not None and is_path(name) and is_there(Path(relative_to) / name):
         name = Path(relative_to) / name
-    data = load(name, root=root, download=download, providers=providers)
+    chosen = {key: table[key] for key in ("hold_out", "damaged") if key in table}
+    seed = _seed(table.get("seed"))
+    data = load(name, root=root, download=download, providers=providers, seed=seed, **chosen)
     source = data.source and attrs.evolve(data.source, spec={**table, **data.source.spec})
     if "classes" in table:
         data = data.of_classes(_names(table["classes"]))
     if "half" in table:
         data = _half(data, table["half"])
-    data = data.subset(table.get("train"), table.get("test"), _seed(table.get("seed")))
+    data = data.subset(table.get("train"), table.get("test"), seed)
     if "channels" in table:
         data = data.converted(table["channels"])
     if "shift" in table:

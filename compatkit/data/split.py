@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.lazy import Channels, LazyImages, Resize, Shrink, as_image
+from compatkit.data.lazy import Channels, LazyImages, Progress, Resize, Shrink, as_image
 from compatkit.data.transforms import (
     KERNELS,
     CropMode,
@@ -52,6 +52,7 @@ class Split:
         name: For example ``"mnist/train"``.
         sample: Whether these are some of the images of that name, chosen by ``subset``, ``take`` or ``halves``: figures
             on a sample say nothing about those on all, or on another sample.
+        damaged: Images of its source that were left out, since they could not be decoded.
 
     Raises:
         DataError: An array has another type or shape, a label is out of range, or a class name is empty
@@ -63,6 +64,7 @@ class Split:
     classes: tuple[str, ...]
     name: str
     sample: bool = False
+    damaged: int = 0
     _known: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -81,6 +83,7 @@ class Split:
     def __repr__(self) -> str:
         size = "of their own sizes" if self.size is None else "{}x{}".format(*self.size)
         images = f"{len(self)} images {size} {self.channels}"
+        images += f" ({self.damaged} damaged ones left out)" if self.damaged else ""
         return f"Split({self.name!r}, {images}, {len(self.classes)} classes)"
 
     @property
@@ -137,7 +140,8 @@ class Split:
         Of images in files: over the bytes of the files, and what is done to them.
         """
         if "digest" not in self._known and isinstance(self.images, LazyImages):
-            head = {"images": len(self.images), "classes": list(self.classes)}
+            steps = [repr(one) for one in self.images.steps]
+            head = {"images": len(self.images), "classes": list(self.classes), "steps": steps}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(b"".join(self.image_digests))
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
@@ -153,9 +157,13 @@ class Split:
     @property
     def image_digests(self) -> list[bytes]:
         """A digest of the bytes of each image, or of its file, made once: equal images have equal ones."""
+        return self.digest_images()
+
+    def digest_images(self, progress: Progress | None = None) -> list[bytes]:
+        """Return ``image_digests``; ``progress`` is called with files read, all files, and what is done."""
         if "images" not in self._known:
             self._known["images"] = (
-                self.images.digests()
+                self.images.digests(progress)
                 if isinstance(self.images, LazyImages)
                 else [hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.images]
             )
@@ -229,7 +237,7 @@ class Split:
         if channels == self.channels:
             return self
         if isinstance(self.images, LazyImages) and channels in ("L", "RGB"):
-            return self._with(images=attrs.evolve(self.images, channels=channels))
+            return self._with(images=self.images.then(channels))
         if channels == "RGB" and not isinstance(self.images, LazyImages):
             return self._with(images=np.repeat(self.images, 3, axis=3))
         if channels != "L" or isinstance(self.images, LazyImages):

@@ -231,6 +231,18 @@ class Shift:
             raise DataError(f"Shift: blur is in pixels, 0 to 100, got {self.blur}.")
 
 
+def check_hue(shift: Shift, channels: str) -> None:
+    """Check that a shift can be applied to images of ``channels``.
+
+    Raises:
+        DataError: A hue is to be rotated in grey images.
+    """
+    if shift.hue and channels != "RGB":
+        raise DataError(
+            "Shift: grey images have no hue to rotate; leave hue out, or convert the data set to RGB first."
+        )
+
+
 def rotation(turns: float) -> Floats:
     """Return the colour map of a rotation about (1, 1, 1), float32 ``(3, 3)``, for row vectors of RGB.
 
@@ -252,10 +264,7 @@ def shifted(images: Images, shift: Shift) -> Images:
     if shift == Shift():
         return images
     _, height, width, channels = images.shape
-    if shift.hue and channels != 3:
-        raise DataError(
-            "Shift: grey images have no hue to rotate; leave hue out, or convert the data set to RGB first."
-        )
+    check_hue(shift, "RGB" if channels == 3 else "L")
     colours = rotation(shift.hue) if shift.hue else None
     blurs = (gaussian(height, shift.blur), gaussian(width, shift.blur)) if shift.blur else None
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from compatkit.data.checking import LARGEST_SIDE
-from compatkit.data.packs import LARGEST, images_of, opened, stem
+from compatkit.data.files import ENDINGS, entries, image_files, listed
+from compatkit.data.huggingface import is_hub_folder
+from compatkit.data.lazy import FORMATS, LazyImages
+from compatkit.data.packs import images_of, opened, stem
+from compatkit.data.shards import ENDING as SHARD
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure
@@ -17,8 +21,6 @@ from compatkit.errors import DataError, EnvironmentFailure
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP")
-ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MODES = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
 """How a file's pixels are taken, by their mode; transparency and more than eight bits are refused."""
 
@@ -27,17 +29,18 @@ def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) ->
     """Read the images of a folder, or the training images of a pack; labels are not looked at.
 
     Args:
-        path: A folder, whose PNG, JPEG, BMP and WebP files are read in the order of their names, those of its folders
-            included; or an ``.npz`` file with ``x_train`` (or ``webp_train`` and ``len_train``).
+        path: A folder, whose image files are read when they are asked for, in the order of their names, those of its
+            folders included; or an ``.npz`` file with ``x_train`` (or ``webp_train`` and ``len_train``).
         name: Of the images; that of the folder or file by default.
 
     Raises:
-        DataError: Nothing is there; a file is damaged, or its images differ in size or channels.
+        DataError: Nothing is there, or the pack is damaged.
         EnvironmentFailure: The system does not let it be read.
     """
     place = Path(path).expanduser()
     if place.is_dir():
-        return _bare(_folder(place), name or place.resolve().name, place)
+        root = place.resolve()
+        return _bare(listed(root, files_of(root)), name or root.name, place)
     with opened(place) as pack:
         images = images_of(pack, "train", place)
     return _bare(images, name or f"{stem(place)}/train", place)
@@ -57,55 +60,39 @@ def is_bare(path: str | os.PathLike[str]) -> bool:
     return bool(held & {"x_train", "webp_train"}) and not {"y_train", "y_test", "classes"} <= held
 
 
-def _bare(images: Images, name: str, place: Path) -> Split:
+def is_flat(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder of image files that no class folders divide."""
+    place = Path(path).expanduser()
+    if not place.is_dir() or is_hub_folder(place):
+        return False
+    inside = entries(place)
+    return any(one.name.lower().endswith(ENDINGS) for one in inside) or not any(map(_is_source, inside))
+
+
+def _is_source(entry: os.DirEntry[str]) -> bool:
+    return os.path.isdir(entry.path) or entry.name.endswith(SHARD)
+
+
+def _bare(images: Images | LazyImages, name: str, place: Path) -> Split:
     try:
         return Split(images, np.zeros(len(images), dtype=np.int64), NO_CLASSES, name)
     except DataError as error:
         raise DataError(f"{place}: {error}", subject=place) from error
 
 
-def files_of(folder: Path) -> list[Path]:
-    """Return the image files of a folder and of those in it, in the order of their names.
+def files_of(folder: Path) -> list[str]:
+    """Return the paths of the image files of a folder and of those in it, in the order of their names.
 
     Raises:
         DataError: There is none.
         EnvironmentFailure: It cannot be read.
     """
-    try:
-        files = sorted(one for one in folder.rglob("*") if one.suffix.lower() in ENDINGS and one.is_file())
-    except OSError as error:
-        raise EnvironmentFailure(f"{folder} cannot be read: {error.strerror}. Check its rights.") from error
+    files = sorted(image_files(folder))
     if not files:
         raise DataError(
             f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder
         )
     return files
-
-
-def _folder(folder: Path) -> Images:
-    files = files_of(folder)
-    first = read_image(files[0])
-    if first.nbytes * len(files) > LARGEST:
-        raise DataError(
-            f"The {len(files):,} images of {folder} would take more than {LARGEST} bytes. Give fewer, or smaller ones.",
-            subject=folder,
-        )
-    images = np.empty((len(files), *first.shape), dtype=np.uint8)
-    for place, file in enumerate(files):
-        image = read_image(file)
-        if image.shape != first.shape:
-            raise DataError(
-                f"{file} has {_said(image)}, {files[0]} {_said(first)}; all images must be of one size and kind. "
-                "Resize or convert them first.",
-                subject=file,
-            )
-        images[place] = image
-    return images
-
-
-def _said(image: Images) -> str:
-    height, width, channels = image.shape
-    return f"{height} x {width} pixels in {'grey' if channels == 1 else 'colour'}"
 
 
 def read_image(file: Path) -> Images:

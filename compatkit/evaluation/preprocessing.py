@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -91,6 +92,14 @@ def fitting(split: Split, data: Data) -> Split:
     return split.converted(data.channels).resized(
         data.size, interpolation=data.interpolation, crop_pct=data.crop_pct, crop_mode=data.crop_mode
     )
+
+
+def covering(split: Split, data: Data) -> Split:
+    """Return images of their own sizes in the one from which ``fitting`` cuts the middle; others as they are."""
+    if split.size is not None:
+        return split
+    height, width = (math.floor(side / data.crop_pct) for side in data.size)
+    return split.resized((height, width), interpolation=data.interpolation, crop_mode=data.crop_mode)
 
 
 def prepare(split: Split, data: Data) -> Prepared:
@@ -195,8 +204,8 @@ def _arrays(given: Any) -> Iterator[Images]:
             yield given.images
     elif isinstance(given, str | os.PathLike):
         place = Path(given).expanduser()
-        for file in files_of(place) if place.is_dir() else [place]:
-            yield read_image(file)[None]
+        for file in files_of(place) if place.is_dir() else [""]:
+            yield read_image(place / file)[None]
     elif isinstance(given, Tensor | np.ndarray):
         yield _array(given)
     elif isinstance(given, Image):

@@ -61,6 +61,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
             "name": task.data.train.name,
             "digest": task.data.train.digest,
             **({} if task.supervised else {"labelled": False}),
+            **({"damaged": task.data.train.damaged} if task.data.train.damaged else {}),
         },
         **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
         **{name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))},

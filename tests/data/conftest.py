@@ -21,6 +21,12 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8)
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep what is remembered of image files in the test's own folder."""
+    monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "remembered"))
+
+
 @pytest.fixture
 def make_split() -> Callable[..., Split]:
     """Make a split of noise with the labels given."""

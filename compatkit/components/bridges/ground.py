@@ -25,6 +25,7 @@ from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalisation import evaluation_mode, reestimate
+from compatkit.evaluation.preprocessing import covering
 
 T = TypeVar("T")
 SEEDS = 2**63
@@ -302,7 +303,10 @@ def ground(extractor: Component, head: Component, own: Component, request: Bridg
         DataError: There are too few images.
     """
     fit, held = divided(request.data, request.images, request.seed)
-    pairs = pairing(fit, request.head_data, request.images, request.on, request.seed, held)
+    beside, other = fit, request.head_data
+    if request.on == "mix" and other is not None:  # images of two sets in one array
+        beside, other = (covering(one, extractor.manifest.contract.data) for one in (fit, other))
+    pairs = pairing(beside, other, request.images, request.on, request.seed, held)
     places = _places(extractor, head)
     before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
     return Ground(extractor, head, own, places[-1], before, fit, pairs, held, request.seed)

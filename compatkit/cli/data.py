@@ -1,0 +1,141 @@
+"""``compatkit data show NAME``: what a data set holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+import click
+
+from compatkit.cli.options import Asked, command, data_options, group
+from compatkit.cli.output import clean, columns, emit, first, paragraph, progress
+from compatkit.cli.roots import check_outputs
+
+if TYPE_CHECKING:
+    from compatkit.data.lazy import Progress
+    from compatkit.data.split import Split
+    from compatkit.data.survey import Copies, Range, Survey
+
+ROWS, COLUMNS, SIDE = 24, 8, 96
+"""Of a contact sheet: classes, images of each, and their pixels on a side."""
+LETTERS = 15
+"""Of a class name beside them."""
+SHOWN = 10
+"""Names of damaged images in a line."""
+
+data_command = group("data", help="Look at data sets.")
+
+
+@command(
+    "show",
+    help="Decode every image of NAME, a data set by name, path or address, and show classes, sizes, damaged files and "
+    "copies.",
+    group=data_command,
+    registry=False,
+)
+@click.argument("name")
+@click.option(
+    "--sheet", type=click.Path(), metavar="FILE", help="Draw some training images of each class as PNG."
+)
+@data_options
+def show(context: click.Context, asked: Asked) -> None:
+    """Look at a data set."""
+    from compatkit.data.survey import survey
+
+    check_outputs({"--sheet": asked.sheet})
+    with progress("data") as report:
+        splits = _splits(asked, report)
+        found = survey(splits, report)
+    if asked.sheet is not None:
+        from compatkit.reports.writing import write
+
+        write(asked.sheet, sheet(splits[0], set(found.parts[0].damaged)))
+    if asked.machine:
+        emit(attrs.asdict(found))
+        return
+    _tell(found)
+
+
+def sheet(split: Split, damaged: set[str]) -> bytes:
+    """Return a picture of some images of each class, the first ones that can be decoded, as PNG."""
+    import numpy as np
+
+    from compatkit.data.survey import name_of
+    from compatkit.reports.pictures import beside
+
+    rows = {}
+    shown = split.converted("RGB").resized((SIDE, SIDE), crop_mode="center")
+    for label in np.flatnonzero(split.counts)[:ROWS].tolist():
+        name = split.classes[label]
+        short = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
+        places = []
+        for place in np.flatnonzero(split.labels == label).tolist():
+            places += [] if name_of(split, place) in damaged else [place]
+            if len(places) == COLUMNS:
+                break
+        images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
+        if places:
+            images[: len(places)] = shown.read(places)
+        rows[short if short not in rows else f"{label} {short}"] = images.transpose(0, 3, 1, 2)
+    return beside(rows, low=0, high=255)
+
+
+def _splits(asked: Asked, report: Progress) -> list[Split]:
+    """Return training and test images, or images without labels."""
+    from compatkit.data import load
+    from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
+    from compatkit.plugins.discovery import providers
+
+    if is_flat(asked.name) or (asked.name.endswith(".npz") and is_bare(asked.name)):
+        return [read_unlabelled(asked.name)]
+    data = load(
+        asked.name, root=asked.data_root, download=asked.download, providers=providers(), progress=report
+    )
+    return [data.train, data.test]
+
+
+def _tell(found: Survey) -> None:
+    head = ("split", "images", "classes", "height", "width", "kinds", "damaged", "copies")
+    table = [
+        (
+            part.name,
+            f"{part.images:,}",
+            f"{len(part.classes)}" if part.classes else "none known",
+            _range(part.heights),
+            _range(part.widths),
+            ", ".join(f"{kind} {count:,}" for kind, count in part.kinds.items()),
+            f"{len(part.damaged):,}",
+            f"{part.copies.count:,}",
+        )
+        for part in found.parts
+    ]
+    columns([head, *table], right=(1, 2, 6, 7))
+    classes = found.parts[0].classes
+    if classes:
+        click.echo()
+        rows = [(one, *(f"{part.classes[one]:,}" for part in found.parts)) for one in classes]
+        columns(
+            [("class", *(part.name for part in found.parts)), *rows], right=range(1, len(found.parts) + 1)
+        )
+    for part in found.parts:
+        if part.damaged:
+            click.echo()
+            paragraph(
+                f'{part.name}: damaged are {first(part.damaged, SHOWN)}. In a recipe, damaged = "skip" leaves them out.'
+            )
+        _tell_copies(f"Within {part.name}", part.copies)
+    if found.shared is not None:
+        _tell_copies(f"In {found.parts[1].name} and in {found.parts[0].name}", found.shared)
+
+
+def _tell_copies(where: str, copies: Copies) -> None:
+    if copies.count:
+        other = f", {copies.relabelled:,} of them of another class" if copies.relabelled else ""
+        copy = "1 copy" if copies.count == 1 else f"{copies.count:,} copies"
+        click.echo(f"\n{clean(where)}: {copy}{other}, such as")
+        for one, two in copies.first:
+            click.echo(f"  {clean(two)} of {clean(one)}")
+
+
+def _range(sides: Range | None) -> str:
+    return "" if sides is None else f"{sides[0]}" if sides[0] == sides[2] else "{} - {:g} - {}".format(*sides)

@@ -1,0 +1,68 @@
+"""Class names of labels that a table or an archive writes down: names, or places in a list of names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.errors import DataError
+
+NAMES = "classes.txt"
+"""Class names, one a line."""
+
+
+def lines_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
+    """Return the lines of a small text, stripped, empty ones left out.
+
+    Args:
+        data: UTF-8.
+        where: For messages.
+
+    Raises:
+        DataError: It is no UTF-8.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where} is no UTF-8 text: {error.reason}. Save it as UTF-8.", subject=where
+        ) from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def numbered(
+    written: Sequence[str], where: os.PathLike[str] | str, names: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """Return the classes, and the label of each image.
+
+    Args:
+        written: What stands as each image's label: a name, or a number.
+        where: Of the labels, for messages.
+        names: Of the classes, in order; a label is one of them, or where all are numbers a place among them from 0.
+            None takes the labels themselves in their order, numbers by size.
+
+    Raises:
+        DataError: A label is empty, or none of the names.
+    """
+    numbers = all(one.isascii() and one.isdigit() and len(one) < 10 for one in written)
+    if names is not None and numbers and not set(written) <= set(names):
+        known = {str(place): place for place in range(len(names))}
+        written = [str(int(one)) for one in written]
+    else:
+        names = (
+            sorted(set(written), key=(lambda one: (int(one), one)) if numbers else None)
+            if names is None
+            else names
+        )
+        known = {one: place for place, one in enumerate(names)}
+    strange = next((one for one in written if one not in known or not one), None)
+    if strange is not None:
+        raise DataError(
+            f"{where} has the label {strange!r:.60}; expected one of the {len(names)} classes: its name"
+            f"{f', or a number from 0 to {len(names) - 1}' if numbers else ''}. {NAMES} names the classes, one a line.",
+            subject=strange,
+        )
+    return tuple(names), np.array([known[one] for one in written], dtype=np.int64)

@@ -1,0 +1,90 @@
+"""Divide images into training and test images where their source does not."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.split import Split
+from compatkit.errors import DataError
+
+SHARE = 0.1
+"""Of each class, what becomes test images by default."""
+TRAIN = ("train", "training")
+TEST = ("val", "valid", "validation", "test")
+"""What parts are called; of several names of test images the first that is there counts."""
+
+
+def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
+    """Return training and test images: of each class the same share, drawn by seed and class name.
+
+    Args:
+        whole: All images, named ``NAME/train``.
+        share: Of each class that becomes test images, at least one and not all.
+        seed: Of the draw.
+
+    Raises:
+        DataError: The share is not between 0 and 1, or a class has one image.
+    """
+    name = whole.name.removesuffix("/train")
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
+        raise DataError(
+            f"{name}: the share of test images lies between 0 and 1, got {share!r}.", subject=share
+        )
+    test: list[NDArray[np.int64]] = []
+    for label, count in enumerate(whole.counts):
+        if count < 2:
+            raise DataError(
+                f"{name}: class {whole.classes[label]!r} has {count} image, of which none can be held out to test. Add "
+                "images, or remove the class.",
+                subject=whole.classes[label],
+            )
+        word = f"{seed} {whole.classes[label]}".encode("utf-8", "surrogateescape")
+        draw = np.random.default_rng(int.from_bytes(hashlib.sha256(word).digest()[:8], "big"))
+        places = draw.permutation(np.flatnonzero(whole.labels == label))
+        test.append(places[: min(max(1, round(share * count)), count - 1)])
+    held = np.concatenate(test)
+    rest = np.setdiff1d(np.arange(len(whole)), held)
+    train, kept = (attrs.evolve(whole.take(one), sample=False) for one in (rest, held))
+    return DataSet(name, train, kept.renamed(f"{name}/test"))
+
+
+def parted(whole: Split, written: Sequence[str], name: str, where: object) -> DataSet:
+    """Return training and test images by what each image's part is called; see ``TRAIN`` and ``TEST``.
+
+    Raises:
+        DataError: A part is called otherwise, one of the two is missing, or a class has no training image.
+    """
+    known = (*TRAIN, *TEST)
+    parts = np.array([one.lower() for one in written])
+    strange = next((one for one in written if one.lower() not in known), None)
+    held = next((one for one in TEST if one in parts), None)
+    train = np.flatnonzero(np.isin(parts, TRAIN))
+    if strange is not None or held is None or not len(train):
+        came = (
+            f"there is {strange!r:.40}"
+            if strange is not None
+            else f"there is {', '.join(sorted(set(written)))} alone"
+        )
+        raise DataError(
+            f"{where}: the parts of its images are {' or '.join(TRAIN)}, and {' or '.join(TEST)}; {came}. Leave the "
+            "parts out to hold out a share.",
+            subject=strange,
+        )
+    data = DataSet(
+        name,
+        whole.take(train).renamed(f"{name}/train"),
+        whole.take(np.flatnonzero(parts == held)).renamed(f"{name}/test"),
+    )
+    bare = [one for one, count in zip(data.classes, data.train.counts, strict=True) if not count]
+    if bare:
+        raise DataError(
+            f"{where}: {len(bare)} classes have no training image, such as {bare[0]!r}. Remove them, or give some.",
+            subject=bare[0],
+        )
+    return DataSet(name, *(attrs.evolve(one, sample=False) for one in (data.train, data.test)))

@@ -1,0 +1,241 @@
+"""Data sets of Hugging Face: of the Hub, by name, or in a local folder; images are decoded when they are asked for.
+
+Read by ``datasets`` from version 4 on, which runs no code that comes with a data set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.files import read_file
+from compatkit.data.holding import TEST, TRAIN
+from compatkit.data.lazy import LazyImages, Progress
+from compatkit.data.memory import recalled, remember
+from compatkit.data.split import Split
+from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
+
+PREFIX = "hf:"
+LABELS = ("label", "labels")
+"""Columns of classes that are taken where there are several."""
+_ADDRESS = re.compile(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([\w.+-]+))?(?:#([\w.+-]+))?")
+PIECE = 256
+"""Images that are read from the file at once to make their digests."""
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """Images in an Arrow file, as the bytes of image files.
+
+    Attributes:
+        table: A ``datasets.Dataset`` whose column is not decoded.
+        column: Of the images.
+        owner: For messages.
+    """
+
+    table: Any
+    column: str
+    owner: str
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def name(self, position: int) -> str:
+        """See ``Reader``."""
+        return f"image {position} of {self.owner}"
+
+    def read(self, position: int) -> bytes:
+        """See ``Reader``."""
+        return self._bytes(self.table[position][self.column], position)
+
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+        """See ``Reader``; remembered with size and times of change of the Arrow files in the user's cache folder."""
+        key = self._key()
+        known = None if key is None else recalled(key)
+        if known is None or known.dtype != np.dtype("V16") or known.shape != (len(self),):
+            known, within = np.zeros(len(self), dtype="V16"), True
+            for start in range(0, len(self), PIECE):
+                for place, cell in enumerate(self.table[start : start + PIECE][self.column], start):
+                    digest = hashlib.blake2b(self._bytes(cell, place), digest_size=16).digest()
+                    known[place], within = np.void(digest), within and cell["bytes"] is not None
+                if progress is not None:
+                    progress(min(start + PIECE, len(self)), len(self), "reading images")
+            if key is not None and within:
+                remember(key, known)
+        return [one.tobytes() for one in known[positions]]
+
+    def _key(self) -> str | None:
+        """Return a digest of the state of the Arrow files; None of a table in memory."""
+        files = [Path(one["filename"]) for one in self.table.cache_files]
+        states = [(str(one), (of := one.stat()).st_size, of.st_mtime_ns, of.st_ctime_ns) for one in files]
+        return (
+            hashlib.sha256(repr((self.column, len(self), states)).encode()).hexdigest()[:32]
+            if states
+            else None
+        )
+
+    def _bytes(self, cell: dict[str, Any] | None, position: int) -> bytes:
+        if cell is None or (cell["bytes"] is None and not os.path.isfile(cell["path"] or "")):
+            raise DataError(
+                f"{self.name(position)} is missing: the row holds neither its bytes nor the path of a file here. "
+                "Remove the row.",
+                subject=self.name(position),
+            )
+        return cell["bytes"] if cell["bytes"] is not None else read_file(Path(cell["path"]))
+
+
+def read_hub(address: str, *, download: bool = False) -> DataSet | Split:
+    """Read a data set of the Hub.
+
+    Args:
+        address: ``hf:NAME``, ``hf:NAME:CONFIGURATION``, and ``#COLUMN`` behind either for the column of classes.
+        download: Whether it may be fetched; else it must be in the cache of ``datasets``.
+
+    Raises:
+        DataError: It is not there, brings code, or holds no images with classes.
+        EnvironmentFailure: The Hub cannot be reached, or files cannot be read.
+        MissingDependency: ``datasets`` is not installed.
+    """
+    match = _ADDRESS.fullmatch(address.removeprefix(PREFIX))
+    if match is None:
+        raise DataError(
+            f"{address!r} is no data set of the Hub: expected hf:NAME or hf:USER/NAME, with :CONFIGURATION and #COLUMN "
+            "where there are several.",
+            subject=address,
+        )
+    name, configuration, column = match.groups()
+    if os.path.exists(name):
+        raise DataError(
+            f"{address}: {Path(name).absolute()} would be read in place of the Hub's. Give it as a path.",
+            subject=address,
+        )
+    datasets = _library(address)
+    try:
+        with _offline(datasets, unless=download):
+            found = datasets.load_dataset(name, configuration)
+    except ConnectionError as error:
+        raise EnvironmentFailure(
+            f"{address} is not in the cache of datasets, and the Hub "
+            f"{'does not answer' if download else 'was not asked'}: {error}. Allow the download, or set HF_HOME to the "
+            "cache that holds it.",
+            subject=address,
+        ) from error
+    except Exception as error:  # of somebody else's library: of many kinds
+        raise DataError(
+            f"{address} cannot be read: {type(error).__name__}: {error}", subject=address
+        ) from error
+    return _both(found, f"{PREFIX}{name}", column, address)
+
+
+def is_hub_folder(folder: Path) -> bool:
+    """Return whether a folder is one that ``save_to_disk`` wrote, or holds a data set of the Hub as Parquet files."""
+    return any((folder / one).is_file() for one in STATES) or any(
+        next((folder / inside).glob("*.parquet"), None) for inside in ("", "data")
+    )
+
+
+STATES = ("dataset_dict.json", "state.json")
+
+
+def read_hub_folder(folder: Path) -> DataSet | Split:
+    """Read such a folder; raises as ``read_hub``."""
+    datasets = _library(folder)
+    saved = any((folder / one).is_file() for one in STATES)
+    try:
+        with _offline(datasets, unless=False):
+            found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(folder))
+    except Exception as error:  # of somebody else's library: of many kinds
+        raise DataError(
+            f"{folder} cannot be read by datasets: {type(error).__name__}: {error}", subject=folder
+        ) from error
+    return _both(found, folder.resolve().name, None, folder)
+
+
+def _both(found: Any, name: str, column: str | None, where: object) -> DataSet | Split:
+    parts = found if isinstance(found, dict) else {"train": found}
+    train = next((one for one in TRAIN if one in parts), None)
+    test = next((one for one in TEST if one in parts), None)
+    if len(parts) == 1 or (train is not None and test is None):
+        only = next(iter(parts)) if train is None else train
+        return _split(parts[only], f"{name}/train", column, where)
+    if train is None or test is None:
+        raise DataError(
+            f"{where} has the parts {', '.join(parts)}; expected {TRAIN[0]} and one of {', '.join(TEST)}.",
+            subject=where,
+        )
+    return DataSet(
+        name,
+        *(
+            _split(parts[one], f"{name}/{what}", column, where)
+            for one, what in ((train, "train"), (test, "test"))
+        ),
+    )
+
+
+def _split(table: Any, name: str, column: str | None, where: object) -> Split:
+    import datasets
+
+    kinds = table.features
+    images = [one for one, kind in kinds.items() if isinstance(kind, datasets.Image)]
+    classes = [one for one, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
+    chosen = [one for one in classes if one == column] if column else classes
+    if len(chosen) > 1:
+        chosen = [one for one in chosen if one in LABELS] or chosen
+    if len(images) != 1 or len(chosen) != 1:
+        raise DataError(
+            f"{where} needs one column of images and one of classes (ClassLabel); images are in "
+            f"{', '.join(images) or 'none'}, classes in {', '.join(classes) or 'none'}. Name one of several as "
+            "hf:NAME#COLUMN, or remove the others; datasets makes classes of texts with class_encode_column.",
+            subject=where,
+        )
+    bare = table.select_columns(images).cast_column(images[0], datasets.Image(decode=False))
+    written = table.select_columns(chosen).with_format("arrow")[:][chosen[0]].to_pylist()
+    labels = np.array([-1 if one is None else one for one in written], dtype=np.int64)
+    if lacking := int((labels < 0).sum()):
+        raise DataError(
+            f"{where}: {lacking:,} of {len(labels):,} images of {name} have no label. Remove these rows.",
+            subject=where,
+        )
+    return Split(
+        LazyImages(Rows(bare, images[0], name), np.arange(len(labels))),
+        labels,
+        tuple(kinds[chosen[0]].names),
+        name,
+    )
+
+
+def _library(where: object) -> Any:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependency(
+            f"{where} is read by Hugging Face's datasets, which is not installed. Run: pip install "
+            "'compatkit[datasets]'",
+            subject="datasets",
+        ) from error
+    return datasets
+
+
+@contextmanager
+def _offline(datasets: Any, *, unless: bool) -> Iterator[None]:
+    """Keep ``datasets``, and the Hub's library under it, off the network inside."""
+    places = [] if unless else [datasets.config, sys.modules["huggingface_hub.constants"]]
+    before = [one.HF_HUB_OFFLINE for one in places]
+    for one in places:
+        one.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        for one, value in zip(places, before, strict=True):
+            one.HF_HUB_OFFLINE = value

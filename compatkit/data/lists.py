@@ -1,0 +1,88 @@
+"""Tables of images, CSV or Parquet: columns ``path``, below the table's folder, and ``label``; ``split`` divides them.
+
+Class names are the labels, or the lines of ``classes.txt`` beside the table.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from pathlib import Path
+
+from compatkit.data.classlists import NAMES, lines_of, numbered
+from compatkit.data.dataset import DataSet
+from compatkit.data.files import listed, read_file
+from compatkit.data.holding import parted
+from compatkit.data.split import Split
+from compatkit.errors import DataError, MissingDependency
+
+LISTS = (".csv", ".parquet")
+COLUMNS = ("path", "label")
+
+
+def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
+    """Read a table of images.
+
+    Returns:
+        Both parts, by the column ``split``; or all images, where there is none.
+
+    Raises:
+        DataError: The table is damaged or lacks a column; a file is missing, a label or part is not known.
+        EnvironmentFailure: The table cannot be read.
+        MissingDependency: It is Parquet, and pyarrow is not installed.
+    """
+    table = Path(path).expanduser().resolve()
+    columns = _parquet(table) if table.suffix == ".parquet" else _csv(table)
+    missing = [one for one in COLUMNS if one not in columns]
+    if missing or not columns["path"]:
+        held = f"its columns are {', '.join(columns) or 'none'}" if missing else "it has no rows"
+        raise DataError(
+            f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
+        )
+    paths, folder = columns["path"], table.parent
+    gone = [row for row, one in enumerate(paths) if not one or not os.path.isfile(folder / one)]
+    if gone:
+        raise DataError(
+            f"{table}, row {gone[0] + 1}: there is no file {folder / paths[gone[0]]} ({len(gone):,} of {len(paths):,} "
+            "are missing). Paths start at the folder of the table.",
+            subject=folder / paths[gone[0]],
+        )
+    given = folder / NAMES
+    names = lines_of(given.read_bytes(), given) if given.is_file() else None
+    classes, labels = numbered(columns["label"], table, names)
+    whole = Split(listed(folder, paths), labels, classes, f"{table.stem}/train")
+    return parted(whole, columns["split"], table.stem, table) if "split" in columns else whole
+
+
+def _csv(table: Path) -> dict[str, list[str]]:
+    try:
+        text = read_file(table).decode("utf-8-sig")
+        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+        rows = list(reader)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{table} is no CSV table in UTF-8: {error}.", subject=table) from error
+    short = next((row for row, one in enumerate(rows) if None in one or None in one.values()), None)
+    if short is not None:
+        raise DataError(
+            f"{table}, row {short + 1} has more or fewer values than there are columns. Quote values with commas.",
+            subject=table,
+        )
+    return {name: [row[name].strip() for row in rows] for name in reader.fieldnames or ()}
+
+
+def _parquet(table: Path) -> dict[str, list[str]]:
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError as error:
+        raise MissingDependency(
+            f"{table} is read through pyarrow, which is not installed. Run: pip install 'compatkit[datasets]'",
+            subject="pyarrow",
+        ) from error
+    try:
+        file = parquet.ParquetFile(io.BytesIO(read_file(table)))
+        wanted = [one for one in (*COLUMNS, "split") if one in file.schema_arrow.names]
+        read = file.read(columns=wanted).to_pydict()
+    except (ArrowException, OSError, ValueError) as error:
+        raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
+    return {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}

@@ -1,0 +1,84 @@
+"""Leave damaged images out: all are decoded once, and what was found is remembered for these very bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.lazy import THREADS, LazyImages, Progress, decoded
+from compatkit.data.memory import recalled, remember
+from compatkit.data.split import Split
+from compatkit.errors import DataError
+
+DAMAGED = ("refuse", "skip")
+"""What may be done about damaged images: fail when one is read, or leave it out."""
+
+
+def readable(data: DataSet | Split, progress: Progress | None = None) -> DataSet | Split:
+    """Return the images that can be decoded; ``Split.damaged`` tells how many were left out.
+
+    Args:
+        data: Images.
+        progress: Called with images decoded, all images, and what is done.
+
+    Raises:
+        DataError: A class has no other images, or a file is gone.
+        EnvironmentFailure: A file cannot be read.
+    """
+    if isinstance(data, DataSet):
+        return DataSet(data.name, *(_readable(one, progress) for one in (data.train, data.test)))
+    return _readable(data, progress)
+
+
+def _readable(data: Split, progress: Progress | None) -> Split:
+    lost = damaged(data, progress)
+    if not lost.any():
+        return data
+    kept = data.take(np.flatnonzero(~lost))
+    empty = [
+        one
+        for one, before, now in zip(data.classes, data.counts, kept.counts, strict=True)
+        if before and not now
+    ]
+    if empty:
+        raise DataError(
+            f"{data.name}: all images of class {empty[0]!r} are damaged. Fetch them again, or remove the class.",
+            subject=empty[0],
+        )
+    return attrs.evolve(kept, sample=data.sample, damaged=int(lost.sum()))
+
+
+def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]:
+    """Return which images cannot be decoded, bool ``(n,)``."""
+    from PIL import __version__
+
+    if not isinstance(images := split.images, LazyImages):
+        return np.zeros(len(split), dtype=np.bool_)
+    hashed = hashlib.sha256(__version__.encode())
+    hashed.update(b"".join(split.digest_images(progress)))
+    key = hashed.hexdigest()[:32]
+    known = recalled(key)
+    if known is not None and known.dtype == np.bool_ and known.shape == (len(split),):
+        return known
+
+    def fails(place: int) -> bool:
+        data = images.reader.read(place)
+        try:
+            decoded(data, images.reader.name(place))
+        except DataError:
+            return True
+        return False
+
+    found = np.zeros(len(split), dtype=np.bool_)
+    with ThreadPoolExecutor(THREADS) as threads:
+        for place, lost in enumerate(threads.map(fails, images.positions.tolist())):
+            found[place] = lost
+            if progress is not None:
+                progress(place + 1, len(split), "decoding images")
+    remember(key, found)
+    return found

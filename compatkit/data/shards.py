@@ -1,0 +1,130 @@
+"""WebDataset shards: ``.tar`` files here or at a URL, whose members are read by their places, in any order.
+
+A sample is the members of one name: an image (``0001.jpg``) and its class (``0001.cls``: a number or a name). Class
+names are the lines of ``classes.txt`` or ``classnames.txt`` beside the shards, or what stands in the ``.cls`` members.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.addresses import Place, located
+from compatkit.data.classlists import NAMES, lines_of, numbered
+from compatkit.data.dataset import DataSet
+from compatkit.data.holding import TEST, TRAIN, parted
+from compatkit.data.lazy import LazyImages, Progress
+from compatkit.data.shardindex import index
+from compatkit.data.split import Split
+
+ENDING = ".tar"
+_WORDS = re.compile("[a-z]+")
+
+
+@attrs.frozen(eq=False)
+class Shards:
+    """Images in shards.
+
+    Attributes:
+        place: Where the shards are.
+        paths: Of the shards.
+        members: Of each image: its shard, and a row of its index.
+    """
+
+    place: Place
+    paths: tuple[str, ...]
+    members: NDArray[np.void]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def name(self, position: int) -> str:
+        """See ``Reader``."""
+        one = self.members[position]
+        return f"{self.paths[one['shard']]}:{one['name'].decode()}"
+
+    def read(self, position: int) -> bytes:
+        """See ``Reader``."""
+        one = self.members[position]
+        return self.place.read(self.paths[one["shard"]], int(one["offset"]), int(one["size"]))
+
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+        """See ``Reader``; made with the index."""
+        return [one.tobytes() for one in self.members["digest"][positions]]
+
+
+def is_shards(address: str) -> bool:
+    """Return whether an address is one of shards: a ``.tar`` file, a pattern, or a URL."""
+    return address.endswith(ENDING) or "://" in address or any(one in address for one in "*?[")
+
+
+def read_shards(
+    address: str, *, name: str | None = None, progress: Progress | None = None
+) -> DataSet | Split:
+    """Index shards, each read once: their members' places and digests are remembered in the user's cache folder.
+
+    Args:
+        address: A folder, a ``.tar`` file or a pattern of such files, here or as a URL that fsspec reaches. Shards with
+            ``train``, and ``val`` or ``test``, as a word of their names, or of their folders' below the address, make
+            the two parts.
+        name: Of the data set; that of the folder by default.
+        progress: Called with bytes read, all bytes, and the shard that is read.
+
+    Raises:
+        DataError: There is no shard, one is damaged or compressed, an image has no class, or several.
+        EnvironmentFailure: A shard cannot be read.
+        MissingDependency: The library for this kind of URL is not installed.
+    """
+    place, root, paths = located(address, ENDING)
+    sizes = [place.size(one) for one in paths]
+    tables: list[NDArray[np.void]] = []
+    for number, path in enumerate(paths):
+
+        def arrived(count: int, before: int = sum(sizes[:number]), path: str = path) -> None:
+            if progress is not None:
+                progress(before + count, sum(sizes), path)
+
+        tables.append(index(place, path, arrived))
+    members, shard = _joined(tables)
+    called = (
+        name
+        or posixpath.basename(paths[0].removesuffix(ENDING) if address.endswith(paths[0]) else root)
+        or "shards"
+    )
+    listed = next((one for one in (NAMES, "classnames.txt") if place.exists(f"{root}/{one}")), None)
+    names = None if listed is None else lines_of(place.whole(f"{root}/{listed}"), f"{root}/{listed}")
+    classes, labels = numbered([one.decode() for one in members["label"].tolist()], address, names)
+    whole = Split(
+        LazyImages(Shards(place, tuple(paths), members), np.arange(len(members))),
+        labels,
+        classes,
+        f"{called}/train",
+    )
+    parts = [_part(one.removeprefix(root)) for one in paths]
+    if not ({*TRAIN} & {*parts} and {*TEST} & {*parts}):
+        return whole
+    return parted(whole, [parts[one] for one in shard.tolist()], called, address)
+
+
+def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
+    """Return the rows of all shards, and the shard of each; texts are as wide as the longest."""
+    shard = np.repeat(np.arange(len(tables)), [len(one) for one in tables])
+    names = tables[0].dtype.names or ()
+    columns = {name: np.concatenate([one[name] for one in tables]) for name in names}
+    members = np.zeros(
+        len(shard), dtype=[("shard", "<u4"), *((name, one.dtype) for name, one in columns.items())]
+    )
+    members["shard"] = shard
+    for name, one in columns.items():
+        members[name] = one
+    return members, shard
+
+
+def _part(path: str) -> str:
+    """Return the word of a path that tells which part it is; the last one, where there are several."""
+    words = _WORDS.findall(path.lower())
+    return next((one for one in reversed(words) if one in (*TRAIN, *TEST)), "none")

@@ -1,0 +1,167 @@
+"""What a data set holds, each image decoded once: classes, sizes, kinds of files, damaged ones, copies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from statistics import median
+
+import attrs
+
+from compatkit.data.lazy import THREADS, LazyImages, Progress, upright
+from compatkit.data.split import Split
+from compatkit.errors import DataError
+
+Range = tuple[int, float, int]
+"""Least, median and most."""
+
+
+@attrs.frozen
+class Copies:
+    """Images whose bytes are those of an image before them.
+
+    Attributes:
+        count: How many there are.
+        relabelled: How many of them are of another class than the image before.
+        first: Some of them: the image before, and the copy.
+    """
+
+    count: int
+    relabelled: int
+    first: tuple[tuple[str, str], ...]
+
+
+@attrs.frozen
+class Part:
+    """What a split holds.
+
+    Attributes:
+        name: Of the split.
+        digest: Of the split.
+        images: How many there are.
+        classes: Images by class; empty where no class is known.
+        heights: In pixels, of the images that can be decoded; None where none can.
+        widths: In pixels.
+        kinds: Images by the mode of their files, in Pillow's words.
+        damaged: Names of the images that cannot be decoded.
+        copies: Within the split.
+    """
+
+    name: str
+    digest: str
+    images: int
+    classes: dict[str, int]
+    heights: Range | None
+    widths: Range | None
+    kinds: dict[str, int]
+    damaged: tuple[str, ...]
+    copies: Copies
+
+
+@attrs.frozen
+class Survey:
+    """What a data set holds.
+
+    Attributes:
+        parts: Of each split.
+        shared: Images of the second split whose bytes are those of one of the first; None of a single split.
+    """
+
+    parts: tuple[Part, ...]
+    shared: Copies | None
+
+
+FIRST = 5
+"""Pairs of copies that are named."""
+
+
+def survey(splits: Sequence[Split], progress: Progress | None = None) -> Survey:
+    """Look at every image of one or two splits.
+
+    Args:
+        splits: Training images and test images, or images of one purpose.
+        progress: Called with what is done, all, and what it is.
+
+    Raises:
+        DataError: A file is gone.
+        EnvironmentFailure: A file cannot be read.
+    """
+    parts = tuple(_part(one, progress) for one in splits)
+    return Survey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
+
+
+def name_of(split: Split, position: int) -> str:
+    """Return what an image is called: its file, or its place."""
+    if isinstance(split.images, LazyImages):
+        return split.images.reader.name(int(split.images.positions[position]))
+    return f"image {position} of {split.name}"
+
+
+def _part(split: Split, progress: Progress | None) -> Part:
+    split.digest_images(progress)
+    seen: Counter[tuple[int, int, str]] = Counter()
+    damaged: list[str] = []
+    with ThreadPoolExecutor(THREADS) as threads:
+        found = threads.map(_looker(split), range(len(split)))
+        for place, one in enumerate(found):
+            seen.update([one] if one is not None else [])
+            damaged += [name_of(split, place)] if one is None else []
+            if progress is not None:
+                progress(place + 1, len(split), f"decoding {split.name}")
+    every = list(seen.elements())
+    heights, widths = _range([one[0] for one in every]), _range([one[1] for one in every])
+    kinds: Counter[str] = Counter()
+    for (_, _, mode), count in seen.items():
+        kinds[mode] += count
+    classes = dict(zip(split.classes, split.counts, strict=True)) if split.labelled else {}
+    return Part(
+        split.name,
+        split.digest,
+        len(split),
+        classes,
+        heights,
+        widths,
+        dict(kinds.most_common()),
+        tuple(damaged),
+        _copies(split),
+    )
+
+
+def _looker(split: Split) -> Callable[[int], tuple[int, int, str] | None]:
+    """Return what gives height, width and mode of an image, None of a damaged one."""
+    if isinstance(split.images, LazyImages):
+        return partial(_look, split.images)
+    height, width = split.images.shape[1:3]
+    return lambda place: (height, width, split.channels)
+
+
+def _look(images: LazyImages, position: int) -> tuple[int, int, str] | None:
+    place = int(images.positions[position])
+    data = images.reader.read(place)
+    try:
+        image = upright(data, images.reader.name(place))
+    except DataError:
+        return None
+    return image.height, image.width, image.mode
+
+
+def _range(values: list[int]) -> Range | None:
+    return (min(values), median(values), max(values)) if values else None
+
+
+def _copies(split: Split, others: Split | None = None) -> Copies:
+    """Return the images of a split that are copies: of earlier ones, or of those of another split."""
+    before: dict[bytes, tuple[Split, int]] = {}
+    if others is not None:
+        for place, digest in enumerate(others.image_digests):
+            before.setdefault(digest, (others, place))
+    found = []
+    for place, digest in enumerate(split.image_digests):
+        other = before.get(digest) if others is not None else before.setdefault(digest, (split, place))
+        if other is not None and other != (split, place):
+            found.append((*other, place))
+    relabelled = sum(one.labels[there] != split.labels[here] for one, there, here in found)
+    first = tuple((name_of(one, there), name_of(split, here)) for one, there, here in found[:FIRST])
+    return Copies(len(found), int(relabelled), first)

@@ -1,0 +1,88 @@
+"""data show: images and classes of each split, sizes, kinds, damaged files, copies, a contact sheet."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photos import class_folder, encoded, photo
+from PIL import Image
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "photos"
+    class_folder(root / "train", {"ant": 4, "a very long name of a beetle": 3})
+    class_folder(root / "val", {"ant": 2, "a very long name of a beetle": 2}, seed=77)
+    return root
+
+
+def test_a_folder(run: Any, photos: Path) -> None:
+    said = run("data", "show", photos)
+    assert said.code == 0 and "damaged are" not in said.out and "copies, such as" not in said.out
+    lines = [line.split("  ") for line in said.out.splitlines()]
+    (train,) = [
+        [one.strip() for one in line if one]
+        for line in lines
+        if line[0] == "photos/train" and "RGB 7" in line
+    ]
+    assert train == ["photos/train", "7", "2", "9 - 10 - 12", "10 - 12 - 13", "RGB 7", "0", "0"]
+    assert [line[0] for line in lines if line[0].startswith("a")] == ["a very long name of a beetle", "ant"]
+
+
+def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
+    (photos / "train" / "ant" / "003.png").write_bytes(b"\x89PNG")
+    beetle = photos / "train" / "a very long name of a beetle"
+    shutil.copy(photos / "train" / "ant" / "000.png", beetle / "9.png")
+    shutil.copy(photos / "train" / "ant" / "001.png", photos / "val" / "ant" / "9.png")
+    (photos / "val" / "ant" / "8.jpg").write_bytes(encoded(photo(50, 20).convert("L"), "JPEG"))
+    said = run("data", "show", photos)
+    assert "photos/train: damaged are" in said.out and "003.png" in said.out.replace("\n", "")
+    assert "Within photos/train: 1 copy, 1 of them of another class" in said.out
+    assert (
+        "In photos/val" not in said.out and "In photos/test and in photos/train: 1 copy, such as" in said.out
+    )
+    found = run("data", "show", photos, "--json").json
+    train, test = found["parts"]
+    assert train["damaged"] == [str(photos / "train" / "ant" / "003.png")]
+    assert (train["images"], train["classes"]["ant"], train["kinds"]) == (8, 4, {"RGB": 7})
+    assert test["heights"] == [9, 10, 50] and test["kinds"] == {"RGB": 5, "L": 1}
+    assert train["copies"]["first"] == [
+        [str(beetle / "9.png"), str(photos / "train" / "ant" / "000.png")]
+    ] and found["shared"] == {
+        "count": 1,
+        "relabelled": 0,
+        "first": [[str(photos / "train" / "ant" / "001.png"), str(photos / "val" / "ant" / "9.png")]],
+    }
+
+
+def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
+    (photos / "train" / "ant" / "000.png").write_bytes(b"")
+    for one in (photos / "train" / "ant" / "001.png", photos / "train" / "ant" / "002.png"):
+        one.write_bytes(encoded(Image.new("RGB", (40, 20), (255, 0, 0))))
+    assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
+    shown = np.asarray(Image.open(io.BytesIO((tmp_path / "sheet.png").read_bytes())).convert("RGB")).astype(
+        int
+    )
+    red = (np.abs(shown - (255, 0, 0)).sum(axis=2) == 0).sum()
+    assert red == pytest.approx(2 * 160 * 160, rel=0.05)
+    assert run("data", "show", photos, "--sheet", tmp_path).code == 2
+
+
+def test_images_without_labels_sets_by_name_and_what_is_none(run: Any, photos: Path, tmp_path: Path) -> None:
+    found = run("data", "show", photos / "train" / "ant", "--json").json
+    assert [part["classes"] for part in found["parts"]] == [{}] and found["shared"] is None
+    assert "none known" in run("data", "show", photos / "train" / "ant").out
+    peaks = run("data", "show", "peaks", "--json", "--sheet", tmp_path / "peaks.png").json
+    assert peaks["parts"][0]["heights"] == [28, 28, 28] and peaks["parts"][0]["kinds"] == {
+        "L": peaks["parts"][0]["images"]
+    }
+    assert (tmp_path / "peaks.png").stat().st_size
+    failed = run("data", "show", tmp_path / "nowhere", "--json")
+    assert failed.code == 2 and failed.json["error"]["code"] == "data"
+    assert run("data", "show", "nothing").code == 2

@@ -1,0 +1,63 @@
+"""Commands that take images, with folders of image files of any sizes: with class folders, and without."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from photos import class_folder, encoded, photo
+
+PAIR = ("digits/left.extractor", "digits/right.head")
+
+
+@pytest.fixture
+def work(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the trained registry, with folders of images beside it, which is the current folder's."""
+    work = tmp_path / "work"
+    shutil.copytree(trained, work)
+    class_folder(work / "classes", {"0": 12, "1": 9, "2": 9})
+    (work / "flat" / "deeper").mkdir(parents=True)
+    for place in range(24):
+        shape = 10 + place, 40 - place
+        (work / "flat" / f"{'deeper/' * (place % 2)}{place}.png").write_bytes(
+            encoded(photo(*shape, seed=place))
+        )
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("COMPATKIT_REGISTRY", "parts")
+    monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "cache"))
+    return work
+
+
+@pytest.mark.usefixtures("work")
+def test_a_bridge_is_built_on_images_without_labels(run: Any) -> None:
+    asked = ("--rungs", "statistics,ridge", "--all", "--json")
+    found = run("bridge", *PAIR, "--data", "flat", *asked)
+    assert found.code in (0, 1) and found.json["facts"]["held_out"] == 12, found.err
+    assert all(one["accuracy"] is None for one in found.json["steps"])
+    mixed = run("bridge", *PAIR, "--data", "flat/", "--head-data", "classes", "--on", "mix", *asked)
+    assert mixed.code in (0, 1) and mixed.json["steps"], mixed.err
+
+
+@pytest.mark.usefixtures("work")
+def test_class_folders_bring_test_images(run: Any) -> None:
+    for name in ("classes", "classes/"):
+        found = run("bridge", *PAIR, "--data", name, "--rungs", "statistics", "--all", "--json")
+        assert found.code in (0, 1), found.err
+        assert [one["accuracy"]["images"] for one in found.json["steps"]] == [3]
+
+
+def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
+    found = run("recombine", *PAIR, "--data", "classes/", "--json")
+    assert found.code in (0, 1) and found.json["cell"]["restricted"]["count"] == 3, found.err
+    recipe = work / "recipe.toml"
+    recipe.write_text(
+        'prefix = "photos"\n[trainer]\nsteps = 2\nbatch_size = 4\nprecision = "float32"\nworkers = 0\n[[tasks]]\n'
+        'name = "classes"\ndata = {name = "classes/", hold_out = 0.25, seed = 1, damaged = "skip"}\n'
+        'backbone = "simple_cnn"\nsplit = "forward_features"\nsize = [16, 16]\n'
+    )
+    said = run("train", recipe)
+    assert said.code == 0, said.err
+    again = run("matrix", "photos/classes.extractor", "photos/classes.head", "--json")
+    assert again.code == 0 and "warning" not in again.err, again.err

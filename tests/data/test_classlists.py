@@ -1,0 +1,42 @@
+"""Class names of labels that are written down: names, numbers, and places in a list."""
+
+from __future__ import annotations
+
+import pytest
+
+from compatkit.data.classlists import lines_of, numbered
+from compatkit.errors import DataError
+
+
+def labels(*written: str, names: list[str] | None = None) -> tuple[tuple[str, ...], list[int]]:
+    classes, found = numbered(written, "list.csv", names)
+    return classes, found.tolist()
+
+
+def test_without_names() -> None:
+    assert labels("b", "a", "b") == (("a", "b"), [1, 0, 1])
+    assert labels("10", "9", "2") == (("2", "9", "10"), [2, 1, 0])
+    assert labels("10", "9", "x") == (("10", "9", "x"), [0, 1, 2])
+
+
+def test_with_names() -> None:
+    assert labels("2", "0", "00", names=["x", "y", "z"]) == (("x", "y", "z"), [2, 0, 0])
+    assert labels("z", "x", names=["x", "y", "z"]) == (("x", "y", "z"), [2, 0])
+    assert labels("1", "0", names=["1", "0"]) == (("1", "0"), [0, 1])  # names that are numbers
+
+
+@pytest.mark.parametrize(
+    ("written", "names", "subject"),
+    [("3", ["x", "y"], "3"), ("-1", ["x"], "-1"), ("w", ["x"], "w"), ("", None, ""), ("٣", ["x"] * 9, "٣")],
+)
+def test_labels_that_are_none(written: str, names: list[str] | None, subject: str) -> None:
+    with pytest.raises(DataError) as caught:
+        labels(written, names=names)
+    assert caught.value.subject == subject
+
+
+def test_lines() -> None:
+    assert lines_of("\ufeffa b \r\n\n\tc\n".encode(), "x") == ["a b", "c"]
+    with pytest.raises(DataError) as caught:
+        lines_of(b"\xff", "x")
+    assert caught.value.subject == "x"

@@ -1,0 +1,125 @@
+"""Digests of files: those of the bytes, whatever is remembered; read again when size or times changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from compatkit.data import filedigests
+from compatkit.data.filedigests import file_digests
+from compatkit.errors import DataError, EnvironmentFailure
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    (tmp_path / "d").mkdir()
+    made = [tmp_path / "d" / f"{number}.bin" for number in range(5)]
+    for number, path in enumerate(made):
+        path.write_bytes(bytes([number]) * (number + 1) * 1000)
+    return made
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Return the files that are read from now on."""
+    seen: list[Path] = []
+    plain = filedigests._digest
+
+    def spy(path: Path) -> bytes:
+        seen.append(path)
+        return plain(path)
+
+    monkeypatch.setattr(filedigests, "_digest", spy)
+    return seen
+
+
+def plain(paths: list[Path]) -> list[bytes]:
+    return [hashlib.blake2b(one.read_bytes(), digest_size=16).digest() for one in paths]
+
+
+def test_they_are_of_the_bytes_and_in_the_order_asked_for(files: list[Path], read: list[Path]) -> None:
+    root = files[0].parent
+    assert file_digests(root, files) == plain(files)
+    assert sorted(read) == files
+    read.clear()
+    some = [files[3], files[0], files[3]]
+    assert file_digests(root, some) == plain(some) and not read
+    assert file_digests(root, []) == []
+
+
+def test_a_file_that_was_written_is_read_again(files: list[Path], read: list[Path]) -> None:
+    root = files[0].parent
+    file_digests(root, files)
+    read.clear()
+    files[1].write_bytes(b"longer than before" * 1000)
+    before = os.stat(files[2])
+    files[2].write_bytes(bytes(reversed(b"\0" + bytes([2]) * 2999)))
+    os.utime(files[2], ns=(before.st_atime_ns, before.st_mtime_ns))  # as unpacking an archive does
+    assert os.stat(files[2]).st_size == before.st_size and os.stat(files[2]).st_mtime_ns == before.st_mtime_ns
+    assert file_digests(root, files) == plain(files)
+    assert sorted(read) == files[1:3]
+    read.clear()
+    os.utime(files[4], (5, 5))
+    assert file_digests(root, files) == plain(files) and read == [files[4]]
+
+
+def test_what_is_remembered_grows_by_other_files(files: list[Path], read: list[Path]) -> None:
+    root = files[0].parent
+    file_digests(root, files[:2])
+    file_digests(root, files[2:])
+    read.clear()
+    assert file_digests(root, files) == plain(files) and not read
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "object", "folder"])
+def test_a_damaged_memory_is_made_anew(
+    files: list[Path], read: list[Path], tmp_path: Path, damage: str
+) -> None:
+    root = files[0].parent
+    file_digests(root, files)
+    (kept,) = (tmp_path / "remembered" / "images").iterdir()
+    if damage == "cut":
+        kept.write_bytes(kept.read_bytes()[:200])
+    elif damage == "other":
+        np.save(kept, np.arange(3))
+    elif damage == "object":
+        np.save(kept, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    else:
+        kept.unlink()
+        kept.mkdir()
+    read.clear()
+    assert file_digests(root, files) == plain(files) and sorted(read) == files
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "blocked").write_text("a file")
+    monkeypatch.setenv("COMPATKIT_CACHE", str(tmp_path / "blocked"))
+    assert file_digests(files[0].parent, files) == plain(files)
+
+
+def test_progress_counts_the_files_that_are_read(files: list[Path]) -> None:
+    told: list[tuple[int, int]] = []
+    file_digests(files[0].parent, files[:3])
+    file_digests(files[0].parent, files, lambda done, all_, what: told.append((done, all_)))
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    files[1].unlink()
+    with pytest.raises(DataError) as caught:
+        file_digests(files[0].parent, files)
+    assert caught.value.subject == files[1]
+
+    def refuse(self: Path, *_: object) -> None:
+        raise PermissionError(13, os.strerror(13), str(self))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(EnvironmentFailure) as failed:
+        file_digests(files[0].parent, files[:1])
+    assert failed.value.subject == files[0]

@@ -1,0 +1,294 @@
+"""Folders of class folders: what is found, what is held out, what is refused, and what depends on the place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from photos import class_folder, encoded, photo
+
+import compatkit as ck
+from compatkit.data.files import listed
+from compatkit.data.folders import read_folder
+from compatkit.data.split import Split
+from compatkit.errors import DataError, EnvironmentFailure, UnknownName
+
+
+def undivided(root: Path) -> Split:
+    found = read_folder(root)
+    assert isinstance(found, Split)
+    return found
+
+
+def names(split: Split) -> list[str]:
+    return [split.images.reader.name(int(one)) for one in split.images.positions]  # type: ignore[union-attr]
+
+
+def test_one_folder_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"bee": 3, "ant": 2})
+    class_folder(root / "ant" / "deep", {"er": 2}, seed=50)
+    (root / "ant" / "notes.txt").write_text("no image")
+    (root / "bee" / ".hidden.png").write_bytes(b"")
+    (root / "__MACOSX").mkdir()
+    (root / ".git").mkdir()
+    (root / "readme.md").write_text("photos")
+    found = undivided(root)
+    assert found.classes == ("ant", "bee") and found.counts == (4, 3) and found.name == "photos/train"
+    inside = [str(Path(one).relative_to(root)) for one in names(found)]
+    assert inside == [*("ant/000.png", "ant/001.png", "ant/deep/er/000.png", "ant/deep/er/001.png")] + [
+        f"bee/00{one}.png" for one in range(3)
+    ]
+    assert found.image(6).size == (11, 11)
+
+
+@pytest.mark.parametrize(("train", "test"), [("train", "val"), ("train", "test"), ("training", "validation")])
+def test_both_parts(tmp_path: Path, train: str, test: str) -> None:
+    class_folder(tmp_path / "photos" / train, {"ant": 3, "bee": 2})
+    class_folder(tmp_path / "photos" / test, {"ant": 1, "bee": 2}, seed=9)
+    data = ck.data.load(tmp_path / "photos")
+    assert data.name == "photos" and (data.train.name, data.test.name) == ("photos/train", "photos/test")
+    assert data.train.counts == (3, 2) and data.test.counts == (1, 2)
+    assert data.source is not None and data.source.spec == {"name": str(tmp_path / "photos")}
+
+
+def test_of_several_parts_of_test_images_the_first_counts(tmp_path: Path) -> None:
+    for number, part in enumerate(("train", "val", "test")):
+        class_folder(tmp_path / "photos" / part, {"ant": 2 + number})
+    assert ck.data.load(tmp_path / "photos").test.counts == (3,)
+
+
+def test_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 20, "bee": 7, "cat": 2})
+    data, whole = ck.data.load(root), undivided(root)
+    assert data.test.counts == (2, 1, 1) and data.train.counts == (18, 6, 1)
+    assert sorted(names(data.train) + names(data.test)) == sorted(names(whole))
+    assert not data.train.sample and not data.test.sample
+    again = ck.data.load(f"{root}/")
+    assert (again.train.digest, again.test.digest) == (data.train.digest, data.test.digest)
+    half = ck.data.load(root, hold_out=0.5, seed=1)
+    assert half.test.counts == (10, 4, 1)
+    assert ck.data.load(root, hold_out=0.5, seed=2).test.digest != half.test.digest
+    assert half.source is not None
+    assert ck.data.load_spec(half.source.spec).test.digest == half.test.digest
+
+
+def test_what_one_class_holds_changes_no_other_draw(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"bee": 9, "cat": 9})
+    before = {one for one in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in one}
+    class_folder(root, {"ant": 5})
+    shutil.rmtree(root / "bee")
+    assert {one for one in names(ck.data.load(root, hold_out=0.3).test) if "/cat/" in one} == before
+
+
+def test_a_recipe_holds_out_and_seeds(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 12, "bee": 8})
+    data = ck.data.load_spec(
+        {"name": "photos/", "hold_out": 0.25, "seed": 3, "train": 4}, relative_to=tmp_path
+    )
+    assert data.test.counts == (3, 2) and data.train.counts == (2, 2)
+    assert data.source is not None
+    again = ck.data.load_spec(data.source.spec)
+    assert (again.train.digest, again.test.digest) == (data.train.digest, data.test.digest)
+    assert ck.data.load(root, hold_out=0.25, seed=3).test.digest == data.test.digest
+    assert ck.data.load_spec({"name": str(root), "hold_out": 0.25, "seed": 4}).test.digest != data.test.digest
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.1, 1.5, True, "0.5"])
+def test_a_share_lies_between_0_and_1(tmp_path: Path, share: object) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 4})
+    with pytest.raises(DataError) as caught:
+        ck.data.load_spec({"name": str(root), "hold_out": share})
+    assert caught.value.code == "data" and caught.value.subject == share
+
+
+def test_nothing_is_held_out_of_what_is_divided(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        class_folder(tmp_path / "photos" / part, {"ant": 3})
+    for name in (tmp_path / "photos", "peaks"):
+        with pytest.raises(DataError, match="test images of its own"):
+            ck.data.load(name, hold_out=0.2)
+
+
+def test_class_names_may_be_given(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"n01": 2, "n02": 2, "n03": 2})
+    (root / "classes.txt").write_text("n02 great white shark\nn01\ttench\n\n")
+    assert undivided(root).classes == ("tench", "great white shark", "n03")
+    (root / "classes.txt").write_text("n09 nothing\n")
+    with pytest.raises(DataError, match=r"names 'n09'.*n01, n02, n03") as caught:
+        read_folder(root)
+    assert caught.value.subject == root / "classes.txt"
+    (root / "classes.txt").write_text("n01 tench\nn02 tench\n")
+    with pytest.raises(DataError, match="'tench' comes twice"):
+        read_folder(root)
+    (root / "classes.txt").write_bytes(b"n01 \xff\xfe\n")
+    with pytest.raises(DataError, match="no UTF-8"):
+        read_folder(root)
+
+
+def test_class_names_of_both_parts_lie_above_them_and_no_higher(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        class_folder(tmp_path / "photos" / part, {"n01": 2})
+    (tmp_path / "classes.txt").write_text("of something else\n")
+    assert ck.data.load(tmp_path / "photos").classes == ("n01",)
+    (tmp_path / "photos" / "classes.txt").write_text("n01 tench\n")
+    assert ck.data.load(tmp_path / "photos").classes == ("tench",)
+
+
+def test_the_digest_is_of_content_and_not_of_place_or_time(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 2})
+    digest = undivided(root).digest
+    shutil.copytree(root, tmp_path / "elsewhere" / "other", copy_function=shutil.copyfile)
+    other = tmp_path / "elsewhere" / "other"
+    assert undivided(other).digest == digest and undivided(other).name == "other/train"
+    os.utime(other / "ant" / "000.png", (1, 1))
+    assert undivided(other).digest == digest
+    (other / "ant" / "000.png").write_bytes(encoded(photo(9, 13, seed=99)))
+    assert undivided(other).digest != digest
+    shutil.copyfile(root / "ant" / "000.png", other / "ant" / "000.png")
+    assert undivided(other).digest == digest
+    (other / "ant" / "002.png").rename(other / "bee" / "002.png")
+    assert undivided(other).digest != digest
+    (root / "ant").rename(root / "aunt")
+    assert undivided(root).digest != digest
+
+
+def refused(root: Path) -> DataError:
+    with pytest.raises(DataError) as caught:
+        read_folder(root)
+    return caught.value
+
+
+def test_folders_that_are_no_data_set(tmp_path: Path) -> None:
+    assert refused(tmp_path / "nowhere").subject == tmp_path / "nowhere"
+    (tmp_path / "file").write_text("")
+    assert refused(tmp_path / "file").subject == tmp_path / "file"
+    (tmp_path / "empty").mkdir()
+    assert "no class folders" in str(refused(tmp_path / "empty"))
+    flat = class_folder(tmp_path / "flat", {"": 3})
+    assert "no class folders" in str(refused(flat))
+    root = class_folder(tmp_path / "photos", {"ant": 2})
+    (root / "bee").mkdir()
+    (root / "bee" / "notes.txt").write_text("")
+    assert refused(root).subject == root / "bee"
+
+
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_one_part_alone(tmp_path: Path, part: str) -> None:
+    root = tmp_path / "photos"
+    class_folder(root / part, {"ant": 2})
+    error = refused(root)
+    assert error.subject == root and "Give both" in str(error)
+
+
+@pytest.mark.parametrize("more", ["train", "val"])
+def test_parts_that_differ_in_classes(tmp_path: Path, more: str) -> None:
+    root = tmp_path / "photos"
+    for part in ("train", "val"):
+        class_folder(root / part, {"ant": 2, "bee": 2} | ({"cat": 1} if part == more else {}))
+    error = refused(root)
+    assert error.subject == "cat" and str(error).startswith(str(root / more))
+
+
+def test_class_folders_that_differ_in_case_only(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"Ant": 2, "ant": 2})
+    if len(list(root.iterdir())) == 1:
+        pytest.skip("this file system knows no case")
+    assert refused(root).subject == root / "ant"
+
+
+def test_a_folder_that_is_asked_for_like_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folder(tmp_path / "photos", {"ant": 2})
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UnknownName, match="photos/"):
+        ck.data.load("photos")
+    assert ck.data.load("photos/").train.counts == (1,)
+
+
+def test_a_class_of_one_image_cannot_be_divided(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 1})
+    with pytest.raises(DataError) as caught:
+        ck.data.load(root)
+    assert caught.value.subject == "bee"
+
+
+def test_links(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2})
+    class_folder(tmp_path / "store", {"bee": 2})
+    (root / "bee").symlink_to(tmp_path / "store" / "bee")
+    (root / "ant" / "again.png").symlink_to(root / "ant" / "000.png")
+    (root / "ant" / "round").symlink_to(root / "ant")
+    assert undivided(root).counts == (3, 2)  # a linked class folder, a linked file, and no folder twice
+    (root / "self").symlink_to(root)
+    assert refused(root).subject == root / "self"
+    (root / "self").unlink()
+    (root / "loop").symlink_to(root / "loop")
+    assert undivided(root).counts == (3, 2)
+    (root / "ant" / "lost.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    assert refused(root).subject == root / "ant" / "lost.jpg"
+    (root / "ant" / "lost.jpg").unlink()
+    (root / "ant" / "loop.jpg").symlink_to(root / "ant" / "loop.jpg")
+    assert refused(root).subject == root / "ant" / "loop.jpg"
+
+
+def test_files_that_the_system_does_not_let_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2, "bee": 2})
+    found = undivided(root)
+    read = Path.read_bytes
+
+    def refuse(self: Path) -> bytes:
+        if self.name == "001.png":
+            raise PermissionError(13, os.strerror(13), str(self))
+        return read(self)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert found.image(0).size == (13, 9)
+    with pytest.raises(EnvironmentFailure) as caught:
+        found.image(1)
+    assert caught.value.subject == root / "ant" / "001.png"
+    monkeypatch.setattr(os, "scandir", lambda folder: refuse(Path("001.png")))
+    with pytest.raises(EnvironmentFailure) as caught:
+        read_folder(root)
+    assert caught.value.subject == root
+
+
+def test_a_folder_that_changes_after_it_was_listed(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 3})
+    found = undivided(root)
+    (root / "ant" / "001.png").unlink()
+    (root / "ant" / "003.png").write_bytes(encoded(photo(5, 5)))
+    assert len(found) == 3
+    for ask in (lambda: found.image(1), lambda: found.digest):
+        with pytest.raises(DataError) as caught:
+            ask()
+        assert caught.value.subject == root / "ant" / "001.png"
+    (root / "ant" / "001.png").mkdir()
+    with pytest.raises(DataError):
+        found.image(1)
+    assert undivided(root).counts == (3,)
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"käfer 1": 2})
+    try:
+        shutil.copyfile(root / "käfer 1" / "000.png", os.fsencode(root / "käfer 1") + b"/\xff\xfe.png")
+    except OSError:
+        pytest.skip("this file system takes texts only")
+    found = undivided(root)
+    assert len(found) == 3 and found.image(2).size == (13, 9) and len(set(found.image_digests)) == 2
+
+
+def test_listing_tells_how_far_it_is(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 2})
+    told: list[tuple[int, int, str]] = []
+    ck.data.load(root, progress=lambda *news: told.append(news))
+    assert told == [(3, 0, "ant"), (5, 0, "bee")]
+
+
+def test_paths_of_many_files_are_one_piece_of_bytes(tmp_path: Path) -> None:
+    paths = [f"{'x' * (place % 7)}/{place}.png" for place in range(50)]
+    images = listed(tmp_path, paths)
+    assert [images.reader.name(place) for place in range(50)] == [str(tmp_path / one) for one in paths]
+    assert np.array_equal(images.take(np.array([4, 2])).positions, [4, 2])

@@ -1,0 +1,151 @@
+"""Tables of images: CSV and Parquet, with and without a column that divides them."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from photos import class_folder
+
+import compatkit as ck
+from compatkit.errors import DataError, MissingDependency
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return class_folder(tmp_path / "photos", {"ant": 6, "bee": 4})
+
+
+def rows(photos: Path) -> list[dict[str, Any]]:
+    files = sorted(photos.rglob("*.png"))
+    return [{"path": str(one.relative_to(photos)), "label": one.parent.name} for one in files]
+
+
+def write(path: Path, table: list[dict[str, Any]]) -> Path:
+    if path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            made = csv.DictWriter(file, list(table[0]))
+            made.writeheader()
+            made.writerows(table)
+        return path
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.Table.from_pylist(table), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_table_is_the_folder_that_it_lists(photos: Path, ending: str) -> None:
+    table = write(photos / f"list.{ending}", rows(photos))
+    data, folder = ck.data.load(table), ck.data.load(photos)
+    assert data.name == "list" and data.classes == ("ant", "bee")
+    assert (data.train.digest, data.test.digest) == (folder.train.digest, folder.test.digest)
+    assert ck.data.load(table, hold_out=0.5).test.counts == (3, 2)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_column_divides_the_images(photos: Path, ending: str) -> None:
+    parts = ["train", "val", "Train", "test"]
+    table = [{**one, "split": parts[place % 4]} for place, one in enumerate(rows(photos))]
+    data = ck.data.load(write(photos / f"list.{ending}", table))
+    assert data.train.counts == (3, 2) and data.test.counts == (2, 1)
+    assert data.train.name == "list/train" and data.test.name == "list/test" and not data.test.sample
+    with pytest.raises(DataError, match="test images of its own"):
+        ck.data.load(photos / f"list.{ending}", hold_out=0.5)
+
+
+def test_numbers_are_sorted_by_size_and_named_by_a_list(photos: Path) -> None:
+    table = [{**one, "label": 10 if one["label"] == "ant" else 2, "more": "x"} for one in rows(photos)]
+    assert ck.data.load(write(photos / "list.csv", table)).classes == ("2", "10")
+    arrow = write(photos / "list.parquet", table)
+    assert ck.data.load(arrow).classes == ("2", "10")
+    (photos / "classes.txt").write_text("\n".join(f"kind {number}" for number in range(11)))
+    with pytest.raises(DataError) as caught:  # nine classes without an image, of which none can be held out
+        ck.data.load(arrow)
+    assert caught.value.subject == "kind 0"
+    (photos / "classes.txt").write_text("kind 0\nkind 1\n")
+    with pytest.raises(DataError, match="from 0 to 1") as caught:
+        ck.data.load(arrow)
+    assert caught.value.subject == "10"
+    renamed = [{**one, "label": int(one["label"] == "ant")} for one in rows(photos)]
+    data = ck.data.load(write(photos / "list.csv", renamed))
+    assert data.classes == ("kind 0", "kind 1") and data.train.counts == (3, 5)
+
+
+def test_names_in_the_order_of_a_list(photos: Path) -> None:
+    (photos / "classes.txt").write_text("bee\nant\n")
+    data = ck.data.load(write(photos / "list.csv", rows(photos)))
+    assert data.classes == ("bee", "ant") and data.train.counts == (3, 5)
+
+
+def test_names_with_commas_quotes_and_a_mark_of_order(photos: Path) -> None:
+    table = [{**one, "label": f'{one["label"]}, "the" é'} for one in rows(photos)]
+    path = write(photos / "list.csv", table)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert ck.data.load(path).classes == ('ant, "the" é', 'bee, "the" é')
+
+
+def refused(path: Path) -> DataError:
+    with pytest.raises(DataError) as caught:
+        ck.data.load(path)
+    assert caught.value.code == "data"
+    return caught.value
+
+
+def test_tables_that_are_none(photos: Path) -> None:
+    good, path = rows(photos), photos / "list.csv"
+    assert refused(path).subject == path
+    path.write_text("")
+    assert refused(path).subject == path
+    path.write_text("path,label\n")
+    assert "no rows" in str(refused(path))
+    path.write_bytes(b"path,label\n\xff\xfe,ant\n")
+    assert refused(path).subject == path
+    path.write_text("path,label\na.png\n")
+    assert "row 1" in str(refused(path))
+    path.write_text("path,label\na.png,ant,more\n")
+    assert "row 1" in str(refused(path))
+    write(path, [{"file": one["path"], "label": one["label"]} for one in good])
+    assert "file, label" in str(refused(path))
+    write(path, [*good, {"path": "nowhere.png", "label": "ant"}])
+    error = refused(path)
+    assert error.subject == photos / "nowhere.png" and "row 11" in str(error)
+    write(path, [*good[:-1], {**good[-1], "label": ""}])
+    assert refused(path).subject == ""
+
+
+@pytest.mark.parametrize(
+    ("parts", "subject"),
+    [(["train"], None), (["val"], None), (["train", "held"], "held"), (["train", ""], "")],
+)
+def test_parts_that_are_none(photos: Path, parts: list[str], subject: str | None) -> None:
+    table = [{**one, "split": parts[place % len(parts)]} for place, one in enumerate(rows(photos))]
+    assert refused(write(photos / "list.csv", table)).subject == subject
+
+
+def test_a_class_without_training_images(photos: Path) -> None:
+    table = [{**one, "split": "train" if one["label"] == "ant" else "test"} for one in rows(photos)]
+    assert refused(write(photos / "list.csv", table)).subject == "bee"
+
+
+def test_damaged_parquet_and_a_library_that_is_missing(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(photos / "list.parquet", rows(photos))
+    path.write_bytes(path.read_bytes()[:-20])
+    assert refused(path).subject == path
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(MissingDependency, match=r"compatkit\[datasets\]") as caught:
+        ck.data.load(path)
+    assert caught.value.subject == "pyarrow"
+
+
+def test_paths_above_the_table(photos: Path, tmp_path: Path) -> None:
+    (tmp_path / "lists").mkdir()
+    table = [{**one, "path": f"../photos/{one['path']}"} for one in rows(photos)]
+    data = ck.data.load(write(tmp_path / "lists" / "list.csv", table))
+    assert data.train.digest == ck.data.load(photos).train.digest
+    assert np.array_equal(data.train.images.pixels(0), ck.data.load(photos).train.images.pixels(0))

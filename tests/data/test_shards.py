@@ -1,0 +1,321 @@
+"""WebDataset shards: indexed once, read by byte ranges in any order, here and at URLs; what is damaged is refused."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import pickle
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from fsspec.registry import _registry as known
+from photos import encoded, photo
+
+import compatkit as ck
+from compatkit.data import shardindex
+from compatkit.data.addresses import Place
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
+
+COUNT = 6
+
+
+def samples(count: int = COUNT, seed: int = 0, ending: str = "png") -> dict[str, bytes]:
+    """Return members by name: photos of their own sizes in three classes."""
+    found = {}
+    for place in range(count):
+        image = photo(8 + place % 3, 11, seed=seed + place)
+        found[f"{seed + place:05}.{ending}"] = encoded(image, "JPEG" if ending == "jpg" else "PNG")
+        found[f"{seed + place:05}.cls"] = str(place % 3).encode()
+    return found
+
+
+def shard(path: Path, members: dict[str, bytes], **settings: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", **settings) as archive:
+        for name, data in members.items():
+            one = tarfile.TarInfo(name)
+            one.size = len(data)
+            archive.addfile(one, io.BytesIO(data))
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "birds"
+    shard(root / "birds-train-000.tar", samples())
+    shard(root / "birds-train-001.tar", samples(seed=100))
+    shard(root / "birds-val-000.tar", samples(3, seed=200))
+    return root
+
+
+def test_both_parts_by_the_names_of_shards(folder: Path) -> None:
+    data = ck.data.load(folder)
+    assert data.name == "birds" and data.classes == ("0", "1", "2")
+    assert data.train.counts == (4, 4, 4) and data.test.counts == (1, 1, 1)
+    for place, seed in ((7, 101), (0, 0), (11, 105)):
+        assert np.array_equal(
+            np.asarray(data.train.image(place)), np.asarray(photo(8 + seed % 100 % 3, 11, seed=seed))
+        )
+    assert data.train.images.reader.name(7) == f"{folder / 'birds-train-001.tar'}:00101.png"
+    assert data.source is not None and data.source.spec == {"name": str(folder)}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves the shard open
+def test_the_webdataset_library_reads_the_same(folder: Path) -> None:
+    webdataset = pytest.importorskip("webdataset")
+    path = folder / "birds-train-000.tar"
+    split = ck.data.load(path, hold_out=0.5)
+    mine = {}
+    for part in (split.train, split.test):
+        for place, position in enumerate(part.images.positions):
+            mine[part.images.reader.read(int(position))] = part.classes[part.labels[place]]
+    theirs = webdataset.WebDataset(str(path), shardshuffle=False)
+    assert mine == {one["png"]: one["cls"].decode() for one in theirs}
+
+
+def test_folders_of_parts_patterns_and_single_shards(tmp_path: Path, folder: Path) -> None:
+    whole = ck.data.load(folder)
+    for part, seeds in (("train", (0, 100)), ("test", (200,))):
+        for number, seed in enumerate(seeds):
+            count = 3 if part == "test" else COUNT
+            shard(tmp_path / "training" / "of-birds" / part / f"{number}.tar", samples(count, seed=seed))
+    data = ck.data.load(tmp_path / "training" / "of-birds")
+    assert (data.train.digest, data.test.digest) == (whole.train.digest, whole.test.digest)
+    assert ck.data.load(f"{folder}/*.tar").train.digest == whole.train.digest
+    some = ck.data.load(f"{folder}/*train*.tar", hold_out=0.25)
+    assert some.train.counts == (3, 3, 3) and some.name == "birds"
+    one = ck.data.load(folder / "birds-train-001.tar", hold_out=0.5, seed=3)
+    assert one.train.counts == (1, 1, 1) and one.name == "birds-train-001"
+    with pytest.raises(DataError, match="test images of its own"):
+        ck.data.load(folder, hold_out=0.25)
+
+
+def test_recipes_take_patterns_beside_them(folder: Path) -> None:
+    data = ck.data.load_spec({"name": "birds/*train*.tar", "hold_out": 0.5}, relative_to=folder.parent)
+    assert data.train.counts == (2, 2, 2)
+    assert (
+        ck.data.load("birds/*train*.tar", root=folder.parent, hold_out=0.5).train.digest == data.train.digest
+    )
+
+
+def test_class_names(folder: Path) -> None:
+    (folder / "classnames.txt").write_text("great tit\nwren\nrobin\n")
+    assert ck.data.load(folder).classes == ("great tit", "wren", "robin")
+    (folder / "classes.txt").write_text("tit\nwren\nrobin\n")
+    assert ck.data.load(folder).classes == ("tit", "wren", "robin")
+    (folder / "classes.txt").write_text("tit\nwren\n")
+    with pytest.raises(DataError, match="from 0 to 1") as caught:
+        ck.data.load(folder)
+    assert caught.value.subject == "2"
+    named = {name: (b"wren\n" if name.endswith("cls") else data) for name, data in samples().items()}
+    path = shard(folder.parent / "named" / "x.tar", named)
+    assert ck.data.load(path, hold_out=0.5).classes == ("wren",)
+
+
+def test_other_members_folders_and_kinds_of_archives(tmp_path: Path) -> None:
+    members = {f"./a.b/{name}": data for name, data in samples(ending="jpg").items()}
+    more = {**members, "./a.b/00000.json": b"{}", "readme.txt": b"-", "./a.b/.hidden.png": b""}
+    digests = set()
+    for number, format in enumerate((tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
+        long = {f"{'x' * 60}/{'y' * 90}/{name}" if number else name: data for name, data in more.items()}
+        path = shard(tmp_path / f"{number}.tar", long, format=format)
+        data = ck.data.load(path, hold_out=0.5)
+        digests.add(data.train.digest)
+        assert data.train.counts == (1, 1, 1) and data.train.image(0).size == (11, 8)
+    assert len(digests) == 1
+
+
+def test_the_digest_is_of_images_and_classes(tmp_path: Path) -> None:
+    first = ck.data.load(shard(tmp_path / "a.tar", samples()), hold_out=0.5).train
+    renamed = {f"z{name}": data for name, data in samples().items()}
+    assert ck.data.load(shard(tmp_path / "b" / "c.tar", renamed), hold_out=0.5).train.digest == first.digest
+    other = {
+        name: (b"1" if data == b"0" else b"0" if data == b"1" else data) for name, data in samples().items()
+    }
+    assert ck.data.load(shard(tmp_path / "d.tar", other), hold_out=0.5).train.digest != first.digest
+
+
+def test_a_shard_is_indexed_once_and_again_when_it_changed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    plain = shardindex._table
+
+    def spy(place: Place, path: str, arrived: Any) -> Any:
+        seen.append(Path(path).name)
+        return plain(place, path, arrived)
+
+    monkeypatch.setattr(shardindex, "_table", spy)
+    before = ck.data.load(folder)
+    assert len(seen) == 3
+    seen.clear()
+    assert ck.data.load(folder).train.digest == before.train.digest and not seen
+    shard(folder / "birds-train-001.tar", samples(seed=300))
+    assert ck.data.load(folder).train.digest != before.train.digest and seen == ["birds-train-001.tar"]
+
+
+def test_a_shard_that_changes_after_it_was_indexed(folder: Path) -> None:
+    split = ck.data.load(folder).train
+    path = folder / "birds-train-001.tar"
+    path.write_bytes(path.read_bytes()[:3000])
+    with pytest.raises(DataError) as caught:
+        split.image(11)
+    assert caught.value.subject == str(path)
+    path.unlink()
+    with pytest.raises(DataError):
+        split.image(11)
+    assert split.image(0).size == (11, 8)
+
+
+def test_shards_travel_to_worker_processes(folder: Path) -> None:
+    split = ck.data.load(folder).train
+    again = pickle.loads(pickle.dumps(split))
+    assert np.array_equal(np.asarray(again.image(3)), np.asarray(split.image(3)))
+
+
+def refused(path: Path | str, kind: type[CompatkitError] = DataError) -> CompatkitError:
+    with pytest.raises(kind) as caught:
+        ck.data.load(path, hold_out=0.5)
+    return caught.value
+
+
+def test_every_cut_of_a_shard_is_refused_or_loses_nothing(tmp_path: Path) -> None:
+    whole = shard(tmp_path / "a.tar", samples()).read_bytes()
+    size = len(whole.rstrip(b"\0"))
+    path = tmp_path / "b.tar"
+    for end in [*range(0, size, 251), *range(512, size, 512)]:
+        path.write_bytes(whole[:end])
+        try:
+            data = ck.data.load(path, hold_out=0.5)
+        except DataError as error:
+            assert error.subject in (str(path), "0", "1", "2"), end
+        else:  # the archive ends behind a member, which no archive shows
+            assert end % 512 == 0 and len(data.train) + len(data.test) < COUNT
+
+
+def test_a_damaged_header_does_not_end_a_shard(tmp_path: Path) -> None:
+    path = shard(tmp_path / "a.tar", samples())
+    with tarfile.open(path) as archive:
+        at = archive.getmembers()[6].offset
+    data = bytearray(path.read_bytes())
+    data[at + 150] ^= 0xFF  # its checksum
+    path.write_bytes(data)
+    error = refused(path)
+    assert error.subject == str(path) and f"{at:,}" in str(error)
+
+
+def test_archives_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    for data in (b"", b"no archive" * 200, gzip.compress(shard(path, samples()).read_bytes())):
+        path.write_bytes(data)
+        assert refused(path).subject == str(path)
+    shard(path, {"readme.txt": b"-"})
+    assert "holds no images" in str(refused(path))
+    bare = samples()
+    del bare["00003.cls"]
+    assert "00003.png has no class" in str(refused(shard(path, bare)))
+    assert "two images" in str(refused(shard(path, {**samples(), "00003.left.jpg": b""})))
+    assert refused(shard(path, {**samples(), "00003.cls": bytes(5000)})).subject == str(path)
+    assert refused(tmp_path / "none-*.tar").subject
+    assert refused(tmp_path / "none.tar").subject
+    shard(tmp_path / "mixed" / "train-0.tar", samples())
+    shard(tmp_path / "mixed" / "val-0.tar", samples())
+    shard(tmp_path / "mixed" / "more.tar", samples())
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "mixed")
+    assert caught.value.subject == "none"
+
+
+def test_links_and_sparse_members_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    shard(path, samples())
+    with tarfile.open(path, "a") as archive:
+        for name, kind in (
+            ("9.png", tarfile.SYMTYPE),
+            ("8.png", tarfile.LNKTYPE),
+            ("7.png", tarfile.DIRTYPE),
+        ):
+            one = tarfile.TarInfo(name)
+            one.type, one.linkname = kind, "/etc/passwd"
+            archive.addfile(one)
+    data = ck.data.load(path, hold_out=0.5)
+    assert len(data.train) + len(data.test) == COUNT
+
+
+@pytest.fixture
+def remote(folder: Path) -> Iterator[tuple[str, Any]]:
+    """Return the same shards at a URL, and the file system that holds them."""
+    system = fsspec.filesystem("memory")
+    for path in folder.iterdir():
+        system.pipe_file(f"/bucket/birds/{path.name}", path.read_bytes())
+    yield "memory://bucket/birds", system
+    system.rm("/bucket", recursive=True)
+
+
+def test_shards_at_a_url(folder: Path, remote: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    address, system = remote
+    near, far = ck.data.load(folder), ck.data.load(address)
+    assert (far.train.digest, far.test.digest, far.name) == (near.train.digest, near.test.digest, "birds")
+    assert far.source is not None and far.source.spec == {"name": address}
+    asked: list[tuple[int, int]] = []
+    plain = type(system).cat_file
+
+    def spy(self: Any, path: str, start: int, end: int) -> bytes:
+        asked.append((start, end))
+        return plain(self, path, start=start, end=end)
+
+    monkeypatch.setattr(type(system), "cat_file", spy)
+    assert np.array_equal(np.asarray(far.train.image(9)), np.asarray(near.train.image(9)))
+    assert asked == [(asked[0][0], asked[0][0] + len(near.train.images.reader.read(9)))]
+    assert ck.data.load(f"{address}/*train*.tar", hold_out=0.5).train.counts == (2, 2, 2)
+    monkeypatch.setattr(shardindex, "_table", lambda *_: pytest.fail("indexed again"))
+    assert ck.data.load(address).train.digest == near.train.digest
+
+
+def test_a_url_that_fails(remote: tuple[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    address, system = remote
+    split = ck.data.load(address).train
+
+    def fail(*_: object, **__: object) -> bytes:
+        raise ConnectionResetError("the other side hung up")
+
+    monkeypatch.setattr(type(system), "cat_file", fail)
+    with pytest.raises(EnvironmentFailure) as caught:
+        split.image(0)
+    assert caught.value.subject == "/bucket/birds/birds-train-000.tar"
+
+
+def test_what_may_change_unseen_is_not_remembered(
+    remote: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, system = remote
+    told = {"name": "x", "size": 1, "type": "file"}
+    with monkeypatch.context() as patched:
+        patched.setattr(type(system), "info", lambda self, path, **_: told)
+        assert Place(address).state("/bucket/birds/birds-train-000.tar") is None
+        told["ETag"] = "a"
+        assert Place(address).state("/bucket/birds/birds-train-000.tar") is not None
+
+
+def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for address in ("memory://bucket/none", "nowhere://bucket/x.tar", "simplecache::memory://bucket/x.tar"):
+        assert refused(address).code == "data"
+    error = refused("sftp://me:secret@host/x.tar")
+    assert "secret" not in str(error)
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(known, "s3", raising=False)
+    assert refused("s3://bucket/x.tar", MissingDependency).subject == "s3://bucket/x.tar"
+
+
+def test_indexing_tells_how_far_it_is(folder: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    ck.data.load(folder, progress=lambda *news: told.append(news))
+    total = sum(one.stat().st_size for one in folder.iterdir())
+    assert [one for one, _, _ in told] == sorted(one for one, _, _ in told)
+    assert {one for _, one, _ in told} == {total} and told[-1][0] <= total

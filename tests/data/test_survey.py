@@ -1,0 +1,72 @@
+"""What a data set holds, against counting by hand: sizes, kinds, damaged images, copies within and between splits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+from photos import class_folder, encoded, photo
+
+import compatkit as ck
+from compatkit.data.split import Split
+from compatkit.data.survey import FIRST, survey
+from compatkit.data.unlabelled import read_unlabelled
+
+
+def array(images: np.ndarray, labels: list[int], name: str) -> Split:
+    return Split(images, np.array(labels), ("a", "b"), name)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_copies_are_those_of_a_plain_list(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    kinds = draw.integers(0, 256, (6, 3, 4, 1)).astype(np.uint8)
+    picks, labels = draw.integers(0, 6, 9).tolist(), draw.integers(0, 2, 9).tolist()
+    others, theirs = draw.integers(0, 6, 7).tolist(), draw.integers(0, 2, 7).tolist()
+    found = survey([array(kinds[picks], labels, "x/train"), array(kinds[others], theirs, "x/test")])
+    inside = [(picks.index(one), place) for place, one in enumerate(picks) if picks.index(one) != place]
+    between = [(picks.index(one), place) for place, one in enumerate(others) if one in picks]
+    copies, shared = found.parts[0].copies, found.shared
+    assert shared is not None and (copies.count, shared.count) == (len(inside), len(between))
+    assert copies.relabelled == sum(labels[one] != labels[two] for one, two in inside)
+    assert shared.relabelled == sum(labels[one] != theirs[two] for one, two in between)
+    assert shared.first == tuple(
+        (f"image {one} of x/train", f"image {two} of x/test") for one, two in between[:FIRST]
+    )
+
+
+def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 5, "bee": 4})
+    turned = photo(6, 30).getexif()
+    turned[0x0112] = 6
+    (root / "ant" / "turned.jpg").write_bytes(encoded(photo(6, 30), "JPEG", exif=turned))
+    (root / "bee" / "grey.png").write_bytes(encoded(photo(100, 3).convert("L")))
+    (root / "bee" / "none.gif").write_bytes(b"GIF89a")
+    data = ck.data.load(root, hold_out=0.2)
+    told: list[str] = []
+    found = survey([data.train, data.test], lambda done, total, what: told.append(what))
+    assert {"decoding photos/train", "decoding photos/test"} <= set(told)
+    assert sum(part.images for part in found.parts) == 12
+    assert [Path(one).name for part in found.parts for one in part.damaged] == ["none.gif"]
+    for part, split in zip(found.parts, (data.train, data.test), strict=True):
+        good = [
+            one
+            for one in range(len(split))
+            if split.images.reader.name(int(split.images.positions[one])) not in part.damaged
+        ]
+        heights = [split.image(one).height for one in good]
+        widths = [split.image(one).width for one in good]
+        assert part.heights == (min(heights), median(heights), max(heights))
+        assert part.widths == (min(widths), median(widths), max(widths))
+        assert sum(part.kinds.values()) == len(good) and part.digest == split.digest
+        assert part.classes == dict(zip(split.classes, split.counts, strict=True))
+
+
+def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 1})
+    (root / "ant" / "000.png").write_bytes(b"")
+    found = survey([read_unlabelled(root / "ant")])
+    assert found.parts[0].heights is None and found.parts[0].kinds == {} and found.shared is None
+    assert found.parts[0].classes == {} and len(found.parts[0].damaged) == 1
