@@ -63,7 +63,9 @@ def run(run: Run) -> Outcome:
             f"energy-{count}-span": sum(whole_span) / count,
         }
         _, vectors = singular(fit.weights(data.name)["fc.weight"], OUTPUTS)
-        pictures[f"images-{count}"] = [kept(one, (SIDE, SIDE)) for one in data.train.images]
+        pictures[f"images-{count}"] = [
+            kept(one, (SIDE, SIDE)) for one in data.train.read(range(len(data.train)))
+        ]
         pictures[f"vectors-{count}"] = [kept(one, (SIDE, SIDE)) for one in vectors]
     return Outcome(values=values, kept=pictures)
 

@@ -39,7 +39,7 @@ ACTIVE = 2
 
 def class_means(split: ck.Split) -> list[NDArray[np.float64]]:
     """Return the mean image of each class, ``(height, width, 1)``, from 0 to 255."""
-    return [split.images[split.labels == label].mean(0) for label in range(len(split.classes))]
+    return [split.read(np.flatnonzero(split.labels == label)).mean(0) for label in range(len(split.classes))]
 
 
 def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
