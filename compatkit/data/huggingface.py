@@ -27,6 +27,8 @@ from compatkit.data.split import Split
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
 
 PREFIX = "hf:"
+STATES = ("dataset_dict.json", "state.json")
+"""Files that ``save_to_disk`` writes."""
 LABELS = ("label", "labels")
 """Columns of classes that are taken where there are several."""
 _ADDRESS = re.compile(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([\w.+-]+))?(?:#([\w.+-]+))?")
@@ -138,18 +140,8 @@ def read_hub(address: str, *, download: bool = False) -> DataSet | Split:
     return _both(found, f"{PREFIX}{name}", column, address)
 
 
-def is_hub_folder(folder: Path) -> bool:
-    """Return whether a folder is one that ``save_to_disk`` wrote, or holds a data set of the Hub as Parquet files."""
-    return any((folder / one).is_file() for one in STATES) or any(
-        next((folder / inside).glob("*.parquet"), None) for inside in ("", "data")
-    )
-
-
-STATES = ("dataset_dict.json", "state.json")
-
-
 def read_hub_folder(folder: Path) -> DataSet | Split:
-    """Read such a folder; raises as ``read_hub``."""
+    """Read a folder that ``save_to_disk`` wrote, or one of the Hub's Parquet files; raises as ``read_hub``."""
     datasets = _library(folder)
     saved = any((folder / one).is_file() for one in STATES)
     try:

@@ -14,7 +14,8 @@ from compatkit.contracts.arguments import named
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
-from compatkit.data.huggingface import PREFIX, is_hub_folder, read_hub, read_hub_folder
+from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
+from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import Progress
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
@@ -133,12 +134,12 @@ def _at(
     path = _found(Path(text).expanduser(), folders)
     place = str(path.absolute())
     if path.is_dir():
-        if is_hub_folder(path):
+        kind = kind_of(path)
+        if kind == "hub":
             return read_hub_folder(path), place
-        shards = next(path.glob(f"*{ENDING}"), None) or next(path.glob(f"*/*{ENDING}"), None)
-        return (
-            read_folder(path, progress=progress) if shards is None else read_shards(place, progress=progress)
-        ), place
+        if kind == "shards":
+            return read_shards(place, progress=progress), place
+        return read_folder(path, progress=progress), place
     if path.suffix in LISTS:
         return read_list(path), place
     if is_shards(text):

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from compatkit.data.checking import LARGEST_SIDE
-from compatkit.data.files import ENDINGS, entries, image_files, listed
-from compatkit.data.huggingface import is_hub_folder
+from compatkit.data.files import ENDINGS, image_files, listed
+from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import FORMATS, LazyImages
 from compatkit.data.packs import images_of, opened, stem
-from compatkit.data.shards import ENDING as SHARD
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure
@@ -63,14 +62,7 @@ def is_bare(path: str | os.PathLike[str]) -> bool:
 def is_flat(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a folder of image files that no class folders divide."""
     place = Path(path).expanduser()
-    if not place.is_dir() or is_hub_folder(place):
-        return False
-    inside = entries(place)
-    return any(one.name.lower().endswith(ENDINGS) for one in inside) or not any(map(_is_source, inside))
-
-
-def _is_source(entry: os.DirEntry[str]) -> bool:
-    return os.path.isdir(entry.path) or entry.name.endswith(SHARD)
+    return place.is_dir() and kind_of(place) == "flat"
 
 
 def _bare(images: Images | LazyImages, name: str, place: Path) -> Split:
