@@ -78,7 +78,7 @@ class Shrink:
     crop_pct: float
 
 
-Step = Resize | Shrink | Shift
+Change = Resize | Shrink | Shift
 
 
 @attrs.frozen(eq=False)
@@ -95,7 +95,7 @@ class LazyImages:
     reader: Reader
     positions: NDArray[np.int64]
     channels: Channels = "RGB"
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Change, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -109,7 +109,7 @@ class LazyImages:
         """Return some of them."""
         return attrs.evolve(self, positions=self.positions[positions])
 
-    def then(self, step: Step) -> LazyImages:
+    def then(self, step: Change) -> LazyImages:
         """Return them with one more step."""
         return attrs.evolve(self, steps=(*self.steps, step))
 
