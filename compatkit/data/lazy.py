@@ -91,7 +91,7 @@ class Shrink:
     crop_pct: float
 
 
-Step = Resize | Shrink | Shift | Channels
+Change = Resize | Shrink | Shift | Channels
 
 
 @attrs.frozen(eq=False)
@@ -106,7 +106,7 @@ class LazyImages:
 
     reader: Reader
     positions: NDArray[np.int64]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Change, ...] = ()
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -126,7 +126,7 @@ class LazyImages:
         """Return some of them."""
         return attrs.evolve(self, positions=self.positions[positions])
 
-    def then(self, step: Step) -> LazyImages:
+    def then(self, step: Change) -> LazyImages:
         """Return them with one more step.
 
         Raises:

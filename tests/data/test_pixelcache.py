@@ -161,3 +161,30 @@ def test_room_is_half_of_what_is_free(split: Split, monkeypatch: pytest.MonkeyPa
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert decoded_once(split) is not None
+
+
+@pytest.mark.slow
+def test_of_two_processes_one_writes_and_one_waits(tmp_path: Path, split: Split) -> None:
+    script = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+from pathlib import Path
+from pictured import counted, photos
+from compatkit.data.pixelcache import decoded_once
+split, seen = counted(photos(Path({str(tmp_path / "pets")!r})).train)
+input()
+assert decoded_once(split) is not None
+print(len(seen))
+"""
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    for one in running:
+        assert one.stdin is not None
+        one.stdin.write("\n")
+        one.stdin.flush()
+    read = sorted(int(one.communicate(timeout=120)[0]) for one in running)
+    assert read == [0, len(split)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import signal
@@ -195,13 +196,17 @@ quick(steps=40, workers=2, checkpoint={str(tmp_path / "run")!r}, checkpoint_ever
             @ck.hookimpl
             def compatkit_after_step(self, step: ck.Step) -> None:
                 if step.number == 2:
-                    children = Path(f"/proc/self/task/{os.getpid()}/children")
-                    for child in children.read_text().split() if children.exists() else ():
-                        os.kill(int(child), signal.SIGINT)
+                    workers = multiprocessing.active_children()
+                    assert workers
+                    for one in workers:
+                        os.kill(one.pid or 0, signal.SIGINT)
                     signal.raise_signal(signal.SIGINT)
+                    time.sleep(0.5)
 
         with pytest.raises(KeyboardInterrupt):
-            self.settings(tmp_path / "run").fit([task(photos(folder))], ["sends"], factories={"sends": Sends})
+            attrs.evolve(self.settings(tmp_path / "run"), steps=40, checkpoint_every=40).fit(
+                [task(photos(folder))], ["sends"], factories={"sends": Sends}
+            )
         assert (tmp_path / "run").exists()
 
 
