@@ -62,6 +62,7 @@ def complete(found: ck.Matrix, images: int) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_two_families_at_224_pixels(tmp_path: Path) -> None:
     assert complete(through(tmp_path, SMALL, 8), 8)
 

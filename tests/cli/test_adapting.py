@@ -94,7 +94,7 @@ def test_images_are_needed_only_to_measure_or_to_fit(run: Any, monkeypatch: Any)
     )
     assert run("recombine", NARROW, PATCHES, "--adapt", "--no-measure", "--json").json["cell"] is None
     said = run("recombine", NARROW, RIGHT, "--adapt", "--no-measure")
-    assert said.code == 2 and "--data NAME" in said.err
+    assert said.code == 2 and "--data with a name, path or address" in said.err
 
 
 @pytest.mark.usefixtures("adaptable")

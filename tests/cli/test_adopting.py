@@ -111,7 +111,7 @@ def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained:
     refused = run(*pair, "--json")
     assert refused.code == 2 and "was not trained here" in refused.json["error"]["message"]
     assert (
-        "--data NAME" in refused.json["error"]["message"]
+        "--data with a name, path or address" in refused.json["error"]["message"]
         and "--no-measure" in refused.json["error"]["message"]
     )
     said = run(*pair, "--no-measure", "--json")

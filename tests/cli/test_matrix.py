@@ -155,7 +155,7 @@ def test_images_that_moved_or_changed_since_training_are_told(run: Any, recipe: 
     pack.unlink()
     gone = run(*root, *BOTH)
     assert gone.code == 2 and f"was trained on {pack}, which cannot be loaded any more" in unwrapped(gone)
-    assert "--data NAME" in gone.err
+    assert "--data with a name, path or address" in gone.err
 
 
 def unwrapped(said: Any) -> str:
@@ -191,7 +191,13 @@ def test_images_that_cannot_be_found_teach_where_to_say_so(run: Any, monkeypatch
     monkeypatch.delenv("COMPATKIT_DATA")
     said = run("recombine", LEFT, RIGHT)
     assert said.code == 2 and "was trained on 'left'" in said.err
-    for way in ("--recipe FILE", "--data NAME", "--data-root DIR", "--download", "--no-measure"):
+    for way in (
+        "--recipe FILE",
+        "--data with a name, path or address",
+        "--data-root DIR",
+        "--download",
+        "--no-measure",
+    ):
         assert way in said.err
 
 

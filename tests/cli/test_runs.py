@@ -286,7 +286,9 @@ def test_a_second_interruption_while_the_first_is_told_prints_nothing(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)]
+)
 def test_a_process_that_is_ended_goes_on_bit_by_bit(
     run: Any, recipe: Any, tmp_path: Path, number: int, code: int
 ) -> None:

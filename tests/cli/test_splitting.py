@@ -78,7 +78,11 @@ def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> 
     kwargs = '{"in_chans": 1, "num_classes": 3}'
     assert run("split", "resnet20_cifar", "--at", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0
     said = run("recombine", "raw.extractor", "digits/left.head")
-    assert said.code == 2 and "was not trained here" in said.err and "--data NAME" in said.err
+    assert (
+        said.code == 2
+        and "was not trained here" in said.err
+        and "--data with a name, path or address" in said.err
+    )
     assert run("recombine", "raw.extractor", "digits/left.head", "--data", "left").code in (0, 1)
     assert Store.open(parts).manifest("raw.head").contract.data.labels is None
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings(  # timm leaves files open
 NAMES = ("grebe", "heron", "ibis")
 NETWORKS = [
     ("resnet18", "layer3", (64, 64)),
-    ("vit_tiny_patch16_224", "blocks.5", (224, 224)),
+    pytest.param("vit_tiny_patch16_224", "blocks.5", (224, 224), marks=pytest.mark.slow),
     ("mobilenetv3_small_050", "blocks.3", (96, 96)),
 ]
 """A convolutional network, a transformer and a mobile network: model, split point, size."""
@@ -44,7 +44,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("model", "point", "size"), NETWORKS, ids=[one[0] for one in NETWORKS])
+@pytest.mark.parametrize(("model", "point", "size"), NETWORKS, ids=["convolutional", "transformer", "mobile"])
 def test_logits_and_accuracy_are_those_of_timms_validation(
     photos: Path, tmp_path: Path, model: str, point: str, size: tuple[int, int]
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -60,13 +62,28 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in EXAMPLES if path.stem not in ("cifar_halves", "digits_sweep")],
+    [path for path in EXAMPLES if path.stem not in ("cifar_halves", "digits_sweep", "photos")],
     ids=lambda path: path.stem,
 )
 def test_the_examples_are_read(path: Path, packs: Path) -> None:
     plan = read(path, root=str(packs))
     assert plan.trainer.steps >= 100 and len(plan.tasks) == 2 and plan.regularizers
     assert len({task.data.name for task in plan.tasks}) == 2
+
+
+def test_the_example_of_photos_is_read_from_folders_beside_it(tmp_path: Path) -> None:
+    from PIL import Image
+
+    for part, side in (("train", 40), ("val", 30)):
+        for name, place in itertools.product(("studio", "phone"), ("cat", "dog")):
+            folder = tmp_path / "photos" / name / part / place
+            folder.mkdir(parents=True)
+            Image.new("RGB", (side, 50)).save(folder / "one.jpg")
+    (tmp_path / "examples").mkdir()
+    example = next(path for path in EXAMPLES if path.stem == "photos")
+    plan = read(shutil.copy(example, tmp_path / "examples"))
+    assert [task.data.train.name for task in plan.tasks] == ["studio/train", "phone/train"]
+    assert all(task.data.classes == ("cat", "dog") and task.data.train.size is None for task in plan.tasks)
 
 
 def test_the_example_with_halves_is_read_without_decoding_its_images(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "grey without an axis": (lambda _: np.zeros((5, 28, 28), dtype=np.uint8), r"images\[..., None\]"),
     "channels last in a tensor": (lambda _: torch.zeros(8, 9, 3), "channels, height, width"),
     "nothing": (lambda _: [], "no images"),
-    "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "no image"),
+    "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "neither an image"),
     "normalised": (lambda _: torch.randn(2, 3, 16, 16), r"model\(images\)"),
     "not finite": (lambda _: np.full((4, 4), np.nan), "nan"),
     "integers": (lambda _: np.zeros((8, 8, 3), dtype=np.int64), "uint8"),
