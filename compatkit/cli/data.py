@@ -14,7 +14,7 @@ from compatkit.cli.roots import check_outputs
 if TYPE_CHECKING:
     from compatkit.data.lazy import Progress
     from compatkit.data.split import Split
-    from compatkit.data.survey import Copies, Range, Survey
+    from compatkit.data.survey import Copies, DataSurvey, Range
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
 """Of a contact sheet: classes, images of each, and their pixels on a side."""
@@ -94,7 +94,7 @@ def _splits(asked: Asked, report: Progress) -> list[Split]:
     return [data.train, data.test]
 
 
-def _tell(found: Survey) -> None:
+def _tell(found: DataSurvey) -> None:
     head = ("split", "images", "classes", "height", "width", "kinds", "damaged", "copies")
     table = [
         (

@@ -21,7 +21,7 @@ SAMENESS = frozenset(
 
 
 @attrs.frozen
-class Place:
+class Address:
     """A file system, named by an address in it; each process makes its own.
 
     Attributes:
@@ -90,7 +90,7 @@ class Place:
             ) from error
 
 
-def located(address: str, ending: str) -> tuple[Place, str, list[str]]:
+def located(address: str, ending: str) -> tuple[Address, str, list[str]]:
     """Return where an address leads: the file system, the folder without a pattern, and the files that are meant.
 
     Args:
@@ -111,7 +111,7 @@ def located(address: str, ending: str) -> tuple[Place, str, list[str]]:
             "The address of a data set is remembered and shown, and this one holds a user or password before '@'. "
             "Leave them to the environment or to fsspec's configuration."
         )
-    place = Place(address if "://" in address else os.path.abspath(os.path.expanduser(address)))
+    place = Address(address if "://" in address else os.path.abspath(os.path.expanduser(address)))
     with place._talking(address):
         system, path = _system(place.address)
         if any(one in path for one in "*?["):

@@ -19,7 +19,7 @@ HIDDEN = (".", "@", "__MACOSX")
 
 
 @attrs.frozen(eq=False)
-class Files:
+class ImageFiles:
     """The image files of a folder; names are kept as one piece of bytes, which worker processes share.
 
     Attributes:
@@ -57,7 +57,7 @@ def listed(root: Path, paths: list[str]) -> LazyImages:
     """Return images by the paths of their files below ``root``."""
     encoded = [os.fsencode(one) for one in paths]
     ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
-    return LazyImages(Files(root, b"".join(encoded), ends), np.arange(len(ends)))
+    return LazyImages(ImageFiles(root, b"".join(encoded), ends), np.arange(len(ends)))
 
 
 def read_file(path: Path) -> bytes:

@@ -37,7 +37,7 @@ PIECE = 256
 
 
 @attrs.frozen(eq=False)
-class Rows:
+class ArrowImages:
     """Images in an Arrow file, as the bytes of image files.
 
     Attributes:
@@ -200,7 +200,7 @@ def _split(table: Any, name: str, column: str | None, where: object) -> Split:
             subject=where,
         )
     return Split(
-        LazyImages(Rows(bare, images[0], name), np.arange(len(labels))),
+        LazyImages(ArrowImages(bare, images[0], name), np.arange(len(labels))),
         labels,
         tuple(kinds[chosen[0]].names),
         name,

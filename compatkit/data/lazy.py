@@ -73,7 +73,7 @@ class Reader(Protocol):
 
 
 @attrs.frozen
-class Resize:
+class ImageResize:
     """A resize as ``Split.resized`` does it."""
 
     size: Size
@@ -91,7 +91,7 @@ class Shrink:
     crop_pct: float
 
 
-Change = Resize | Shrink | Shift | Channels
+Change = ImageResize | Shrink | Shift | Channels
 
 
 @attrs.frozen(eq=False)
@@ -114,12 +114,14 @@ class LazyImages:
     @property
     def size(self) -> Size | None:
         """Height and width; None where images have sizes of their own."""
-        return next((one.size for one in reversed(self.steps) if isinstance(one, Resize)), None)
+        return next((one.size for one in reversed(self.steps) if isinstance(one, ImageResize)), None)
 
     @property
     def channels(self) -> Channels:
         """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
-        asked: list[Channels] = [one for one in self.steps if not isinstance(one, Resize | Shrink | Shift)]
+        asked: list[Channels] = [
+            one for one in self.steps if not isinstance(one, ImageResize | Shrink | Shift)
+        ]
         return asked[-1] if asked else "RGB"
 
     def take(self, positions: NDArray[np.int64]) -> LazyImages:
@@ -147,7 +149,7 @@ class LazyImages:
         name = self.reader.name(place)
         image = decoded(self.reader.read(place), name)
         for step in self.steps:
-            if isinstance(step, Resize):
+            if isinstance(step, ImageResize):
                 image = resized_image(image, step)
             elif isinstance(step, Shrink):
                 image = shrunk_image(image, step)
@@ -230,7 +232,7 @@ def eight_bit(image: Image) -> Image:
     return image
 
 
-def resized_image(image: Image, step: Resize) -> Image:
+def resized_image(image: Image, step: ImageResize) -> Image:
     """Return a Pillow image resized and cut as timm's transform for evaluation does it, by Pillow itself."""
     from PIL import Image
 

@@ -14,7 +14,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.addresses import Place
+from compatkit.data.addresses import Address
 from compatkit.data.classlists import lines_of
 from compatkit.data.files import ENDINGS
 from compatkit.data.memory import recalled, remember
@@ -34,7 +34,7 @@ class _Sample:
     label: str | None = None
 
 
-def index(place: Place, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
+def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
     """Return the images of a shard, in its order.
 
     Args:
@@ -55,7 +55,7 @@ def index(place: Place, path: str, arrived: Callable[[int], Any]) -> NDArray[np.
     return known
 
 
-def _table(place: Place, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
+def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
     samples: dict[str, _Sample] = {}
     with place.opened(path) as file, _whole(path):
         for member, data in _members(file, path):

@@ -13,7 +13,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.addresses import Place, located
+from compatkit.data.addresses import Address, located
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.holding import TEST, TRAIN, parted
@@ -35,7 +35,7 @@ class Shards:
         members: Of each image: its shard, and a row of its index.
     """
 
-    place: Place
+    place: Address
     paths: tuple[str, ...]
     members: NDArray[np.void]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.lazy import Channels, LazyImages, Progress, Resize, Shrink, as_image
+from compatkit.data.lazy import Channels, ImageResize, LazyImages, Progress, Shrink, as_image
 from compatkit.data.transforms import (
     KERNELS,
     CropMode,
@@ -220,7 +220,7 @@ class Split:
             return self
         if isinstance(self.images, LazyImages):
             return self._with(
-                images=self.images.then(Resize(wanted, interpolation, float(crop_pct), crop_mode))
+                images=self.images.then(ImageResize(wanted, interpolation, float(crop_pct), crop_mode))
             )
         return self._with(images=resized(self.images, wanted, interpolation, crop_pct, crop_mode))
 

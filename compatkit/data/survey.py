@@ -34,7 +34,7 @@ class Copies:
 
 
 @attrs.frozen
-class Part:
+class SplitSurvey:
     """What a split holds.
 
     Attributes:
@@ -61,7 +61,7 @@ class Part:
 
 
 @attrs.frozen
-class Survey:
+class DataSurvey:
     """What a data set holds.
 
     Attributes:
@@ -69,7 +69,7 @@ class Survey:
         shared: Images of the second split whose bytes are those of one of the first; None of a single split.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[SplitSurvey, ...]
     shared: Copies | None
 
 
@@ -77,7 +77,7 @@ FIRST = 5
 """Pairs of copies that are named."""
 
 
-def survey(splits: Sequence[Split], progress: Progress | None = None) -> Survey:
+def survey(splits: Sequence[Split], progress: Progress | None = None) -> DataSurvey:
     """Look at every image of one or two splits.
 
     Args:
@@ -89,7 +89,7 @@ def survey(splits: Sequence[Split], progress: Progress | None = None) -> Survey:
         EnvironmentFailure: A file cannot be read.
     """
     parts = tuple(_part(one, progress) for one in splits)
-    return Survey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
+    return DataSurvey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
 
 
 def name_of(split: Split, position: int) -> str:
@@ -99,7 +99,7 @@ def name_of(split: Split, position: int) -> str:
     return f"image {position} of {split.name}"
 
 
-def _part(split: Split, progress: Progress | None) -> Part:
+def _part(split: Split, progress: Progress | None) -> SplitSurvey:
     split.digest_images(progress)
     seen: Counter[tuple[int, int, str]] = Counter()
     damaged: list[str] = []
@@ -116,7 +116,7 @@ def _part(split: Split, progress: Progress | None) -> Part:
     for (_, _, mode), count in seen.items():
         kinds[mode] += count
     classes = dict(zip(split.classes, split.counts, strict=True)) if split.labelled else {}
-    return Part(
+    return SplitSurvey(
         split.name,
         split.digest,
         len(split),

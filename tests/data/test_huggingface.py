@@ -14,7 +14,7 @@ import pytest
 from photos import encoded, photo
 
 import compatkit as ck
-from compatkit.data.huggingface import Rows, _both
+from compatkit.data.huggingface import ArrowImages, _both
 from compatkit.data.lazy import LazyImages
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
 
@@ -104,10 +104,10 @@ def test_the_digest_is_over_bytes_and_remembered(tmp_path: Path, monkeypatch: py
     assert ck.data.load(tmp_path / "others").train.digest != first
     shutil.copytree(tmp_path / "pets", tmp_path / "copy")
     assert ck.data.load(tmp_path / "copy").train.digest == first
-    plain = Rows._bytes
-    monkeypatch.setattr(Rows, "_bytes", lambda *_: pytest.fail("read again"))
+    plain = ArrowImages._bytes
+    monkeypatch.setattr(ArrowImages, "_bytes", lambda *_: pytest.fail("read again"))
     assert ck.data.load(tmp_path / "pets").train.digest == first
-    monkeypatch.setattr(Rows, "_bytes", plain)
+    monkeypatch.setattr(ArrowImages, "_bytes", plain)
     shutil.rmtree(tmp_path / "pets")
     shutil.copytree(tmp_path / "others", tmp_path / "pets")
     assert ck.data.load(tmp_path / "pets").train.digest == ck.data.load(tmp_path / "others").train.digest

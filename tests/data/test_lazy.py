@@ -13,7 +13,7 @@ from PIL import Image
 
 from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
-from compatkit.data.lazy import LARGEST_PIXELS, LazyImages, Resize, decoded, pixels_of
+from compatkit.data.lazy import LARGEST_PIXELS, ImageResize, LazyImages, decoded, pixels_of
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -285,7 +285,7 @@ def test_a_small_file_of_many_pixels_is_not_decoded(side: int) -> None:
 
 def test_resizing_is_pillows_own() -> None:
     image = photo(14, 11)
-    step = Resize((7, 9), "lanczos", 1.0, "squash")
+    step = ImageResize((7, 9), "lanczos", 1.0, "squash")
     split = Split(LazyImages(Held(encoded(image)), np.arange(1), (step,)), np.array([0]), ("a",), "x")
     assert np.array_equal(split.read([0])[0], np.asarray(image.resize((9, 7), Image.Resampling.LANCZOS)))
     assert split.size == (7, 9)

@@ -49,7 +49,7 @@ def test_pixels_are_those_of_the_files(split: Split, how: str) -> None:
 
 
 def test_shrunk_images_have_the_size_that_evaluation_cuts_from(split: Split) -> None:
-    """As timm's ``Resize`` of the shorter side to floor(16 / .875), by Pillow itself."""
+    """As timm's ``ImageResize`` of the shorter side to floor(16 / .875), by Pillow itself."""
     small = split.shrunk((16, 16), crop_pct=0.875)
     for position in range(len(split)):
         image = split.image(position)

@@ -19,7 +19,7 @@ from photos import encoded, photo
 
 import compatkit as ck
 from compatkit.data import shardindex
-from compatkit.data.addresses import Place
+from compatkit.data.addresses import Address
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 
 COUNT = 6
@@ -147,7 +147,7 @@ def test_a_shard_is_indexed_once_and_again_when_it_changed(
     seen: list[str] = []
     plain = shardindex._table
 
-    def spy(place: Place, path: str, arrived: Any) -> Any:
+    def spy(place: Address, path: str, arrived: Any) -> Any:
         seen.append(Path(path).name)
         return plain(place, path, arrived)
 
@@ -298,9 +298,9 @@ def test_what_may_change_unseen_is_not_remembered(
     told = {"name": "x", "size": 1, "type": "file"}
     with monkeypatch.context() as patched:
         patched.setattr(type(system), "info", lambda self, path, **_: told)
-        assert Place(address).state("/bucket/birds/birds-train-000.tar") is None
+        assert Address(address).state("/bucket/birds/birds-train-000.tar") is None
         told["ETag"] = "a"
-        assert Place(address).state("/bucket/birds/birds-train-000.tar") is not None
+        assert Address(address).state("/bucket/birds/birds-train-000.tar") is not None
 
 
 def test_addresses_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ from compatkit.training.randomness import seed_of
 AHEAD = 4
 """Batches that each worker prepares before they are asked for."""
 Cache = Literal["auto", "off", "on"]
-Place = tuple[int, int]
+EpochPosition = tuple[int, int]
 """Epoch and position of an image."""
 
 
@@ -56,7 +56,7 @@ class _Augmented(Dataset[Any]):
         if not self._tried:
             self._pixels, self._tried = decoded_once(self._examples), True
 
-    def __getitem__(self, place: Place) -> Tensor | CompatkitError:
+    def __getitem__(self, place: EpochPosition) -> Tensor | CompatkitError:
         epoch, position = place
         try:
             kept = self._examples if self._pixels is None else self._pixels
@@ -73,7 +73,7 @@ class _Steps:
     def __init__(self, order: Sampler, steps: Iterable[int]) -> None:
         self._order, self._steps = order, steps
 
-    def __iter__(self) -> Iterator[list[Place]]:
+    def __iter__(self) -> Iterator[list[EpochPosition]]:
         for step in self._steps:
             epoch, _ = self._order.place(step)
             yield [(epoch, position) for position in self._order.at(step).tolist()]
