@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from compatkit.data.lazy import Progress
+from compatkit.data.lazy import THREADS, Progress
 from compatkit.data.memory import recalled, remember
 from compatkit.errors import DataError, EnvironmentFailure
 
@@ -18,9 +20,6 @@ KNOWN = np.dtype(
 )
 """Of a file: 64 bits of a digest of its path; size and times (ns) of the last write and of the last change, which no
 archive sets, when it was read; digest of its bytes."""
-THREADS = 8
-BLOCK = 2**20
-"""Bytes that are hashed at a time."""
 
 
 def file_digests(root: Path, paths: list[Path], progress: Progress | None = None) -> list[bytes]:
@@ -65,26 +64,22 @@ def _key(path: Path) -> int:
 
 
 def _state(path: Path) -> os.stat_result:
-    try:
+    with _reading(path):
         return os.stat(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} is gone; list the folder again.", subject=path) from error
-    except OSError as error:
-        raise EnvironmentFailure(
-            f"{path} cannot be read: {error.strerror}. Check its rights.", subject=path
-        ) from error
 
 
 def _digest(path: Path) -> bytes:
-    hashed = hashlib.blake2b(digest_size=16)
+    with _reading(path), path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as file:
-            while piece := file.read(BLOCK):
-                hashed.update(piece)
+        yield
     except FileNotFoundError as error:
         raise DataError(f"{path} is gone; list the folder again.", subject=path) from error
     except OSError as error:
         raise EnvironmentFailure(
             f"{path} cannot be read: {error.strerror}. Check its rights.", subject=path
         ) from error
-    return hashed.digest()

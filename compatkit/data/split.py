@@ -139,17 +139,16 @@ class Split:
 
         Of images in files: over the bytes of the files, and what is done to them.
         """
-        if "digest" not in self._known and isinstance(self.images, LazyImages):
-            steps = [repr(one) for one in self.images.steps]
-            head = {"images": len(self.images), "classes": list(self.classes), "steps": steps}
+        if "digest" not in self._known:
+            head: dict[str, Any] = {"classes": list(self.classes)}
+            if isinstance(self.images, LazyImages):
+                head |= {"images": len(self), "steps": [repr(one) for one in self.images.steps]}
+                content = memoryview(b"".join(self.image_digests))
+            else:
+                head |= {"shape": list(self.images.shape)}
+                content = np.ascontiguousarray(self.images).data
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
-            hashed.update(b"".join(self.image_digests))
-            hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
-        if "digest" not in self._known and not isinstance(self.images, LazyImages):
-            head = {"shape": list(self.images.shape), "classes": list(self.classes)}
-            hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
-            hashed.update(np.ascontiguousarray(self.images).data)
+            hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
             self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
         return self._known["digest"]
