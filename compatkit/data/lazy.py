@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import attrs
 import numpy as np
@@ -92,6 +92,8 @@ class Shrink:
 
 
 Change = ImageResize | Shrink | Shift | Channels
+STATED = {ImageResize: "resize", Shrink: "shrink", Shift: "shift"}
+"""What a change is called in the digest of a split, which must outlive the names of classes."""
 
 
 @attrs.frozen(eq=False)
@@ -123,6 +125,13 @@ class LazyImages:
             one for one in self.steps if not isinstance(one, ImageResize | Shrink | Shift)
         ]
         return asked[-1] if asked else "RGB"
+
+    @property
+    def stated(self) -> list[Any]:
+        """The steps as JSON values."""
+        return [
+            one if isinstance(one, str) else [STATED[type(one)], *attrs.astuple(one)] for one in self.steps
+        ]
 
     def take(self, positions: NDArray[np.int64]) -> LazyImages:
         """Return some of them."""

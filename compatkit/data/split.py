@@ -142,7 +142,7 @@ class Split:
         if "digest" not in self._known:
             head: dict[str, Any] = {"classes": list(self.classes)}
             if isinstance(self.images, LazyImages):
-                head |= {"images": len(self), "steps": [repr(one) for one in self.images.steps]}
+                head |= {"images": len(self), "steps": self.images.stated}
                 content = memoryview(b"".join(self.image_digests))
             else:
                 head |= {"shape": list(self.images.shape)}

@@ -201,6 +201,16 @@ def test_the_digest_tells_what_is_done_to_images(both: tuple[Split, Split]) -> N
     assert lazy.renamed("other").digest == lazy.digest
 
 
+def test_what_the_digest_says_of_steps_names_no_class(both: tuple[Split, Split]) -> None:
+    split = both[0].converted("L").resized((9, 8), crop_mode="center").shifted(blur=1.0).shrunk((4, 4))
+    assert split.images.stated == [
+        "L",
+        ["resize", (9, 8), "bilinear", 1.0, "center"],
+        ["shift", 0.0, 1.0, 1.0],
+        ["shrink", (4, 4), "bilinear", 1.0],
+    ]
+
+
 def test_equal_files_have_equal_digests_and_others_do_not(both: tuple[Split, Split]) -> None:
     assert len(set(both[0].image_digests)) == len(both[0])
     doubled = both[0].images.take(np.array([0, 0, 1]))  # type: ignore[union-attr]
