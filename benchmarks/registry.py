@@ -40,7 +40,7 @@ READING = """\
   and no rival does. They build the whole network, here without its class layer.
 - **timm on meta** runs timm's initialisation, which computes nothing there but takes most of the time; the stricter
   floor leaves it out, as no user of timm could.
-- **From the index**: what is told is compared with the state of its files first; the bare SELECT believes its table.
+- **From the index**: a result is compared with the state of its files first; the bare SELECT believes its table.
 - **matrix**: ``check_all`` says the reasons as codes, beside a loop that notes names and one that writes sentences;
   the texts of a pair are written for whoever asks for its report.
 - MLflow and Hugging Face neither hash nor sync here. MLflow's pickle runs what the file says; its many versions are

@@ -290,6 +290,9 @@ class Training:
             def compatkit_set_up(self, setup):
                 self.head = setup.add_auxiliary_head("dcc", classes=setup.shared_classes())
                 self.layer = setup.own("layer", nn.Linear(64, 32))
+
+        Args:
+            setup: Tasks and networks of the run, and methods that add modules to it.
         """
 
     @hookspec
@@ -304,6 +307,10 @@ class Training:
                     for batch in pretraining.batches(task, "mine", task.name, steps=100, batch_size=64):
                         self.move(task.extractor, batch.images)
                 return {"steps": 100}
+
+        Args:
+            setup: As in ``compatkit_set_up``.
+            pretraining: Gives batches and a progress bar.
         """
         raise NotImplementedError
 
@@ -316,6 +323,10 @@ class Training:
             @hookimpl
             def compatkit_views(self, step, batch):
                 return attrs.evolve(batch, images=batch.images.flip(-1))
+
+        Args:
+            step: The current step.
+            batch: Images ``(N, C, H, W)``, normalised, and labels ``(N,)``; what earlier plugins returned.
         """
         raise NotImplementedError
 
@@ -332,6 +343,12 @@ class Training:
             @effect("pure")
             def compatkit_further_views(self, images):
                 return [images.flip(-2)]
+
+        Args:
+            images: ``(N, C, H, W)``.
+
+        Returns:
+            Views of the same shape and type.
         """
         raise NotImplementedError
 
@@ -344,6 +361,12 @@ class Training:
             @hookimpl
             def compatkit_losses(self, step):
                 return {"norm": step.features.square().mean()}
+
+        Args:
+            step: The current step; features and outputs are computed on first use.
+
+        Returns:
+            Scalars, each on the device of the step.
         """
         raise NotImplementedError
 

@@ -221,7 +221,12 @@ class Metric(Protocol):
         ...
 
     def merge(self, left: Any, right: Any) -> Any:
-        """Return the state for the batches of both."""
+        """Return the state for the batches of both.
+
+        Args:
+            left: State of some batches.
+            right: State of others.
+        """
         ...
 
     @property
@@ -311,6 +316,10 @@ def make_metric(name: str, **settings: Any) -> Metric:
 
 def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
     """Make a metric from a plugin's offer and check its methods.
+
+    Args:
+        offer: A plugin's factory of a metric.
+        settings: Keyword arguments for it.
 
     Raises:
         PluginError: The factory returned a class, or an object that lacks a method.

@@ -246,7 +246,7 @@ class Bench:
 
 
 def agree(data: bytes) -> bool:
-    """Tell whether ``data`` is accepted here; what is must mean the same to the safetensors library."""
+    """Return whether ``data`` is accepted here; what is must mean the same to the safetensors library."""
     try:
         header = check_header(data)
     except FormatError:

@@ -47,7 +47,7 @@ def part(kind: Any = "extractor", model: str = "resnet20_cifar", **changes: Any)
 
 
 def tagged(**tags: str) -> About:
-    """Return what is told to people, with tags."""
+    """Return a description for people, with tags."""
     return About(tags=tags)
 
 

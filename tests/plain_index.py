@@ -112,7 +112,7 @@ class Plain:
 
 
 def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
-    """Tell whether a version with these facts is one, whatever its number."""
+    """Return whether a version with these facts is one, whatever its number."""
     tests = (
         query.pattern is None or fnmatchcase(name, query.pattern),
         query.kind in (None, about.kind),

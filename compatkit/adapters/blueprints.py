@@ -178,7 +178,12 @@ def own_width_of(blueprint: Blueprint) -> int:
 
 
 def with_classes(blueprint: Blueprint, classes: int) -> Blueprint:
-    """Return the blueprint of the same part for another count of classes."""
+    """Return the blueprint of the same part for another count of classes.
+
+    Args:
+        blueprint: Of a whole network, or of a head.
+        classes: New length of the output.
+    """
     return attrs.evolve(blueprint, kwargs={**blueprint.kwargs, "num_classes": classes})
 
 

@@ -47,7 +47,7 @@ class Builder:
             where it was asked for.
         library: What a blueprint records: distribution and version.
         names: Known model names, for messages; None where they cannot be listed.
-        knows: Tells whether a name is known, without listing all; None: it is among ``names``.
+        knows: Returns whether a name is known, without listing all; None: it is among ``names``.
         barred: Keyword arguments that read files, choose other code or place tensors.
         renamed: Brings tensors that older versions of the library saved under today's names; gives these and what was
             done, in words. None where names never changed.
@@ -128,6 +128,12 @@ BUILDERS: dict[str, Builder] = _Table()
 def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
     """Build a whole network.
 
+    Args:
+        builder: A key of ``BUILDERS``, such as ``"timm"``.
+        model: Name that the builder knows.
+        kwargs: Keyword arguments of the model, JSON values.
+        pretrained: Whether to load the library's own weights; else they are drawn.
+
     Raises:
         UnknownName: No such builder or model.
         UsageError: The arguments are not what the model takes, no JSON values, or more than a description.
@@ -155,6 +161,10 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
 def json_kwargs(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments as a blueprint keeps them: JSON values only, tuples as lists.
 
+    Args:
+        model: Name of the model, for messages.
+        kwargs: As given by the user.
+
     Raises:
         UsageError: A value is no JSON, there is too much of it, or weights are asked for here.
     """
@@ -168,7 +178,12 @@ def json_kwargs(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def whole_of(blueprint: Blueprint, *, pretrained: bool = False) -> nn.Module:
-    """Build the whole network of a blueprint."""
+    """Build the whole network of a blueprint.
+
+    Args:
+        blueprint: Of an extractor or a head.
+        pretrained: As for ``create``.
+    """
     return create(blueprint.builder, blueprint.model, blueprint.kwargs, pretrained=pretrained)
 
 

@@ -45,7 +45,7 @@ def hub() -> str:
 
 
 def reachable() -> bool:
-    """Tell whether the hub accepts connections; True behind a proxy, where only a request would show."""
+    """Return whether the hub accepts connections; True behind a proxy, where only a request would show."""
     if {"https", "all"} & getproxies().keys():
         return True
     place = urlsplit(hub())

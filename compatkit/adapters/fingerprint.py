@@ -79,7 +79,12 @@ def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (
 
 
 def same_probe(a: Probe, b: Probe) -> bool:
-    """Whether two probes show the same function: ``|a - b| <= tolerance * max(|a|, |b|)`` over the sketches."""
+    """Whether two probes show the same function: ``|a - b| <= tolerance * max(|a|, |b|)`` over the sketches.
+
+    Args:
+        a: A probe of one module.
+        b: Of the other; probes of other inputs or shapes never agree.
+    """
     if (a.input, a.shapes, len(a.sketch)) != (b.input, b.shapes, len(b.sketch)):
         return False
     distance = math.dist(a.sketch, b.sketch)

@@ -42,6 +42,11 @@ def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] 
     """Read the configuration; image size and channels asked for win over it.
 
     A configuration for three channels is averaged where the network was built for another count.
+
+    Args:
+        whole: The network, which carries its configuration.
+        kwargs: Keyword arguments that it was built with.
+        size: Height and width of the images, or None for those of the arguments or the configuration.
     """
     config = config_of(whole)
     default = config.get("input_size") or (3, 224, 224)

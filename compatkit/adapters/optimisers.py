@@ -56,6 +56,10 @@ def check(name: str) -> None:
 def check_options(name: str, options: Mapping[str, Any]) -> None:
     """Raise unless an optimiser has these arguments.
 
+    Args:
+        name: timm's name of the optimiser, perhaps with ``lookahead_`` in front.
+        options: Arguments beyond the rate, momentum and weight decay, by name.
+
     Raises:
         UsageError: It has no such argument, which is named.
     """
@@ -73,7 +77,15 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 def make(
     groups: Sequence[dict[str, Any]], name: str, lr: float, momentum: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Return timm's optimiser of that name; ``momentum`` is for those that have one."""
+    """Return timm's optimiser of that name; ``momentum`` is for those that have one.
+
+    Args:
+        groups: Parameter groups, as torch takes them.
+        name: timm's name.
+        lr: Learning rate of the first step.
+        momentum: Of the optimisers that have one.
+        options: Further arguments by name.
+    """
     return create_optimizer_v2(list(groups), name, lr=lr, momentum=momentum, **options)
 
 

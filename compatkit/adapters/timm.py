@@ -43,7 +43,7 @@ def names() -> list[str]:
 
 
 def knows(model: str) -> bool:
-    """Tell whether timm has such a model, whatever its tag; takes microseconds, where ``names`` sorts a list."""
+    """Return whether timm has such a model, whatever its tag; takes microseconds, where ``names`` sorts a list."""
     return is_model(model.partition(".")[0])
 
 
@@ -54,6 +54,11 @@ def library() -> str:
 
 def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
     """Build a model with random weights, or with timm's own where asked.
+
+    Args:
+        model: timm's name, perhaps with a tag of weights behind a dot.
+        pretrained: Whether to load timm's weights.
+        kwargs: Keyword arguments of ``timm.create_model``.
 
     Raises:
         UnknownName: timm knows no such model or no such tag of it, or has it under another name now.

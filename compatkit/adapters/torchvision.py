@@ -45,7 +45,7 @@ def names() -> tuple[str, ...]:
 
 
 def knows(model: str) -> bool:
-    """Tell whether it is one of these classifiers."""
+    """Return whether a name is one of these classifiers."""
     return model in names()
 
 
@@ -60,6 +60,11 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     GoogLeNet and Inception are built without auxiliary outputs (in train mode these give a named tuple in place of
     the logits) and without ``transform_input``: images normalised by mean and std .5 take its place, as the
     configuration says. A Vision Transformer and MaxViT take ``img_size`` as timm's do.
+
+    Args:
+        model: torchvision's name of the classifier.
+        pretrained: Whether to load torchvision's default weights.
+        kwargs: Keyword arguments of the model, timm's ``img_size`` for transformers, and ``in_chans=3``.
 
     Raises:
         UsageError: Images of other than 3 channels are asked for, or no such image size or class count can be built.

@@ -12,7 +12,13 @@ class FunctionWatch(TorchFunctionMode):
     """A mode in which every call of a torch function goes through ``called``; it ends with its ``with`` block."""
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the call gives; ``func(*args, **kwargs)`` where it is only watched."""
+        """Return what the call gives; ``func(*args, **kwargs)`` where it is only watched.
+
+        Args:
+            func: The torch function.
+            args: Its positional arguments.
+            kwargs: Its keyword arguments.
+        """
         raise NotImplementedError
 
     def __torch_function__(

@@ -119,7 +119,7 @@ def load_part(
 
 
 def _takes(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> bool:
-    """Tell whether a part stays what it is when its tensors are exchanged one by one."""
+    """Return whether the tensors of a part can be replaced one by one: none are shared, and types stay."""
     places = [one.untyped_storage().data_ptr() for one in own.values() if one.numel()]
     return len(set(places)) == len(places) and all(own[name].dtype == state[name].dtype for name in own)
 

@@ -14,7 +14,7 @@ from compatkit.errors import CutError, IntegrityError, NotFound, UsageError
 from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
-from compatkit.registry.resolving import is_pattern
+from compatkit.registry.resolving import is_pattern, wrong_kind
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 
@@ -103,10 +103,7 @@ class Parts:
                     subject=pattern,
                 )
             if not fitting:
-                raise UsageError(
-                    f"{every[0].reference} is of kind {every[0].kind}; expected {' or '.join(kinds)}.",
-                    subject=pattern,
-                )
+                raise wrong_kind(every[0].resolved, every[0].kind, kinds, pattern)
             found |= {str(one.resolved): one for one in fitting}
         return list(found.values())
 

@@ -19,9 +19,10 @@ from compatkit.contracts.stitch import FITTED, after, described, needed
 from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
-from compatkit.evaluation.component import Component, pinned
+from compatkit.evaluation.component import Component
 from compatkit.evaluation.recombination import Recombination
 from compatkit.registry.names import Reference
+from compatkit.registry.resolving import wrong_kind
 from compatkit.registry.store import Store
 
 
@@ -141,7 +142,7 @@ def load_adapter(store: Store, reference: str | Reference) -> Adapter:
     resolved = store.resolve(reference)
     kind = store.manifest(resolved).kind
     if kind != "adapter":
-        raise UsageError(f"{pinned(resolved)} is of kind {kind}; expected an adapter.")
+        raise wrong_kind(resolved, kind, ["adapter"], str(reference))
     return adapter_of(load(store, resolved))
 
 

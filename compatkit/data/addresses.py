@@ -41,7 +41,7 @@ class Address:
             return system.isfile(path)
 
     def state(self, path: str) -> str | None:
-        """Return a digest of what is told of a file; None where its content may change without it."""
+        """Return a digest of what the file system reports about a file; None if that may miss a change."""
         with self._talking(path) as system:
             told: dict[str, Any] = system.info(path)
         if not SAMENESS & told.keys():

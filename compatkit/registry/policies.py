@@ -55,7 +55,7 @@ def check_scope(scope: str) -> str:
 
 
 def matches(scope: str, name: str) -> bool:
-    """Tell whether a policy's scope covers a name."""
+    """Return whether a policy's scope covers a name."""
     return scope == name or fnmatchcase(name, scope)
 
 

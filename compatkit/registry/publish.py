@@ -154,7 +154,7 @@ class Publisher:
         return target
 
     def _already(self, asked: Version | None) -> Version | None:
-        """Return the version that already holds this manifest, so that there is nothing to do; None without one.
+        """Return the version that already holds this manifest, if any; nothing needs publishing then.
 
         Raises:
             VersionExists: The number that was asked for belongs to another manifest.

@@ -42,8 +42,8 @@ class Partner:
 
     Attributes:
         reference: Name, version and digest.
-        bound: Manifest digest of the extractor that the head of the pair was trained with; None where the head names
-            none, so that there is no bound.
+        bound: Manifest digest of the extractor that the head of the pair was trained with; None if the head names
+            none; there is no bound then.
     """
 
     reference: Reference

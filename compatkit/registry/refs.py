@@ -214,7 +214,7 @@ class _Listing:
     all_finished: bool = False
 
     def is_finished(self, number: tuple[int, int, int]) -> bool:
-        """Tell whether a file has content."""
+        """Return whether a file has content."""
         if self.all_finished:
             return True
         major, minor, patch = number

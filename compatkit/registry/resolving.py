@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
-from compatkit.errors import NotFound, near
+from compatkit.errors import NotFound, UsageError, near
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.refs import References
@@ -98,6 +98,21 @@ def select(
         )
         raise NotFound(f"{pattern!r} matches no component: {reason}.", subject=pattern)
     return found
+
+
+def wrong_kind(reference: Reference, kind: str, expected: Sequence[str], asked: str) -> UsageError:
+    """Return the refusal of a component of an unexpected kind.
+
+    Args:
+        reference: The component, resolved.
+        kind: Its kind.
+        expected: Kinds that are allowed.
+        asked: The reference or pattern that selected it; the ``subject`` of the error.
+    """
+    hint = f"; narrow the pattern {asked!r}" if is_pattern(asked) else ""
+    return UsageError(
+        f"{reference} is of kind {kind}; expected {' or '.join(expected)}{hint}.", subject=asked
+    )
 
 
 def _pinned(references: References, name: str, version: Version) -> Reference:

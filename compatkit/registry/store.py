@@ -400,14 +400,9 @@ class Store:
         found: dict[str, Reference] = {}
         for pattern in wanted:
             for reference in resolving.select(self.references, pattern, self.names):
+                if kind is not None and (came := self.manifest(reference).kind) != kind:
+                    raise resolving.wrong_kind(reference, came, [kind], pattern)
                 found.setdefault(str(reference if kind is None else reference.digest), reference)
-        for reference in found.values() if kind is not None else ():
-            came = self.manifest(reference).kind
-            if came != kind:
-                raise UsageError(
-                    f"{reference.name}@{reference.version} is of kind {came}, where {kind} is expected; narrow the "
-                    f"pattern {', '.join(wanted)}."
-                )
         return list(found.values())
 
     def set_alias(

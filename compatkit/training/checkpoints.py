@@ -70,6 +70,10 @@ def save(
 def read(path: Path | None, world: World) -> bytes | None:
     """Return the bytes of a checkpoint, read by the first process for all; None where there is none.
 
+    Args:
+        path: File of the checkpoint, or None.
+        world: Processes of the run.
+
     Raises:
         EnvironmentFailure: The file cannot be read.
     """
@@ -120,6 +124,15 @@ def load(
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Restore the loop that ``save`` wrote to ``path``; return note and tensors of the run around it.
 
+    Args:
+        path: File of the checkpoint, for messages.
+        data: Its bytes.
+        loop: Changed in place: weights, optimizers, averages and losses.
+        run: Manifest of the run that starts; it must equal the stored one.
+
+    Returns:
+        The note, JSON values by the names in ``NOTED``, and all stored tensors by name.
+
     Raises:
         FormatError: The file is no checkpoint.
         IntegrityError: Its tensors are not those that were written.
@@ -154,7 +167,12 @@ def load(
 
 
 def below(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tensors whose names begin with ``prefix``, by the rest of their names."""
+    """Return the tensors whose names begin with ``prefix``, by the rest of their names.
+
+    Args:
+        prefix: Ends with a slash.
+        stored: Tensors by name.
+    """
     return {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
 
 

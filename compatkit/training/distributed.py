@@ -57,6 +57,10 @@ class World:
     def check_batch(self, batch_size: int, pieces: int = 1) -> None:
         """Check that a batch can be shared, and each share worked through in ``pieces``.
 
+        Args:
+            batch_size: Images of a step, on all processes.
+            pieces: Micro-batches of a step.
+
         Raises:
             UsageError: It does not divide, or leaves a process with a single image.
         """
@@ -128,6 +132,11 @@ class World:
     def check_same(self, facts: Mapping[str, Any], what: str, remedy: str) -> None:
         """Check that all processes have equal JSON values.
 
+        Args:
+            facts: Values of this process.
+            what: What they are, for the message.
+            remedy: What to do, for the message.
+
         Raises:
             TrainingError: They differ; the first difference is named, on all processes.
         """
@@ -146,7 +155,12 @@ ALONE = World()
 
 
 def differences(here: Any, there: Any) -> list[tuple[str, str, str]]:
-    """Return where two JSON values differ: the place, and the value on each side, ``"nothing"`` where one lacks it."""
+    """Return where two JSON values differ: the place, and the value on each side, ``"nothing"`` where one lacks it.
+
+    Args:
+        here: JSON value of one process.
+        there: Of another.
+    """
     mine, theirs = dict(_leaves(here)), dict(_leaves(there))
 
     def said(side: Mapping[str, object], place: str) -> str:

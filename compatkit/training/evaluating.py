@@ -57,7 +57,16 @@ class Evaluator:
         held: Mapping[str, Split],
         world: World = ALONE,
     ) -> Evaluator:
-        """Make an evaluator; ``held`` are the images held out for validation, by task."""
+        """Make an evaluator.
+
+        Args:
+            on: ``"validation"`` or ``"test"``.
+            every: Steps of a task between two evaluations.
+            batch_size: Images of a forward pass.
+            setup: Tasks and networks of the run.
+            held: Images held out for validation, by task.
+            world: Processes of the run.
+        """
         splits = {
             name: held[name] if on == "validation" else state.task.data.test
             for name, state in setup.tasks.items()
@@ -67,6 +76,11 @@ class Evaluator:
 
     def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:
         """Return a row for each task, and one more for its averages where there are any.
+
+        Args:
+            setup: Tasks and networks of the run.
+            averages: Moving averages of the weights, or None.
+            step: Of the row.
 
         Returns:
             ``{"task", "step", "on", "weights": "trained" or "averages", "loss", "accuracy"}``.
@@ -203,7 +217,13 @@ class Stopper:
     def take(
         self, values: Mapping[str, Any], best: Mapping[str, Tensor], weights: Mapping[str, Tensor]
     ) -> None:
-        """Restore the result of ``values`` and the best weights, with the memory layout of those of the run."""
+        """Restore the result of ``values`` and the best weights, with the memory layout of those of the run.
+
+        Args:
+            values: What a checkpoint holds: best result, its step, evaluations since.
+            best: Weights of the best step.
+            weights: Weights of the run, by the same names.
+        """
         self.best, self.step, self.waited = values["best"], values["step"], values["waited"]
         self.weights = {name: torch.empty_like(weights[name]).copy_(value) for name, value in best.items()}
 

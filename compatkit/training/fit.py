@@ -46,6 +46,9 @@ class History(list[dict[str, Any]]):
     def steps(self, name: str) -> NDArray[np.int64]:
         """Return how many steps were done at each value of ``name``, int64 ``(rows,)``.
 
+        Returns:
+            In the order of rows.
+
         Raises:
             UnknownName: No row has that name.
         """
@@ -170,7 +173,11 @@ class Fit(Shown):
         return nn.Sequential(state.extractor, state.head)
 
     def weights(self, name: str) -> dict[str, Tensor]:
-        """Return the state dict of one task's whole network, to start another task from (``Task.weights``)."""
+        """Return the state dict of one task's whole network, to start another task from (``Task.weights``).
+
+        Returns:
+            Copies of all parameters and buffers, by the names of the uncut network.
+        """
         state = self._task(name)
         return {
             key: value.detach().clone()
@@ -183,6 +190,10 @@ def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead
     """Set the anchors of every task: shared initial weights and auxiliary heads that it was trained against.
 
     A head behind a frozen extractor also gets the anchors of the extractor's own auxiliary heads.
+
+    Args:
+        tasks: States by name; changed in place.
+        auxiliary: Heads by name; the digests of trained ones are set.
     """
     for head in auxiliary.values():
         if not head.frozen:

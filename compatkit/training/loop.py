@@ -182,7 +182,12 @@ class Loop:
         return self.execution.captures and self.all_reduce is None
 
     def step(self, task: TaskState, number: int, reports: bool = False) -> StepResult:
-        """Take one step of one task; ``reports`` as in ``Step``.
+        """Take one step of one task.
+
+        Args:
+            task: State of the task.
+            number: Of its step, from 0.
+            reports: Whether plugins may report figures: at the first step, and where a row of the history closes.
 
         Returns:
             Losses and predictions, still on the device.
@@ -202,7 +207,13 @@ class Loop:
         return result
 
     def work(self, task_loop: TaskLoop, number: int, reports: bool = False) -> tuple[Step, StepResult]:
-        """Take a step without the hooks that follow it; return its last micro-batch, and the result."""
+        """Take a step without the hooks that follow it; return its last micro-batch, and the result.
+
+        Args:
+            task_loop: Loop of the task.
+            number: Of its step, from 0.
+            reports: As for ``step``.
+        """
         if number not in task_loop.span:
             task_loop.resolve(number, compiles=self.execution.compiles)
         steps = self.micro_batches(task_loop, number)
@@ -216,7 +227,12 @@ class Loop:
         return steps[-1], task_loop.captured.replay(steps)
 
     def micro_batches(self, task_loop: TaskLoop, number: int) -> list[Step]:
-        """Return the micro-batches of a step, with the views of the task's plugins applied."""
+        """Return the micro-batches of a step, with the views of the task's plugins applied.
+
+        Args:
+            task_loop: Loop of the task.
+            number: Of its step, from 0.
+        """
         self.mark("rest")
         whole = self.begin(task_loop, number)
         self.mark("data")
@@ -237,21 +253,37 @@ class Loop:
         return steps
 
     def begin(self, task_loop: TaskLoop, number: int) -> Step:
-        """Return a step with its whole batch, before any plugin changes it."""
+        """Return a step with its whole batch, before any plugin changes it.
+
+        Args:
+            task_loop: Loop of the task.
+            number: Of its step, from 0.
+        """
         batch = task_loop.source.batch(number)
         if not task_loop.task.supervised:
             batch = attrs.evolve(batch, labels=torch.full_like(batch.labels, NO_LABEL))
         return Step(self.setup.seed, task_loop.task, number, batch, self.setup.precision)
 
     def view(self, task_loop: TaskLoop, step: Step) -> None:
-        """Let plugins replace the batch of a step."""
+        """Let plugins replace the batch of a step.
+
+        Args:
+            task_loop: Loop of the task.
+            step: Changed in place.
+        """
         for call, stream in task_loop.views:
             if stream is not None:
                 reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
             step.batch = call(step, step.batch)
 
     def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
-        """Mix the images of a step; regularizers keep those of the batch."""
+        """Mix the images of a step; regularizers keep those of the batch.
+
+        Args:
+            task_loop: Loop of the task.
+            mixing: Mixup or CutMix of the task.
+            step: Changed in place: mixed images and their soft labels.
+        """
         with seeded(seed_of(self.setup.seed, "mix", step.task.name, _turn(task_loop, step))):
             images, step._targets = mixing(step.batch.images, step.batch.labels)
         if task_loop.objective.losses:
@@ -287,7 +319,12 @@ class Loop:
         return result
 
     def gradients(self, task_loop: TaskLoop, step: Step) -> StepResult:
-        """Accumulate the gradients of a step, or of a micro-batch."""
+        """Accumulate the gradients of a step, or of a micro-batch.
+
+        Args:
+            task_loop: Loop of the task.
+            step: With its batch; after views and mixing.
+        """
         # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
         seeds: Sequence[int] = ()
         if not self.captures:
@@ -331,7 +368,12 @@ class Loop:
         return self.settings.lr * self._schedule.at(number, self.settings.steps)
 
     def set_lr(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
-        """Set the learning rate of a step, where it differs from that of the step before."""
+        """Set the learning rate of a step, where it differs from that of the step before.
+
+        Args:
+            number: Of the step, from 0.
+            optimisers: Of the task that takes it.
+        """
         rate = self.rate(number)
         if rate != self._rate:
             self._rate = rate

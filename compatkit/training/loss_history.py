@@ -29,7 +29,12 @@ class LossHistory:
     _waiting: dict[str, list[StepResult]] = attrs.field(factory=dict)
 
     def add(self, task: str, result: StepResult) -> None:
-        """Add the result of one step."""
+        """Add the result of one step.
+
+        Args:
+            task: Its name.
+            result: Losses and predictions, on the device.
+        """
         self._waiting.setdefault(task, []).append(result)
 
     def check(self, step: int) -> None:
@@ -94,7 +99,11 @@ class LossHistory:
         return whole
 
     def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return results that no row holds yet, for a checkpoint between two rows: tensors by name, and their steps."""
+        """Return results that no row holds yet, for a checkpoint between two rows: tensors by name, and their steps.
+
+        Returns:
+            Tensors on the run's device, and JSON values that say which step and loss each belongs to.
+        """
         tensors: dict[str, Tensor] = {}
         note: dict[str, Any] = {}
         for task, steps in self._waiting.items():
@@ -111,7 +120,13 @@ class LossHistory:
         return tensors, note
 
     def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
-        """Restore the result of ``waiting``, on the run's device."""
+        """Restore the result of ``waiting``, on the run's device.
+
+        Args:
+            tensors: First value of ``waiting``.
+            note: Second value of ``waiting``.
+            device: Of the run.
+        """
         for task, kept in note.items():
             losses: list[dict[str, Tensor]] = [{} for _ in range(kept["steps"])]
             answers: list[tuple[Tensor, ...]] = [() for _ in losses]

@@ -171,6 +171,11 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     The cut is proved at once: head(extractor(x)) must equal the whole network bitwise. A task may start from
     components in place of initial weights: see ``start_from_parts``.
 
+    Args:
+        task: As the user made it.
+        seed: Of the run.
+        precision: Device, format and memory layout.
+
     Raises:
         UnknownName: The backbone or split point does not exist.
         CutError: The network cannot be cut there.
@@ -224,6 +229,11 @@ def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
 
     The body is taken from a network with two classes, so that it does not depend on how many random numbers the class
     layer used up; the class layer itself is drawn with the task's own count, or not changed.
+
+    Args:
+        state: Of the task; its modules are changed in place.
+        seed: Of the weights.
+        class_layer: Whether the class layer is drawn too.
     """
     own = state.extractor_blueprint, state.head_blueprint
     two = with_classes(own[0], 2), with_classes(own[1], 2)

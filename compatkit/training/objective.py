@@ -161,6 +161,13 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     """Return the norm of a loss's gradient over the trained parameters of a task's network, at least ``LEAST_NORM``.
 
     The graph stays for the backward pass.
+
+    Args:
+        task: State of the task.
+        loss: A scalar.
+
+    Returns:
+        A float32 scalar on the device of the loss.
     """
     network = [one for part in (task.extractor, task.head) for one in part.parameters() if one.requires_grad]
     if not network or not loss.requires_grad:

@@ -43,7 +43,12 @@ class Schedule:
     )
 
     def at(self, step: int, steps: int) -> float:
-        """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1]."""
+        """Return the factor on the initial learning rate at ``step`` of ``steps``, in [0, 1].
+
+        Args:
+            step: From 0.
+            steps: Of the whole run.
+        """
         warm = min(1.0, (step + 1) / (self.warmup + 1))
         if self.kind == "step":
             every = self.every or max(1, math.ceil(steps / 4))
@@ -104,6 +109,10 @@ def make_optimiser(
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
     """Raise unless an optimiser takes these arguments.
 
+    Args:
+        kind: Name of the optimiser.
+        options: Arguments by name.
+
     Raises:
         UsageError: It has no such argument, which is named, or refuses a value.
     """
@@ -120,7 +129,12 @@ def check_options(kind: str, options: Mapping[str, Any]) -> None:
 
 
 def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of an optimiser, scaled for each group, in place where it is a tensor."""
+    """Set the learning rate of an optimiser, scaled for each group, in place where it is a tensor.
+
+    Args:
+        optimiser: Changed in place.
+        rate: Of groups without a scale of their own.
+    """
     for group in optimiser.param_groups:
         scaled = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
@@ -142,7 +156,12 @@ def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def restore_state(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
-    """Restore what ``optimiser_state`` gave, moments laid out in memory as their parameters."""
+    """Restore what ``optimiser_state`` gave, moments laid out in memory as their parameters.
+
+    Args:
+        optimiser: Changed in place.
+        values: From a checkpoint.
+    """
     stored = optimiser.state_dict()
     parameters = [one for group in optimiser.param_groups for one in group["params"]]
     stored["state"] = {}
@@ -213,7 +232,14 @@ class Averages:
     def of(
         cls, decay: float, warmup: bool, owners: Mapping[str, nn.Module], tasks: Iterable[str]
     ) -> Averages:
-        """Make averages of modules by owner: ``<task>.extractor`` and ``<task>.head`` are a task's, others shared."""
+        """Make averages of modules by owner: ``<task>.extractor`` and ``<task>.head`` are a task's, others shared.
+
+        Args:
+            decay: Share of the old average that a step keeps.
+            warmup: Whether the share grows from small values during the first steps.
+            owners: Modules by owner.
+            tasks: Names of the tasks.
+        """
         states = {owner: module.state_dict() for owner, module in owners.items()}
         kept = {owner: {key: value.clone() for key, value in one.items()} for owner, one in states.items()}
         own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
@@ -242,7 +268,12 @@ class Averages:
 
     @torch.no_grad()
     def follow(self, task: str, step: int) -> None:
-        """Update the averages of the modules that a step of a task moves: its own network and all shared ones."""
+        """Update the averages of the modules that a step of a task moves: its own network and all shared ones.
+
+        Args:
+            task: Its name.
+            step: Of the task, from 0.
+        """
         averages, values, copies, counts = self._pairs[task]
         torch._foreach_lerp_(averages, values, 1 - self.decay_at(step))  # pyright: ignore[reportPrivateImportUsage]
         if counts:

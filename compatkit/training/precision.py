@@ -47,6 +47,11 @@ class Precision:
     def choose(cls, device: str, dtype: Choice, channels_last: bool | None) -> Precision:
         """Choose the fastest on this machine for arguments that are ``"auto"`` or None.
 
+        Args:
+            device: A device of torch, or ``"auto"``.
+            dtype: Format of the forward pass, or ``"auto"``.
+            channels_last: Memory layout of images, or None.
+
         Raises:
             UsageError: The device does not exist, or the format is unknown.
         """

@@ -60,7 +60,13 @@ class Pretraining:
                 yield source.batch(number)
 
     def bar(self, title: str, steps: int, batch_size: int) -> Bar:
-        """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``."""
+        """Return a progress bar like the trainer's, to be used in a ``with`` and moved by ``at(step, losses)``.
+
+        Args:
+            title: Text in front of the bar.
+            steps: At which it is full.
+            batch_size: Images of a step, for images a second.
+        """
         return Bar(self.shown, title, steps, 0, batch_size)
 
 

@@ -95,6 +95,10 @@ def profile(loop: Loop, steps: int) -> Profile:
 
     Hooks are called as in training; Python values that they keep are not restored. Captured steps are timed as they
     are, and divided into parts without the capture.
+
+    Args:
+        loop: Of a prepared run.
+        steps: Of each task that are timed.
     """
     settled = loop.execution
     with loop.untouched():
@@ -212,7 +216,12 @@ def _bytes(values: Any) -> int:
 
 
 def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
-    """Return the bytes that one step of a task must move; the run is restored afterwards."""
+    """Return the bytes that one step of a task must move; the run is restored afterwards.
+
+    Args:
+        loop: Of a prepared run.
+        task_loop: Loop of the task.
+    """
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         with Traffic() as traffic:
@@ -223,7 +232,13 @@ def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
 
 
 def bandwidth(device: str, size: int = 2**28, rounds: int = 10) -> float:
-    """Return the bytes a second that a copy on a CUDA device reads and writes, the best of some rounds."""
+    """Return the bytes a second that a copy on a CUDA device reads and writes, the best of some rounds.
+
+    Args:
+        device: A CUDA device.
+        size: Bytes to copy.
+        rounds: Copies to time.
+    """
     source = torch.empty(size, dtype=torch.uint8, device=device)
     target, best = torch.empty_like(source), 0.0
     for _ in range(rounds):

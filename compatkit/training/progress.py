@@ -64,7 +64,12 @@ class Bar:
             self._live.stop()
 
     def at(self, step: int, losses: Mapping[str, Mapping[str, float]]) -> None:
-        """Move to ``step`` and show ``losses``, by task and name."""
+        """Move to ``step`` and show ``losses``, by task and name.
+
+        Args:
+            step: Steps that are done.
+            losses: Values by task and name.
+        """
         self._losses = losses
         self.step(step)
 
@@ -161,7 +166,12 @@ class Scalars:
         return cls(writer, images, start, time.perf_counter())
 
     def losses(self, rows: Sequence[Mapping[str, Any]], rate: float) -> None:
-        """Write rows of the history that were closed at the same step; ``rate`` is the learning rate then."""
+        """Write rows of the history that were closed at the same step.
+
+        Args:
+            rows: At least one.
+            rate: Learning rate at that step.
+        """
         step, now = rows[0]["step"], time.perf_counter()
         speed = (step - self._done) * self._images / max(now - self._time, 1e-9)
         self._done, self._time = step, now
@@ -174,7 +184,12 @@ class Scalars:
             self._writer.add_scalar(f"{task}/images_per_second", speed, step)
 
     def evaluations(self, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
-        """Write rows of an evaluation; the ``seconds`` that it took do not count as training."""
+        """Write rows of an evaluation, whose time does not count as training.
+
+        Args:
+            rows: Of ``Evaluator.measure``.
+            seconds: That the evaluation took.
+        """
         self._time += seconds
         for row in rows:
             for name in ("loss", "accuracy"):

@@ -21,6 +21,10 @@ def seed_of(seed: int, *key: str | int) -> int:
     """Return a 63-bit seed for the stream ``key`` of a run with ``seed``.
 
     The key's parts are length-prefixed, so ``("a", "bc")`` and ``("ab", "c")`` are different streams.
+
+    Args:
+        seed: Of the run.
+        key: Names the stream: its purpose, task, epoch.
     """
     text = "".join(f"{len(str(part))}:{part}" for part in (seed, *key))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
@@ -38,7 +42,12 @@ class Stream:
 
     @classmethod
     def of(cls, seed: int, *key: str | int) -> Stream:
-        """Return the stream ``key`` of a run with ``seed``."""
+        """Return the stream ``key`` of a run with ``seed``.
+
+        Args:
+            seed: Of the run.
+            key: Names the stream.
+        """
         return cls(seed_of(seed, *key))
 
     def at(self, step: int) -> int:
@@ -50,12 +59,22 @@ class Stream:
 
 
 def generator(seed: int, *key: str | int) -> torch.Generator:
-    """Return a CPU generator for the stream ``key``."""
+    """Return a CPU generator for the stream ``key``.
+
+    Args:
+        seed: Of the run.
+        key: Names the stream.
+    """
     return torch.Generator().manual_seed(seed_of(seed, *key))
 
 
 def reseed(device: str, seed: int) -> None:
-    """Seed the global generators that a run on ``device`` uses (dropout and the like), and no others."""
+    """Seed the global generators that a run on ``device`` uses (dropout and the like), and no others.
+
+    Args:
+        device: Of the run.
+        seed: From 0.
+    """
     torch.default_generator.manual_seed(seed)
     if device != "cpu" and torch.device(device).type == "cuda":
         index = torch.device(device).index
@@ -65,7 +84,11 @@ def reseed(device: str, seed: int) -> None:
 
 
 def states(device: str) -> list[torch.Tensor]:
-    """Return the states of the global generators that a run on ``device`` uses; waits for a GPU."""
+    """Return the states of the global generators that a run on ``device`` uses; waits for a GPU.
+
+    Returns:
+        uint8, the CPU's first.
+    """
     found = [torch.default_generator.get_state()]
     if torch.device(device).type == "cuda":
         found.append(torch.cuda.get_rng_state(device))

@@ -74,6 +74,11 @@ class Notes:
     def add(self, layer: nn.Module, given: Any, output: Any) -> None:
         """Note one call.
 
+        Args:
+            layer: The module that was called.
+            given: Its first argument.
+            output: What it returned.
+
         Raises:
             UsageError: The call cannot be recorded.
         """
@@ -121,7 +126,12 @@ def _note(module: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any
 
 
 def first_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
-    """Return the first argument of a call, None where there is none."""
+    """Return the first argument of a call, None where there is none.
+
+    Args:
+        arguments: Positional arguments of the call.
+        named: Its keyword arguments.
+    """
     return arguments[0] if arguments else next(iter(named.values()), None)
 
 
@@ -162,7 +172,12 @@ class LayerRecording:
         return found
 
     def of(self, instance: str, found: Layers) -> Layers:
-        """Return the calls of the layers that an instance asked for."""
+        """Return the calls of the layers that an instance asked for.
+
+        Args:
+            instance: Name of the plugin's instance.
+            found: Calls of all recorded layers.
+        """
         return {name: found[self.aliases[name]] for name in self.names.get(instance, ())}
 
 
@@ -196,6 +211,10 @@ class Recorder:
 
     def ask(self, instance: str, names: Iterable[str]) -> None:
         """Add layers that an instance asks for.
+
+        Args:
+            instance: Name of the plugin's instance.
+            names: Paths of modules in the whole network.
 
         Raises:
             UnknownName: No layer has such a name.
@@ -308,13 +327,26 @@ class Recorder:
                 notes.copied = (True, notes.copied[1]) if place == 0 else (notes.copied[0], True)
 
     def images(self, count: int, shape: tuple[int, ...]) -> Tensor:
-        """Return noise to try the network with, ``(count, *shape)``."""
+        """Return noise to try the network with, ``(count, *shape)``.
+
+        Args:
+            count: Images.
+            shape: Of one image.
+
+        Returns:
+            On the device of the extractor; always the same numbers.
+        """
         first = next(self.extractor.parameters(), torch.empty(0))
         draw = torch.Generator().manual_seed(0)
         return torch.randn((count, *shape), generator=draw).to(first.device, first.dtype)
 
     def calls(self, images: Tensor, *parts: nn.Module) -> Layers:
-        """Return the calls of all requested layers when ``images`` pass through ``parts``."""
+        """Return the calls of all requested layers when ``images`` pass through ``parts``.
+
+        Args:
+            images: Input of the first part.
+            parts: Called one after the other.
+        """
         recording = self.follow(self.asked)
         if recording is None:
             return {}

@@ -50,7 +50,11 @@ class Bucket:
         return cls(kept, memory, tuple(views), memory[start:])
 
     def held(self) -> Tensor:
-        """Return which gradients this process has, uint8, on the CPU."""
+        """Return which gradients this process has, uint8, on the CPU.
+
+        Returns:
+            1 where there is a gradient, else 0, ``(parameters,)``.
+        """
         return torch.tensor([one.grad is not None for one in self.parameters], dtype=torch.uint8)
 
     def fill(self) -> None:
@@ -126,6 +130,11 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
     """Give every process the mean running statistics of batch normalisation, and the other buffers of process 0.
 
     Running statistics are moving averages, so their mean equals the result of averaging in every step.
+
+    Args:
+        world: Processes of the run.
+        owners: Modules by owner; changed in place.
+        averages: Moving averages of the weights, whose buffers are averaged too; or None.
     """
     if world.size == 1:
         return
@@ -152,6 +161,10 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
 def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
     """Check that all processes hold the same weights and buffers, bit by bit.
 
+    Args:
+        world: Processes of the run.
+        owners: Modules by owner.
+
     Raises:
         TrainingError: They drifted apart; the owner module is named.
     """
@@ -173,6 +186,11 @@ class _Activated(nn.SyncBatchNorm):
 @contextmanager
 def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> Iterator[None]:
     """Synchronise the batch statistics of batch normalisation over all processes, in frozen heads too.
+
+    Args:
+        modules: Whose layers are changed meanwhile.
+        world: Processes of the run.
+        on: Whether it was asked for; else nothing changes.
 
     Raises:
         UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronised.

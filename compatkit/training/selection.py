@@ -71,7 +71,12 @@ def _select(loop: Loop, asked: Asked) -> Execution:
 
 
 def possible(loop: Loop, mode: Mode) -> Execution:
-    """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest."""
+    """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest.
+
+    Args:
+        loop: Of a prepared run.
+        mode: That was asked for.
+    """
     wanted = Execution(mode, "asked for")
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
         return Execution(
@@ -124,6 +129,10 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
     """Return why a step cannot be captured, with the plugin that prevents it; None where it can.
 
     Captures and replays a step of each task, and leaves the run as it was.
+
+    Args:
+        loop: Of a prepared run.
+        compiles: Whether losses are compiled too.
     """
     device = loop.setup.precision.device
     if torch.device(device).type != "cuda":
@@ -160,7 +169,12 @@ def _recorded(task_loop: TaskLoop) -> str:
 
 
 def draws(loop: Loop, task_loop: TaskLoop) -> bool:
-    """Return whether a task's forward pass draws random numbers."""
+    """Return whether a task's forward pass draws random numbers.
+
+    Args:
+        loop: Of a prepared run.
+        task_loop: Loop of the task.
+    """
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         device = loop.setup.precision.device
@@ -171,7 +185,12 @@ def draws(loop: Loop, task_loop: TaskLoop) -> bool:
 
 
 def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
-    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right."""
+    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right.
+
+    Args:
+        loop: Of a prepared run.
+        task_loop: Loop of the task.
+    """
     try:
         expected = _gradients(loop, task_loop, task_loop.objective)
         found = _gradients(loop, task_loop, Compiled(task_loop.objective))

@@ -326,6 +326,9 @@ class SetUp:
 
         It normalises the images with the extractor's own mean and standard deviation in place of the task's.
 
+        Returns:
+            A function ``(N, C, H, W) -> (N, ...)``, in the shape of the task's features.
+
         Raises:
             UsageError: There is none, it takes other images, or gives features of another shape.
         """

@@ -54,6 +54,9 @@ class ReleasedExtractor:
             task: Its name, for messages.
             device: Of the run.
 
+        Returns:
+            A function ``(N, C, H, W) -> (N, *shape)``.
+
         Raises:
             UsageError: It takes other images, or gives features of another shape.
         """
@@ -150,7 +153,11 @@ class TaskState:
         return self.task.freeze_extractor
 
     def extract(self, images: Tensor) -> Tensor:
-        """Run the extractor as in a step: a frozen one with the statistics that the run states."""
+        """Run the extractor as in a step: a frozen one with the statistics that the run states.
+
+        Returns:
+            Features, ``(N, *feature_shape)``.
+        """
         with self.extracting():
             return self.extractor(images)
 

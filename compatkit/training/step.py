@@ -91,6 +91,9 @@ class Step:
             images: Normalised, ``(batch, channels, height, width)``.
             write_statistics: Whether batch normalisation updates its running statistics; else it still normalises by
                 the statistics of the batch. A frozen extractor never updates them, and runs as it does for the batch.
+
+        Returns:
+            Features, ``(batch, *feature_shape)``.
         """
         if write_statistics or self.task.freezes_extractor:
             return self.task.extract(images)
@@ -116,7 +119,12 @@ class Step:
 
 
 def pieces(batch: Batch, count: int) -> list[Batch]:
-    """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory."""
+    """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory.
+
+    Args:
+        batch: Of a step; its length is a multiple of ``count``.
+        count: Micro-batches.
+    """
     parts = zip(batch.images.chunk(count), batch.labels.chunk(count), batch.index.chunk(count), strict=True)
     if batch.stacked is None:
         return [Batch(*part) for part in parts]

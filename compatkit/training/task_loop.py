@@ -86,7 +86,16 @@ class TaskLoop:
         task: TaskState,
         optimisers: Mapping[str, torch.optim.Optimizer],
     ) -> TaskLoop:
-        """Return the loop of a task before its first step; ``Loop`` documents its errors."""
+        """Return the loop of a task before its first step; ``Loop`` documents its errors.
+
+        Args:
+            settings: Of the trainer.
+            setup: Tasks and networks of the run.
+            plugins: Regularizers of the run.
+            world: Processes of the run.
+            task: State of the task.
+            optimisers: Of the run, by owner.
+        """
         name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
             made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)
@@ -147,7 +156,12 @@ class TaskLoop:
         self.settled = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
-        """Find the plugins that are active at a step, and the span of steps for which they are; compile if asked."""
+        """Find the plugins that are active at a step, and the span of steps for which they are; compile if asked.
+
+        Args:
+            number: Of the step, from 0.
+            compiles: Whether to compile the losses.
+        """
         plugins, name, setup, device = (
             self._plugins,
             self.task.name,

@@ -132,6 +132,13 @@ class Trainer(Settings):
     ) -> Explanation:
         """Return the plan of ``fit`` with the same arguments, without taking a step: see ``Explanation``.
 
+        Args:
+            tasks: As for ``fit``.
+            regularizers: As for ``fit``.
+            frozen: As for ``fit``.
+            frozen_statistics: As for ``fit``.
+            factories: As for ``fit``.
+
         Raises:
             CompatkitError: As ``fit`` does.
         """
@@ -150,6 +157,14 @@ class Trainer(Settings):
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Profile:
         """Return how the time of the first ``steps`` steps of each task is divided; nothing is trained.
+
+        Args:
+            tasks: As for ``fit``.
+            regularizers: As for ``fit``.
+            steps: Steps of each task that are timed, from 1.
+            frozen: As for ``fit``.
+            frozen_statistics: As for ``fit``.
+            factories: As for ``fit``.
 
         Raises:
             CompatkitError: As ``fit`` does.

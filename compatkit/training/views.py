@@ -177,7 +177,7 @@ class ViewBatching:
 SEPARATE = ViewBatching(False, "no plugin asks for further views")
 
 
-_RECOMPUTED = "activations are recomputed, where no view is told from another"
+_RECOMPUTED = "activations are recomputed, and recomputation cannot tell the views apart"
 
 
 def choose_view_batching(
@@ -231,7 +231,13 @@ class ExtraViews:
 
     @classmethod
     def of(cls, hooks: Sequence[Bound], size: tuple[int, int], fused: bool) -> ExtraViews:
-        """Find out how many views each hook gives, and leave out those that give none."""
+        """Find out how many views each hook gives, and leave out those that give none.
+
+        Args:
+            hooks: Plugins' ``compatkit_further_views``.
+            size: Height and width of the images.
+            fused: Whether further views pass the extractor together with the batch.
+        """
         found = {one: len(one.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for one in hooks}
         kept = {one: count for one, count in found.items() if count}
         return cls(tuple(kept), tuple(kept.values()), fused)
@@ -241,7 +247,11 @@ class ExtraViews:
         return sum(self.counts)
 
     def make(self, images: Tensor) -> list[Tensor]:
-        """Return all further views of ``images``, or of anything that stands for their pixels."""
+        """Return all further views of ``images``, or of anything that stands for their pixels.
+
+        Returns:
+            One tensor a view, each in the shape of ``images``.
+        """
         return [view for one in self.wanted for view in one.call(images)]
 
     def unchecked(self) -> ExtraViews:
@@ -250,6 +260,10 @@ class ExtraViews:
 
     def seen(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Run the extractor on a batch, and on its further views where that is one pass.
+
+        Args:
+            extractor: Of the task.
+            batch: With its stacked views, if they were gathered with it.
 
         Returns:
             Features of the batch, and of the further views by the instance that asks for them; empty if not fused.
@@ -265,7 +279,11 @@ class ExtraViews:
         return upright, self._by_instance(others)
 
     def separate(self, batch: Batch) -> dict[str, list[Tensor]]:
-        """Return the images of the further views by instance, for passes of their own; empty if fused."""
+        """Return the images of the further views by instance, for passes of their own; empty if fused.
+
+        Returns:
+            Tensors ``(N, C, H, W)``, one a view.
+        """
         if self.fused or not self.counts:
             return {}
         if batch.stacked is None:

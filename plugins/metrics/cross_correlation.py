@@ -49,6 +49,9 @@ def best_pairs(correlations: Tensor) -> Tensor:
 
     Args:
         correlations: ``(a, b)``, finite.
+
+    Returns:
+        On the CPU, in the type of ``correlations``.
     """
     rows, columns = linear_sum_assignment(correlations.cpu().numpy(), maximize=True)
     return correlations.cpu()[torch.from_numpy(rows), torch.from_numpy(columns)]
@@ -112,7 +115,12 @@ class CrossCorrelation:
         }
 
     def finalise(self, state: State, layers: Mapping[str, Any]) -> tuple[Table, ...]:
-        """Return tables of means, of channels, and of the numbers of constant channels."""
+        """Return tables of means, of channels, and of the numbers of constant channels.
+
+        Args:
+            state: Moments of pairs of layers, by name.
+            layers: Layers that were asked for; they name the rows if no image was seen.
+        """
         names = tuple(state) or tuple(layers)
         images = max((pair.images for pair in state.values()), default=0)
         means, channels, constant = [], [], []

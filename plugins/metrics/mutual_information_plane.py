@@ -157,6 +157,10 @@ class MutualInformationPlane:
     def finalise(self, state: Parts, layers: Mapping[str, object]) -> tuple[Table, ...]:
         """Return the tables.
 
+        Args:
+            state: Codes and labels of all batches.
+            layers: Layers that were asked for; they name the rows if no image was seen.
+
         Raises:
             DataError: An example occurred twice, so inputs are not equally likely.
         """

@@ -162,7 +162,12 @@ class Retrieval:
         return Seen((*left.labels, *right.labels), features)
 
     def finalise(self, state: Seen, layers: Mapping[str, Any]) -> tuple[Table, ...]:
-        """Return both scores for queries and galleries of either network."""
+        """Return both scores for queries and galleries of either network.
+
+        Args:
+            state: Labels and features of all batches.
+            layers: Layers that were asked for; they name the rows if no image was seen.
+        """
         names = tuple(state.features) or tuple(layers)
         device = state.labels[0].device if state.labels else torch.device("cpu")
         labels = torch.cat([one.to(device) for one in state.labels]) if state.labels else torch.zeros(0)

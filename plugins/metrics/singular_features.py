@@ -206,7 +206,14 @@ class SingularFeatures:
         classes: Sequence[str],
         other_layers: Mapping[str, nn.Module],
     ) -> tuple[Table, ...]:
-        """Return the tables."""
+        """Return the tables.
+
+        Args:
+            state: Sums over all batches.
+            layers: Layers that were asked for; they name the rows if no image was seen.
+            classes: Names of the classes; numbers if empty.
+            other_layers: Layers of the second network, if there is one.
+        """
         names = tuple(state.layers) or tuple(layers)
         found = {name: one.layer for name, one in state.layers.items()}
         widest = max((len(one) for one in state.counts.values()), default=0)

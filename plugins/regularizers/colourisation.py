@@ -46,6 +46,13 @@ def windows(features: Tensor, cells: int) -> Tensor:
     """Return the windows of feature maps, ``(batch * cells * cells, channels, height / cells, width / cells)``.
 
     All windows of the first image row by row, then those of the second.
+
+    Args:
+        features: ``(batch, channels, height, width)``; both sides are multiples of ``cells``.
+        cells: Windows along a side.
+
+    Returns:
+        In the type of ``features``.
     """
     last = features.permute(0, 2, 3, 1)  # what channels-last memory holds as it is
     parts = last.unflatten(2, (cells, -1)).unflatten(1, (cells, -1)).transpose(2, 3)
@@ -59,6 +66,9 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
         logits: Of every cell, ``(batch * cells * cells, bins)``, in the order of ``windows``.
         numbers: Bin of every pixel, ``(batch, height, width)``. A pixel is in the cell that its middle lies in.
         cells: A side.
+
+    Returns:
+        A scalar.
     """
     height, width = numbers.shape[1:]
     rows, columns = (
@@ -173,6 +183,6 @@ def _check_colours(state: TaskState) -> None:
     ):
         return
     raise UsageError(
-        f"colourisation needs images with colours; those of task {state.name!r} ({state.task.data.name}) are grey, so "
-        "that there is nothing to tell. Leave it out for this task, or use rotation_prediction, jigsaw or contrastive."
+        f"colourisation needs images with colours; those of task {state.name!r} ({state.task.data.name}) are grey, "
+        "so there is nothing to predict. Leave it out for this task, or use rotation_prediction, jigsaw or contrastive."
     )

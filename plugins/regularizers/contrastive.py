@@ -52,6 +52,9 @@ def nt_xent(one: Tensor, other: Tensor, temperature: float) -> Tensor:
         one: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
         other: Of the second views, in the same order.
         temperature: Divisor of cosines.
+
+    Returns:
+        A scalar, float32 at least: the mean over both views of all images.
     """
     projections = torch.cat([one, other])
     wide = torch.promote_types(projections.dtype, torch.float32)
@@ -71,6 +74,9 @@ def cropped(images: Tensor, least_area: float, flip: bool) -> Tensor:
         images: ``(batch, channels, height, width)``.
         least_area: Of a crop, as a share of the image's; areas are uniform from there to 1.
         flip: Whether half of the images are mirrored.
+
+    Returns:
+        In the shape of ``images``.
     """
     count = len(images)
     area = least_area + (1 - least_area) * torch.rand(count)
@@ -93,6 +99,9 @@ def coloured(images: Tensor, strength: float) -> Tensor:
     Args:
         images: On the scale 0 to 1, ``(batch, 1 or 3, height, width)``.
         strength: Of the changes; 1 is the paper's for large images, .5 for small ones.
+
+    Returns:
+        In the shape of ``images``.
     """
     count = len(images)
     factors = 1 + BRIGHTNESS * strength * (2 * torch.rand(3, count) - 1)

@@ -48,6 +48,10 @@ def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
 
     The identity is the first. Each next one has the largest least Hamming distance to those before it; among equals the
     largest sum of distances, then the first in lexicographic order. The paper starts from a drawn one and takes means.
+
+    Args:
+        tiles: In an image.
+        count: At most the factorial of ``tiles``.
     """
     everything = np.array(list(itertools.permutations(range(tiles))), dtype=np.int8)
     least = np.full(len(everything), tiles)
@@ -70,6 +74,9 @@ def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
         images: ``(..., height, width)``, numbers of any type.
         order: Place k, counted row by row, gets the tile of place ``order[k]``.
         grid: Tiles a side.
+
+    Returns:
+        A new tensor in the shape of ``images``.
     """
     sides = [side // grid for side in images.shape[-2:]]
     starts = [side % grid // 2 for side in images.shape[-2:]]

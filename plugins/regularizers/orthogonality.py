@@ -97,6 +97,9 @@ def gram_excess(weight: Tensor, side: Side) -> Tensor:
     Args:
         weight: ``(groups, out, in)``.
         side: Which.
+
+    Returns:
+        ``(groups, n, n)``, n the length of the side that was chosen.
     """
     if side == "smaller" and weight.shape[-2] < weight.shape[-1]:
         weight = weight.mT
@@ -193,6 +196,9 @@ class Orthogonality:
         Args:
             layers: Not empty.
             step: Whose random numbers srip draws.
+
+        Returns:
+            A float32 scalar.
         """
         with torch.autocast(step.precision.device.split(":")[0], enabled=False):
             weights = [matrices(one) for one in layers]
@@ -244,6 +250,11 @@ class Steady(Orthogonality):
 
 def chosen(named: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, task: str) -> list[nn.Module]:
     """Return the layers that some glob names and whose weight moves, a shared weight once.
+
+    Args:
+        named: Modules of a network by name.
+        globs: Names of layers with ``*``; None for all.
+        task: Its name, for messages.
 
     Raises:
         UnknownName: A glob fits no layer.

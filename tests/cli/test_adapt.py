@@ -143,8 +143,8 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
         ((*NAMES, "--data", "photos", "--version", "1.0.0"), "--version: nothing is published"),
         ((*NAMES, "--data", "photos", "--publish", "Not A Name"), "Not A Name"),
         ((*NAMES, "--data", "photos", "--method", "nothing"), "nothing"),
-        (("d/left.head", *NAMES[1:], "--data", "photos"), "where extractor is expected"),
-        ((*NAMES[:3], "d/left.head", "--data", "photos"), "where auxiliary_head is expected"),
+        (("d/left.head", *NAMES[1:], "--data", "photos"), "expected extractor"),
+        ((*NAMES[:3], "d/left.head", "--data", "photos"), "expected auxiliary_head"),
         ((*NAMES[:3], "d/none", "--data", "photos"), "d/none"),
     ],
 )

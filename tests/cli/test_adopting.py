@@ -1,4 +1,4 @@
-"""adopt: what was taken off and read is told, both parts are published, and what does not fit leaves nothing behind."""
+"""adopt: what was taken off and read is reported, both parts are published, and a misfit leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""metric: what people and programs are told, settings, refusals."""
+"""metric: output for people and programs, settings, refusals."""
 
 from __future__ import annotations
 

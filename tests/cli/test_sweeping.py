@@ -1,4 +1,4 @@
-"""sweep: a recipe with lists in; parts, figures and a table out; what fails is told with exit code 1."""
+"""sweep: a recipe with lists in; parts, figures and a table out; failures are reported with exit code 1."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_a_frozen_pattern_that_matches_nothing_or_no_auxiliary_head(
         said = run("train", recipe((old, FROZEN.replace("shared.*", "sharde.*"))))
         assert said.code == 2 and "matches no component" in said.err
         said = run("train", recipe((old, FROZEN.replace("shared.*", "left.head"))))
-        assert said.code == 2 and "where auxiliary_head is expected" in said.err
+        assert said.code == 2 and "expected auxiliary_head" in said.err
 
 
 def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_imported(

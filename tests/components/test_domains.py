@@ -256,9 +256,9 @@ def test_a_head_of_another_run_is_refused(registry: ck.Registry) -> None:
 
 
 def test_other_kinds_and_heads_that_do_not_fit_are_refused(registry: ck.Registry) -> None:
-    with pytest.raises(UsageError, match=r"is of kind head, where extractor is expected"):
+    with pytest.raises(UsageError, match=r"is of kind head; expected extractor"):
         registry.adapt(NAMES[1], NAMES[1], NAMES[2], target(), trainer=fast())
-    with pytest.raises(UsageError, match=r"is of kind head, where auxiliary_head is expected"):
+    with pytest.raises(UsageError, match=r"is of kind head; expected auxiliary_head"):
         registry.adapt(NAMES[0], NAMES[1], NAMES[1], target(), trainer=fast())
     wide = ck.Task("wide", data_set("wide"), "test_resnet", "layer2", size=32)
     registry.publish(quick(steps=1).fit([wide]), prefix="w")

@@ -207,7 +207,7 @@ def test_a_recombination_is_loaded_as_one_and_nothing_else_is(registry: ck.Regis
         registry.recombine("pairs/ab", RIGHT)
     with pytest.raises(UsageError, match="is of kind recombination; expected extractor"):
         registry.matrix("pairs/ab", RIGHT, [IMAGES])
-    with pytest.raises(UsageError, match="is of kind recombination; expected an adapter"):
+    with pytest.raises(UsageError, match="is of kind recombination; expected adapter"):
         recombined(registry, adapters="pairs/ab")
     with pytest.raises(UsageError, match="is a recombination"):
         registry.publish(registry.store.manifest("pairs/ab"), "pairs/x", state={})

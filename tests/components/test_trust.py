@@ -35,7 +35,7 @@ DATA = data_set("left")
 
 @attrs.frozen
 class World:
-    """A registry under attack, a key, and whom a door is told to trust.
+    """A registry under attack, a key, and the keys that an entry point must trust.
 
     Attributes:
         root: Of the registry, with an extractor and its head, which was trained with it.

@@ -121,7 +121,7 @@ class Truth:
         return (self.extractor, self.head, images, self.precision, self.adapters, *order)
 
     def answers(self, other: Truth) -> bool:
-        """Tell whether a figure that was measured so is the one asked for."""
+        """Return whether a figure that was measured so is the one asked for."""
         return self.effective() == other.effective() and other.bound in ("", self.bound)
 
 

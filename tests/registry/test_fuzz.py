@@ -53,7 +53,7 @@ def tries(
     attempt: Callable[[random.Random], bytes],
     hold: Callable[[bytes], Any],
 ) -> int:
-    """Make and try cases; return for how many ``hold`` said yes. The case that fails is told."""
+    """Make and try cases; return for how many ``hold`` said yes. The failing case is reported."""
     said = 0
     for number in range(count or count_of(ordinary)):
         data = attempt(random.Random(f"{SEED} {what} {number}"))

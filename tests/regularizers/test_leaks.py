@@ -91,7 +91,7 @@ def watched(use: ck.Use, probes: np.ndarray, steps: int) -> Witness:
 
 
 def told(witness: Witness) -> float:
-    """Return the share of a probe's views that are told right."""
+    """Return the share of views that a probe classifies correctly."""
     answers = witness.of_probes(witness.logits).argmax(-1)
     return float((answers == torch.arange(len(answers))[:, None]).float().mean())
 

@@ -52,7 +52,7 @@ def test_a_name_that_there_is_not_is_refused_with_those_that_there_are(name: str
 
 
 class Listens:
-    """Keeps what it is told of each step, unread."""
+    """Keeps what it receives for each step, unread."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[str, int, dict[str, torch.Tensor]]] = []

@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
     five = data_set("five", classes=("0", "1", "x"))
     with pytest.raises(UsageError, match=r"knows 0, 1, 2; the images of five are also of x"):
         started(five)
-    with pytest.raises(UsageError, match="is of kind extractor, where head is expected"):
+    with pytest.raises(UsageError, match="is of kind extractor; expected head"):
         kept.task("x", data_set("left"), extractor="d/left.extractor", head="d/left.extractor")
     with pytest.raises(UsageError, match="a DataSet, not the Split"):
         started(data_set("left").train)

@@ -30,7 +30,13 @@ class Affine:
 
     @classmethod
     def of(cls, moments: PairedMoments, weight: Tensor, bias: Tensor) -> Affine:
-        """Return a map with what it leaves of the samples that the moments are of."""
+        """Return a map with the share of variance that it leaves on the samples of the moments.
+
+        Args:
+            moments: Of x, c channels, and y, d channels.
+            weight: float64 ``(c, d)``.
+            bias: float64 ``(d,)``.
+        """
         spread = float(moments.yy.sum())
         off = moments.mean_y - moments.mean_x @ weight - bias
         left = spread - 2 * float((weight * moments.xy).sum())
@@ -77,7 +83,12 @@ def rotation(moments: PairedMoments) -> Tensor:
 
 
 def scale_of(moments: PairedMoments, turned: Tensor) -> float:
-    """Return s for a rotation Q: the sum of the singular values is the trace of Q' Xc'Yc."""
+    """Return s for a rotation Q: the sum of the singular values is the trace of Q' Xc'Yc.
+
+    Args:
+        moments: Of the samples.
+        turned: Q, ``(c, d)``, from ``rotation`` of these moments.
+    """
     return float((turned * moments.xy).sum()) / float(moments.xx.trace())
 
 
@@ -132,7 +143,7 @@ def ridge(moments: PairedMoments, strength: float, towards: Tensor | None = None
 
 
 def _near_singular(lower: Tensor) -> bool:
-    """Tell whether a Cholesky factor has a pivot that is rounding."""
+    """Return whether a Cholesky factor has a pivot that is rounding."""
     pivots = lower.diagonal()
     return float(pivots.min()) <= 1e-7 * float(pivots.max())
 

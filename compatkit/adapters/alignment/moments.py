@@ -41,7 +41,12 @@ class PairedMoments:
 
     @classmethod
     def empty(cls, width: int, target: int) -> PairedMoments:
-        """Return the moments of no sample yet, for c and d channels."""
+        """Return the moments of no sample yet, for c and d channels.
+
+        Args:
+            width: c, channels of x.
+            target: d, channels of y.
+        """
 
         def zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64)

@@ -32,7 +32,15 @@ PATCH = Window((3, 3), padding=(1, 1))
 
 
 def rows(features: Tensor, layout: str) -> Tensor:
-    """Return one sample a position, ``(m, c)``, of features in any layout."""
+    """Return one sample a position, ``(m, c)``, of features in any layout.
+
+    Args:
+        features: A map or tokens, any floating-point type.
+        layout: ``"NCHW"``, or one with the channels last.
+
+    Returns:
+        ``(m, c)``, m positions of all images, image by image.
+    """
     last = features.permute(0, 2, 3, 1) if layout == "NCHW" else features
     return last.reshape(-1, last.shape[-1])
 

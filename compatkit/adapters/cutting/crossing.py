@@ -76,6 +76,10 @@ class Crossing:
 def plain_crossing(whole: nn.Module, traced: Traced) -> Crossing:
     """Return the crossing of the cut module's output alone.
 
+    Args:
+        whole: The traced network, for messages.
+        traced: Its trace.
+
     Raises:
         CutError: Something else crosses too; the message says what.
     """
@@ -214,7 +218,12 @@ def _key(step: Any) -> Any:
 
 
 def at_path(value: Any, path: Path) -> Any:
-    """Return what stands at a place inside lists, tuples and mappings."""
+    """Return what stands at a place inside lists, tuples and mappings.
+
+    Args:
+        value: Nested lists, tuples and mappings.
+        path: Indices and keys, outermost first.
+    """
     for step in path:
         value = value[step]
     return value

@@ -34,6 +34,11 @@ is built in the same way."""
 def traced_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
     """Cut behind the module ``split`` with a trace of the modules above it; nothing is run.
 
+    Args:
+        whole: The network; its tensors and modes are left as they are.
+        split: Dotted path of the module behind which to cut.
+        image: Not used; every way of cutting takes it.
+
     Raises:
         CutError: The module is called several times or never, another value crosses, a parameter is used on
             both sides, or the modules above it cannot be traced.
@@ -50,6 +55,11 @@ def traced_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
 def declared_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
     """Cut where a tuple of tensors crosses, or numbers that follow from sizes.
 
+    Args:
+        whole: The network; its tensors and modes are left as they are.
+        split: Dotted path of the module behind which to cut.
+        image: Channels, height and width of the images to trace with.
+
     Raises:
         CutError: As for ``traced_sides``; or more crosses than can be declared.
     """
@@ -62,6 +72,11 @@ def stopped_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides
     """Cut where code before the cut branches on sizes and code behind it does not.
 
     Whether the parts serve other sizes must be tried; see ``planning``.
+
+    Args:
+        whole: The network; its tensors and modes are left as they are.
+        split: Dotted path of the module behind which to cut.
+        image: Channels, height and width of the images to trace with.
 
     Raises:
         CutError: As for ``declared_sides``; or nothing branches, or more than the module's own output crosses.
@@ -205,7 +220,12 @@ def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]
 
 
 def unknown_split(whole: nn.Module, split: str) -> str:
-    """Return the message for a split point that is no module of the network."""
+    """Return the message for a split point that is no module of the network.
+
+    Args:
+        whole: The network.
+        split: What was asked for.
+    """
     paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
     close = near(split, paths, 3, 0.5)
     short = [path for path in paths if path.count(".") == 0]

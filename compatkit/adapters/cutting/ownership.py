@@ -14,7 +14,11 @@ Part = Literal["extractor", "head"]
 
 
 def state_of(whole: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers by name, buffers outside the state dict and aliases included."""
+    """Return all parameters and buffers by name, buffers outside the state dict and aliases included.
+
+    Returns:
+        The tensors themselves, by dotted name; an alias is listed under each of its names.
+    """
     return {
         **dict(whole.named_parameters(remove_duplicate=False)),
         **dict(whole.named_buffers(remove_duplicate=False)),

@@ -98,7 +98,15 @@ class TracedSide:
     def of(
         cls, whole: nn.Module, graphs: Graphs, side: Part, sides: Mapping[str, Part], names: tuple[str, ...]
     ) -> TracedSide:
-        """Find the modules that the graphs call and all other state of the side."""
+        """Find the modules that the graphs call and all other state of the side.
+
+        Args:
+            whole: The network.
+            graphs: Of this side, for train and eval mode.
+            side: Which.
+            sides: Side of each parameter and buffer, by name.
+            names: Inputs of the graphs.
+        """
         nodes = [node for graph in graphs for node in graph.nodes]
         called = {str(node.target) for node in nodes if node.op == "call_module"}
         direct = {str(node.target) for node in nodes if node.op == "get_attr"}
@@ -139,7 +147,13 @@ class TracedSide:
 
 
 def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.Graph, fx.Graph]:
-    """Return the extractor's graph and the head's, for the mode that was traced."""
+    """Return the extractor's graph and the head's, for the mode that was traced.
+
+    Args:
+        whole: The traced network.
+        traced: Its trace in one mode.
+        crossing: What passes from the extractor to the head.
+    """
     early, late = early_nodes(traced), late_nodes(traced)
     from_image = reached(traced.graph, traced.image) | {traced.image}
     # What depends on the image but leads nowhere stays, such as checks of its size; so do changes of buffers in place.
@@ -168,6 +182,10 @@ def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.
 def require_shape(x: Tensor, shape: tuple[int, ...]) -> None:
     """Check the input of a part that was cut for one image size; the batch axis may have any length.
 
+    Args:
+        x: Batch first.
+        shape: Expected shape of one image, without the batch axis.
+
     Raises:
         CutError: The shape differs; the network uses numbers that hold for this size only.
     """
@@ -179,7 +197,12 @@ def require_shape(x: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def used_by(whole: nn.Module, graphs: Graphs) -> set[int]:
-    """Return the ids of the parameters and buffers that the graphs' modules hold."""
+    """Return the ids of the parameters and buffers that the graphs' modules hold.
+
+    Args:
+        whole: The network that the graphs were traced from.
+        graphs: Of one side.
+    """
     found: set[int] = set()
     for graph in graphs:
         for node in graph.nodes:
@@ -235,7 +258,7 @@ def _copy(graph: fx.Graph, wanted: set[fx.Node], copies: dict[fx.Node, Any], mad
 
 
 def _works_in_place(whole: nn.Module, at: fx.Node) -> bool:
-    """Tell whether an operation right after the cut visibly works in place, so that the head must take a copy.
+    """Return whether an operation right after the cut visibly works in place, so that the head must take a copy.
 
     Features are given to several heads; none may change them.
     """
@@ -268,6 +291,10 @@ def compiled(whole: nn.Module, graph: fx.Graph) -> Run:
     """Return the graph as a function of (part, inputs...).
 
     Equal graphs give the same function, by which torch.compile knows what it has compiled: for the next seed too.
+
+    Args:
+        whole: The network that the graph was traced from.
+        graph: Of one side and one mode.
     """
     made = type(fx.GraphModule(whole, graph)).forward
     graph.owning_module = None  # it would keep the network's tensors

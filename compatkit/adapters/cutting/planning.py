@@ -116,7 +116,12 @@ def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
 
 
 def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Module]:
-    """Cut a whole network as its blueprint says; return extractor and head."""
+    """Cut a whole network as its blueprint says; return extractor and head.
+
+    Args:
+        whole: Built from the blueprint.
+        blueprint: Of either part.
+    """
     sides = sides_of(whole, blueprint.split, blueprint.approach, image_of(blueprint))
     return sides["extractor"](whole), sides["head"](whole)
 

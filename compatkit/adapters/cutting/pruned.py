@@ -111,6 +111,11 @@ class Seam:
     def of(cls, features: Any, network: str, split: str) -> Seam:
         """Learn the structure from an example.
 
+        Args:
+            features: What ``forward_features`` gave: tensors in lists, tuples or mappings.
+            network: Name of the model, for messages.
+            split: The split point, for messages.
+
         Raises:
             CutError: It holds no tensor, or more than can be declared.
         """

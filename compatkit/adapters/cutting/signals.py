@@ -25,7 +25,15 @@ NAME = "hash-1"
 
 
 def signal(shape: Sequence[int], stream: int = 0) -> Tensor:
-    """Return a float32 tensor of this shape with values in [-1, 1), mean about 0, variance about 1/3."""
+    """Return a float32 tensor of this shape with values in [-1, 1), mean about 0, variance about 1/3.
+
+    Args:
+        shape: Of the tensor.
+        stream: Number of the sequence; streams start 2**40 elements apart.
+
+    Returns:
+        float32, the same on every machine.
+    """
     with np.errstate(over="ignore"):
         index = np.arange(math.prod(shape), dtype=np.uint64) + np.uint64((stream << 40) + 1)
         z = index * np.uint64(0x9E3779B97F4A7C15)
@@ -44,6 +52,9 @@ def port_signal(shape: Sequence[int], index: int = 0, dtype: str = "float32") ->
         index: Of the port, from 0.
         dtype: Floats are converted; booleans are where the signal is not negative; whole numbers are all 0, as any
             other could be no index.
+
+    Returns:
+        A tensor of this shape and type.
     """
     values, kind = signal(shape, 1000 + index if index else 0), getattr(torch, dtype)
     if kind is torch.bool:

@@ -229,7 +229,13 @@ class _Known(fx.Proxy):
 
 
 def compute(whole: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
-    """Return what a node gives where its inputs have these values."""
+    """Return what a node gives where its inputs have these values.
+
+    Args:
+        whole: The traced network.
+        node: Of its graph, no placeholder.
+        values: Value of each node computed so far.
+    """
 
     def given(one: fx.Node) -> Any:
         # The tracer makes nodes for constant tensors by itself.
@@ -255,7 +261,12 @@ def _plain(value: Any) -> Any:
 
 
 def attribute(module: nn.Module, path: str) -> Any:
-    """Return what stands at a dotted path below a module."""
+    """Return what stands at a dotted path below a module.
+
+    Args:
+        module: Where the path begins.
+        path: Names joined by dots.
+    """
     value: Any = module
     for name in path.split("."):
         value = getattr(value, name)
@@ -278,7 +289,7 @@ def _generators() -> tuple[bytes, Any, bytes]:
 
 
 def _asks_size(node: fx.Node) -> bool:
-    """Tell whether a node reads only the size, type or place of a tensor."""
+    """Return whether a node reads only the size, type or place of a tensor."""
     if node.op == "call_function" and node.target is getattr:
         return node.args[1] in SIZES
     return node.op == "call_method" and node.target in SIZES
@@ -308,7 +319,12 @@ def late_nodes(traced: Traced) -> list[fx.Node]:
 
 
 def reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
-    """Return all nodes that depend on ``start``, without it."""
+    """Return all nodes that depend on ``start``, without it.
+
+    Args:
+        graph: Nodes in the order of execution.
+        start: Of this graph.
+    """
     found: set[fx.Node] = set()
     for node in graph.nodes:
         if any(n is start or n in found for n in node.all_input_nodes):
@@ -317,7 +333,12 @@ def reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
 
 
 def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:
-    """Return all nodes that these depend on, looking no further than ``stop``."""
+    """Return all nodes that these depend on, looking no further than ``stop``.
+
+    Args:
+        nodes: Where to begin; they are not in the result unless others depend on them.
+        stop: Nodes that are returned, but whose inputs are not followed.
+    """
     found: set[fx.Node] = set()
     waiting = [n for node in nodes for n in node.all_input_nodes]
     while waiting:
@@ -329,5 +350,5 @@ def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) 
 
 
 def acts(node: fx.Node) -> bool:
-    """Tell whether a node visibly changes a tensor in place."""
+    """Return whether a node visibly changes a tensor in place."""
     return node.op in ("call_function", "call_method") and name_of(node).rstrip("_") + "_" == name_of(node)

@@ -60,7 +60,12 @@ class Classifier(nn.Module):
         return self.pretrained_cfg
 
     def finish(self, channels: int, hidden: int | None = None) -> None:
-        """Draw all initial weights and add the class layer for ``hidden`` (default: ``channels``) inputs."""
+        """Draw all initial weights and add the class layer for ``hidden`` (default: ``channels``) inputs.
+
+        Args:
+            channels: Of the last feature map.
+            hidden: Length of the vector that enters the class layer, where that is not the pooled map.
+        """
         self.num_features = channels
         self.head_hidden_size = channels if hidden is None else hidden
         # The body is drawn first, so that it does not depend on how many classes there are.
@@ -74,6 +79,10 @@ class Classifier(nn.Module):
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """Replace the class layer by a fresh one; 0 classes leave the features as output.
+
+        Args:
+            num_classes: New count of classes.
+            global_pool: For timm's interface; only the network's own pooling.
 
         Raises:
             UsageError: ``global_pool`` asks for another pooling than the network has.
@@ -95,11 +104,23 @@ class Classifier(nn.Module):
         return self.get_submodule("global_pool")(x).flatten(1)
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """Images (N, in_chans, H, W) to the last feature map."""
+        """Images (N, in_chans, H, W) to the last feature map.
+
+        Returns:
+            ``(N, num_features, h, w)``.
+        """
         raise NotImplementedError
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """Features to logits (N, num_classes), or to the vector before the class layer."""
+        """Features to logits (N, num_classes), or to the vector before the class layer.
+
+        Args:
+            x: What ``forward_features`` gives.
+            pre_logits: Whether to stop before the class layer.
+
+        Returns:
+            ``(N, num_classes)``, or ``(N, head_hidden_size)`` before the class layer.
+        """
         x = self.head_drop(self.pool(x))
         return x if pre_logits else self.get_classifier()(x)
 
@@ -128,6 +149,10 @@ INITIAL = {"he": _he, "glorot": _glorot}
 def draw_initial_weights(network: nn.Module, initial: str = "he") -> None:
     """Draw the weights of all layers; zero biases, batch normalisation at scale 1 and shift 0.
 
+    Args:
+        network: Changed in place.
+        initial: A key of ``INITIAL``.
+
     Raises:
         UsageError: There is no such way to draw.
     """
@@ -146,7 +171,12 @@ def draw_initial_weights(network: nn.Module, initial: str = "he") -> None:
 
 
 def draw_class_layer(layer: nn.Module, initial: str = "he") -> None:
-    """Draw a class layer, which no ReLU follows; zero bias."""
+    """Draw a class layer, which no ReLU follows; zero bias.
+
+    Args:
+        layer: Changed in place; left alone unless it is linear.
+        initial: A key of ``INITIAL``.
+    """
     if isinstance(layer, nn.Linear):
         INITIAL[initial](layer, rectified=False)
         nn.init.zeros_(layer.bias)
@@ -154,6 +184,11 @@ def draw_class_layer(layer: nn.Module, initial: str = "he") -> None:
 
 def check_counts(network: str, least: int = 1, **counts: int) -> None:
     """Refuse counts that are no whole numbers from ``least``.
+
+    Args:
+        network: Its name, for the message.
+        least: Smallest count that is allowed.
+        counts: Values by name of the argument.
 
     Raises:
         UsageError: Names the network and the argument.
@@ -165,6 +200,10 @@ def check_counts(network: str, least: int = 1, **counts: int) -> None:
 
 def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[int, int]:
     """Return height and width from timm's ``img_size``: one number, or two.
+
+    Args:
+        network: Its name, for the message.
+        img_size: Pixels.
 
     Raises:
         UsageError: Neither of them.
@@ -178,5 +217,11 @@ def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[i
 
 
 def stage(module: str, channels: int, reduction: int) -> dict[str, Any]:
-    """Return an entry of ``feature_info``."""
+    """Return an entry of ``feature_info``.
+
+    Args:
+        module: Dotted path of the module that ends the stage.
+        channels: Of its output.
+        reduction: Pixels of the image per position of the output, along a side.
+    """
     return {"num_chs": channels, "reduction": reduction, "module": module}

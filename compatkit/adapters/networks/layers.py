@@ -32,7 +32,11 @@ class Layer(nn.Module):
         self.act = act
 
     def forward(self, x: Tensor) -> Tensor:
-        """Take what the linear map takes."""
+        """Take what the linear map takes.
+
+        Returns:
+            In the shape that the linear map gives.
+        """
         return self.act(self.norm(self.linear(x)))
 
 
@@ -76,6 +80,10 @@ class LayerStyle:
 def activation(owner: str, name: str) -> nn.Module:
     """Return a new activation.
 
+    Args:
+        owner: Name of the network, for the message.
+        name: A key of ``ACTIVATIONS``.
+
     Raises:
         UsageError: There is none of that name.
     """
@@ -117,6 +125,11 @@ SMALLEST = 1e-12
 
 def normalisation(owner: str, name: str, channels: int) -> nn.Module:
     """Return the normalisation of a map.
+
+    Args:
+        owner: Name of the network, for the message.
+        name: A key of ``MAPS``.
+        channels: Of the map.
 
     Raises:
         UsageError: There is none of that name.

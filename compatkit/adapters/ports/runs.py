@@ -44,7 +44,12 @@ class SizeRule:
         self._plus = np.zeros_like(self._div)
 
     def add(self, size: int, out: int) -> None:
-        """Take in one measurement and drop the rules that disagree with it."""
+        """Take in one measurement and drop the rules that disagree with it.
+
+        Args:
+            size: Length of a side of the image, in pixels.
+            out: Length of the axis that came out.
+        """
         if not self.seen:
             self._plus = out - (size + self._add) // self._div
         self.seen[size] = out
@@ -100,7 +105,12 @@ class PortRuns:
 
     @classmethod
     def of(cls, two: Tensor, three: Tensor) -> PortRuns:
-        """Compare what two images give with what three give."""
+        """Compare what two images give with what three give.
+
+        Args:
+            two: Output for a batch of 2 images.
+            three: For 3 images of the same size.
+        """
         if two.ndim != three.ndim or not two.ndim:
             raise CutError(
                 f"What crosses are tensors of at least one axis, as many for any batch; 2 images gave "
@@ -115,6 +125,11 @@ class PortRuns:
 
     def add(self, size: Size, batch: int, out: Tensor) -> None:
         """Take in one run.
+
+        Args:
+            size: Height and width of the images.
+            batch: How many images.
+            out: What came out for them.
 
         Raises:
             CutError: The shape does not follow the batch as it did before.
@@ -136,7 +151,14 @@ class PortRuns:
         return ", ".join(f"{rule.times} n + {rule.plus} on axis {axis}" for axis, rule in self.batch.items())
 
     def learn(self, base: Size, taller: Size, wider: Size, step: int) -> bool:
-        """Find the axes that follow the image from three sizes; False where they follow in a way without a name."""
+        """Find the axes that follow the image from three sizes; False where they follow in a way without a name.
+
+        Args:
+            base: Height and width of the image that others are compared with.
+            taller: The same with another height.
+            wider: The same with another width.
+            step: Pixels between the sizes that the rules must hold for.
+        """
         start, tall, wide = (self.shapes[size] for size in (base, taller, wider))
         if {len(start), len(tall), len(wide)} != {len(start)}:
             return False
@@ -324,6 +346,13 @@ def _unseen(sizes: Sequence[int], seen: set[int]) -> int:
 
 def outputs_of(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Call a module as all parts are called: one tensor as it is, several as one tuple.
+
+    Args:
+        module: A part.
+        inputs: One tensor for each input port, batch first; moved to the module's device.
+
+    Returns:
+        One tensor for each output port, batch first.
 
     Raises:
         CutError: Something else than tensors comes out.

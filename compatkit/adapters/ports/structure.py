@@ -63,6 +63,11 @@ def head_structure(module: nn.Module, blueprint: Blueprint, feature_ports: Seque
     Where it takes other spatial sizes and its output keeps its shape, the sizes are wildcards. A head with one input
     is tried on larger ones and on half of it; one with several on those that were measured together.
 
+    Args:
+        module: The head; its mode and tensors are left as they are.
+        blueprint: It was built from.
+        feature_ports: Output ports of the extractor that it was cut from.
+
     Raises:
         CutError: The module does not take such features, or does not give one vector an image.
     """
@@ -102,7 +107,12 @@ def prefix_tokens(module: nn.Module, tokens: int, size: Size, before: tuple[int,
 
 
 def first_tokens(ports: Sequence[Port], size: Size) -> tuple[int, int] | None:
-    """Return count and prefix of the first port of tokens among ``ports``, for images of ``size``."""
+    """Return count and prefix of the first port of tokens among ``ports``, for images of ``size``.
+
+    Args:
+        ports: Of one seam.
+        size: Height and width of the images.
+    """
     port = next((one for one in ports if one.layout == "NLC"), None)
     return None if port is None else (tensor_shape(port, size, 1)[1], port.prefix_tokens)
 

@@ -52,7 +52,11 @@ class SeamAdapter(nn.Module):
         return tuple(self.adapted(one) if at == self.port else one for at, one in enumerate(features))
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return one tensor changed."""
+        """Return one tensor changed.
+
+        Returns:
+            In the layout and width that the adapter's arguments state.
+        """
         raise NotImplementedError
 
 
@@ -165,7 +169,11 @@ class Resize(SeamAdapter):
         self.prefix_tokens = whole_number("prefix_tokens", prefix_tokens, least=0)
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the features with ``size[0] * size[1]`` positions, in the layout that came."""
+        """Return the features with ``size[0] * size[1]`` positions, in the layout that came.
+
+        Returns:
+            In the type that came.
+        """
         check_axes("resize", features, self.layout)
         if self.layout == "NCHW":
             return self._resized(features)
@@ -233,7 +241,13 @@ def _grid(tokens: Tensor, sides: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def check_axes(name: str, features: Tensor, layout: str) -> None:
-    """Raise a UsageError where features have another count of axes than ``layout``."""
+    """Raise a UsageError where features have another count of axes than ``layout``.
+
+    Args:
+        name: Of the adapter.
+        features: What came.
+        layout: A key of ``AXES``.
+    """
     if features.ndim != AXES[layout]:
         raise UsageError(
             f"The adapter {name} takes features {layout}, got the shape {tuple(features.shape)}."
@@ -246,21 +260,38 @@ def wide_type(features: Tensor) -> torch.dtype:
 
 
 def one_of(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """Return ``value`` if it is one of ``known``, else raise a UsageError."""
+    """Return ``value`` if it is one of ``known``, else raise a UsageError.
+
+    Args:
+        name: Of the argument.
+        value: As given.
+        known: Allowed values.
+    """
     if not isinstance(value, str) or value not in known:
         raise UsageError(f"{name} of an adapter is one of {', '.join(known)}, not {value!r}.", subject=value)
     return value
 
 
 def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
-    """Return two whole numbers from 1, else raise a UsageError."""
+    """Return two whole numbers from 1, else raise a UsageError.
+
+    Args:
+        name: Of the argument.
+        value: As given.
+    """
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise UsageError(f"{name} of an adapter are two whole numbers, not {value!r}.", subject=value)
     return whole_number(name, value[0], least=1), whole_number(name, value[1], least=1)
 
 
 def whole_number(name: str, value: int, *, least: int) -> int:
-    """Return a whole number from ``least``, else raise a UsageError."""
+    """Return a whole number from ``least``, else raise a UsageError.
+
+    Args:
+        name: Of the argument.
+        value: As given.
+        least: Smallest value that is allowed.
+    """
     if type(value) is not int or value < least:
         raise UsageError(
             f"{name} of an adapter is a whole number from {least}, not {value!r}.", subject=value
@@ -303,7 +334,11 @@ class Project(SeamAdapter):
         )
 
     def adapted(self, features: Tensor) -> Tensor:
-        """Return the features with the other count of channels."""
+        """Return the features with the other count of channels.
+
+        Returns:
+            In the type and layout that came.
+        """
         check_axes("project", features, self.layout)
         wide = wide_type(features)
         weight, bias, values = self.weight.to(wide), self.bias.to(wide), features.to(wide)

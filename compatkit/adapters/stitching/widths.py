@@ -39,7 +39,11 @@ class Joined(nn.Module):
         self.extractor, self.head = extractor, head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images to logits."""
+        """Images to logits.
+
+        Returns:
+            ``(N, classes)``.
+        """
         return self.head(self.extractor(x))
 
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:  # type: ignore[override]
@@ -50,6 +54,11 @@ class Joined(nn.Module):
         self, state_dict: Mapping[str, Tensor], strict: bool = True, assign: bool = False
     ) -> None:
         """Give every tensor to the part that has its name.
+
+        Args:
+            state_dict: Tensors of both parts by name.
+            strict: Whether missing and unknown names are errors.
+            assign: Whether to keep the given tensors instead of copying them.
 
         Raises:
             RuntimeError: A tensor is missing, unknown, or of another shape.
@@ -91,6 +100,11 @@ def widened(
 
 def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
     """Return how many channels a network's own features have, by one pass.
+
+    Args:
+        extractor: Without a layer that changes its width; left as it is.
+        blueprint: Of the extractor.
+        channels: Of the images.
 
     Raises:
         CutError: They are no map ``(N, C, H, W)``.
@@ -143,6 +157,10 @@ def _beginning(cls: type[nn.Module]) -> type[nn.Module]:
 
 def entered(head: nn.Module, blueprint: Blueprint) -> nn.Module:
     """Give a head the entry layers that its blueprint states, their weights drawn as torch draws them; return it.
+
+    Args:
+        head: Changed in place.
+        blueprint: Its ``entries`` are paths of layers and their new input channels.
 
     Raises:
         CutError: There is no such layer, or it is no linear layer of one group.

@@ -174,7 +174,7 @@ class Origin(ABC):
         """Announce documents that are read next, so that a remote may fetch them together."""
 
     def is_withdrawn(self, one: Reference) -> bool:
-        """Tell whether a version was withdrawn."""
+        """Return whether a version was withdrawn."""
         return one.version in self.references.withdrawn(one.name)
 
     def missing(self, digest: str, whose: str) -> IntegrityError:
@@ -243,7 +243,7 @@ class Target(Origin):
 
     @abstractmethod
     def holds(self, digest: str) -> bool:
-        """Tell whether a blob that was brought is still there, and make sure that it stays."""
+        """Return whether a blob that was brought is still there, and make sure that it stays."""
 
     @abstractmethod
     def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import mmap
 import os
@@ -105,7 +104,7 @@ class StoreTarget(StoreOrigin, Target):
         return {one: self.store.objects.size(one) for one in digests}
 
     def holds(self, digest: str) -> bool:
-        """Tell whether a blob is here, and make sure that it stays."""
+        """Return whether a blob is here, and make sure that it stays."""
         return self.store.objects.hold(digest)
 
     def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
@@ -115,23 +114,16 @@ class StoreTarget(StoreOrigin, Target):
             one.check_size(len(data))
             one.check_weights(data)
             return False
-        scratch = objects.root / "tmp"
+
+        def keep(draft: Path, _: list[object]) -> None:
+            if one.payload is not None:
+                with open(draft, "rb") as file:
+                    one.check_weights(_mapped(file.fileno()))
+            objects.place(draft, one.digest)
+
         with environment("write below", objects.root):
-            for _ in range(durable.TRIES):
-                durable.make_folder(scratch, objects.root)
-                draft = durable.temporary(scratch)
-                try:
-                    self._write(draft, origin, one, arrived)
-                    if one.payload is not None:
-                        with open(draft, "rb") as file:
-                            one.check_weights(_mapped(file.fileno()))
-                    objects.place(draft, one.digest)
-                except FileNotFoundError:
-                    continue  # the draft, or a folder that was still empty, was cleaned away
-                finally:
-                    durable.discard(draft)
-                return True
-            raise FileNotFoundError(errno.ENOENT, "temporary files vanish; give up", str(scratch))
+            durable.drafted(objects.root, _Arriving(origin, one, arrived), keep)
+        return True
 
     def _good(self, digest: str) -> memoryview | None:
         """Return a blob that is here and good; a bad one is moved to quarantine, and a good copy takes its place."""
@@ -139,25 +131,6 @@ class StoreTarget(StoreOrigin, Target):
         with suppress(IntegrityError):
             return memoryview(objects.view(digest)) if objects.hold(digest) else None
         return None
-
-    def _write(self, draft: Path, origin: Origin, one: ComponentBlob, arrived: Arrived) -> None:
-        """Write a draft with the bytes of a blob, comparing size and digest as they come."""
-        hashed, count = hashlib.sha256(), 0
-        with origin.opened(one.digest, one.whose) as incoming:
-            one.check_size(incoming.size)
-
-            def pieces() -> Iterator[bytes]:
-                nonlocal count
-                while piece := incoming.read(durable.CHUNK):
-                    count += len(piece)
-                    hashed.update(piece)
-                    if count > incoming.size:
-                        one.check_size(count)
-                    arrived(len(piece))
-                    yield piece
-
-            durable.write(draft, pieces(), root=self.store.root)
-        compare(one.digest, f"sha256:{hashed.hexdigest()}", incoming.place, one.whose)
 
     def create(self, notes: Sequence[Note]) -> set[str]:
         """Create small files that must not exist, one after the other, durably."""
@@ -179,6 +152,33 @@ class StoreTarget(StoreOrigin, Target):
     def remove(self, path: str) -> None:
         """Remove a small file."""
         durable.discard(self.store.root / path)
+
+
+@attrs.frozen
+class _Arriving:
+    """The bytes of a blob, opened anew by each iteration; size and digest are compared as they come."""
+
+    origin: Origin
+    one: ComponentBlob
+    arrived: Arrived
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield pieces.
+
+        Raises:
+            IntegrityError: The origin lacks the blob, or gives other bytes.
+        """
+        one, hashed, count = self.one, hashlib.sha256(), 0
+        with self.origin.opened(one.digest, one.whose) as incoming:
+            one.check_size(incoming.size)
+            while piece := incoming.read(durable.CHUNK):
+                count += len(piece)
+                hashed.update(piece)
+                if count > incoming.size:
+                    one.check_size(count)
+                self.arrived(len(piece))
+                yield piece
+        compare(one.digest, f"sha256:{hashed.hexdigest()}", incoming.place, one.whose)
 
 
 def _mapped(descriptor: int) -> memoryview:

@@ -135,7 +135,7 @@ class Closure:
         return further
 
     def _is_collected(self, payload: str, digest: str) -> bool:
-        """Tell whether weights are gone for a good reason: all versions that have them were withdrawn."""
+        """Return whether weights are gone for a good reason: all versions that have them were withdrawn."""
         if self.origin.size(payload) is not None:
             return False
         versions = self.origin.named(digest)

@@ -186,7 +186,7 @@ class Manifests:
             if f"sha256:{sha256(data).hexdigest()}" != digest:
                 return {}
             edges = dict(names(data, digest, component=False))
-        except (OSError, FormatError):  # what is missing or damaged is told by whoever checks a registry
+        except (OSError, FormatError):  # verify reports what is missing or damaged
             return {}
         if edges:
             number = self.rows.number("manifests")

@@ -80,7 +80,7 @@ class ResultTable:
                         self.connection.executemany("UPDATE measured SET pulse = ? WHERE id = ?", looked)
             self._end("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):  # what was wrong before is what is told
+            with suppress(sqlite3.Error):  # the first error is the one to report
                 self._end("ROLLBACK")
             raise
         return found

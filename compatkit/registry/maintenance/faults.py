@@ -33,83 +33,97 @@ class FaultCode:
 
 
 _error, _warning, _info = (partial(FaultCode, one) for one in ("error", "warning", "info"))
-_COPY = "copy the file from another copy of the registry (--from ROOT), or publish the same component again"
+_COPY = (
+    "restore the file from another copy of the registry (--from ROOT), or publish the same component again"
+)
 _AGAIN = "publish the component again from its source, and `compatkit withdraw` this version"
 _REMOVE = "remove it, or move it out of the registry"
-_LATER = "--from ROOT takes it from another copy of the registry"
+_LATER = "--from ROOT restores it from another copy of the registry"
 _FOLLOW = "`compatkit alias NAME ALIAS VERSION` points it at a version that exists"
 
 CODES: Mapping[str, FaultCode] = {
-    "marker-missing": _error("compatkit.json is not there", "--repair writes it anew"),
-    "marker-damaged": _error("compatkit.json is not what it should be", "--repair writes it anew"),
-    "folder-missing": _warning("a folder of the layout is not there", "--repair makes it"),
-    "symlink": _error(
-        "a symbolic link, which is never followed", "put the file or folder itself in its place"
-    ),
+    "marker-missing": _error("compatkit.json is missing", "--repair rewrites it"),
+    "marker-damaged": _error("compatkit.json is damaged", "--repair rewrites it"),
+    "folder-missing": _warning("a folder of the layout is missing", "--repair makes it"),
+    "symlink": _error("a symbolic link; links are never followed", "replace it by the file or folder itself"),
     "special-file": _error("a pipe, device or socket", _REMOVE),
     "folder-for-file": _error("a folder where a file belongs", _REMOVE),
     "file-for-folder": _error("a file where a folder belongs", _REMOVE),
     "unreadable": _error(
-        "the system does not let it be read", "check owner, mode and disk, then verify again"
+        "the operating system refuses to read it", "check owner, mode and disk, then verify again"
     ),
-    "blob-digest": _error("other bytes than the name promises", _COPY),
-    "blob-missing": _error("bytes that a component needs are not there", _COPY),
+    "blob-digest": _error("a blob whose bytes do not have the digest in its name", _COPY),
+    "blob-missing": _error("a blob that a component needs is missing", _COPY),
     "blob-in-trash": _warning(
-        "needed, but only trash/ holds it", "reading takes it back, and so does --repair"
+        "a blob that a component needs is only in trash/", "--repair restores it, and so does reading it"
     ),
-    "blob-size": _error("another number of bytes than the manifest states", _COPY),
-    "blob-collected": _info("weights that only withdrawn versions used are gone", "nothing needs doing"),
-    "kin-missing": _warning("bytes of a component that is there only because another came from it", _COPY),
-    "blob-writable": _warning("a blob that may be overwritten", "--repair takes the right to write away"),
-    "manifest-missing": _error("a version without its manifest", _COPY),
-    "manifest-format": _error("a manifest that is not strict JSON, or not as the schema asks", _AGAIN),
-    "manifest-schema": _error("a manifest of a schema that is not known here", "upgrade compatkit"),
-    "manifest-canonical": _warning("a manifest that is not written canonically", _AGAIN),
-    "parent-missing": _error("a component that another came from is not there", _COPY),
-    "payload-header": _error("weights whose header is refused", _AGAIN),
-    "payload-tensors": _error("other tensors than the manifest promises", _AGAIN),
-    "version-torn": _error("a version file that was cut off", "--repair moves it to quarantine"),
+    "blob-size": _error("a blob whose size is not the one in the manifest", _COPY),
+    "blob-collected": _info("weights that only withdrawn versions used were collected", "no action needed"),
+    "kin-missing": _warning("a blob of a component that is kept only as an ancestor is missing", _COPY),
+    "blob-writable": _warning("a blob that is writable", "--repair makes it read-only"),
+    "manifest-missing": _error("the manifest of a version is missing", _COPY),
+    "manifest-format": _error("a manifest that is not strict JSON, or violates the schema", _AGAIN),
+    "manifest-schema": _error("a manifest whose schema this version does not know", "upgrade compatkit"),
+    "manifest-canonical": _warning("a manifest that is not in canonical JSON", _AGAIN),
+    "parent-missing": _error("the manifest of a parent is missing", _COPY),
+    "payload-header": _error("weights whose header is invalid", _AGAIN),
+    "payload-tensors": _error("weights with other tensors than the manifest lists", _AGAIN),
+    "version-torn": _error("a version file that is cut short", "--repair moves it to quarantine"),
     "version-content": _error(
-        "a version file that holds no digest", "--from ROOT takes it from another copy"
+        "a version file without a digest", "--from ROOT restores it from another copy of the registry"
     ),
     "version-exchanged": _error(
         "a version file that states another name or number",
-        "--repair takes what was exchanged back to its place, --from ROOT the rest from another copy",
+        "--repair puts exchanged files back; --from ROOT restores the others from another copy of the registry",
     ),
-    "version-target": _error("a version that points at something else than a manifest", _AGAIN),
+    "version-target": _error("a version that points at something other than a manifest", _AGAIN),
     "version-step": _error(
-        "a number that is too small a step for what changed",
-        "`compatkit withdraw` it and publish it again without a version",
+        "a version number that is too small a step for what changed",
+        "`compatkit withdraw` it and publish it again without a version number",
     ),
-    "tombstone-damaged": _error("a tombstone that cannot be read", "--repair writes it anew"),
+    "tombstone-damaged": _error("a tombstone that cannot be read", "--repair rewrites it"),
     "tombstone-missing": _error(
-        "a version that was withdrawn and can be found again", "--repair writes its tombstone"
+        "the tombstone of a withdrawn version is missing, so the version can be found again",
+        "--repair writes the tombstone",
     ),
-    "tombstone-orphan": _warning("a tombstone of a version that is not there", "--from ROOT restores it"),
-    "alias-damaged": _error("an alias that cannot be read, or contradicts its log", "--repair reads its log"),
+    "tombstone-orphan": _warning(
+        "a tombstone without its version",
+        "--from ROOT restores the version from another copy of the registry",
+    ),
+    "alias-damaged": _error(
+        "an alias that cannot be read, or contradicts its log", "--repair rewrites it from its log"
+    ),
     "alias-dangling": _error("an alias that points at no version", _FOLLOW),
     "alias-withdrawn": _warning("an alias that points at a withdrawn version", _FOLLOW),
     "alias-log-damaged": _error(
-        "a move of an alias that cannot be read", "--repair moves it to quarantine; " + _LATER
+        "an entry of an alias log that cannot be read", "--repair moves it to quarantine; " + _LATER
     ),
-    "alias-log-gap": _warning("a move of an alias is not there, though a later one is", _LATER),
-    "evidence-damaged": _error("a pointer to a result that does not hold its name", "--repair moves it away"),
-    "result-missing": _error("a measured result is not there", "--repair moves the pointer away"),
-    "result-format": _error("a measured result is no JSON object", "--repair moves the pointer away"),
+    "alias-log-gap": _warning("an entry of an alias log is missing, though a later one exists", _LATER),
+    "evidence-damaged": _error(
+        "a pointer to a result whose content differs from its name",
+        "--repair rewrites it, or moves it to quarantine if the result is missing",
+    ),
+    "result-missing": _error("a measured result is missing", "--repair moves its pointer to quarantine"),
+    "result-format": _error(
+        "a measured result that is not a JSON object", "--repair moves its pointer to quarantine"
+    ),
     "signature-damaged": _error(
-        "a signature that cannot be read, or is over something else", "--repair moves it away; sign again"
+        "a signature that cannot be read, or signs something else",
+        "--repair moves it to quarantine; sign again",
     ),
-    "signature-orphan": _info("signatures of a manifest that is not here", "nothing needs doing"),
+    "signature-orphan": _info("signatures of a manifest that is not in this registry", "no action needed"),
     "policy-damaged": _error(
-        "a change of a policy that cannot be read",
-        "--from ROOT takes it from another copy of the registry; or set the policy again, which binds at once",
+        "an entry of a policy log that cannot be read",
+        _LATER + "; or set the policy again, which takes effect at once",
     ),
-    "policy-gap": _warning("a change of a policy is not there, though a later one is", _LATER),
-    "misnamed": _warning("a name that means nothing here; it is never read", "rename or remove it"),
-    "narrow-rights": _warning("less rights than the shared root gives", "chmod, as its owner"),
-    "stray": _info("a file of another program", "nothing needs doing"),
+    "policy-gap": _warning("an entry of a policy log is missing, though a later one exists", _LATER),
+    "misnamed": _warning("a file or folder with an unknown name; it is never read", "rename or remove it"),
+    "narrow-rights": _warning(
+        "a file or folder with fewer permissions than the shared root grants", "chmod it as its owner"
+    ),
+    "stray": _info("a file of another program", "no action needed"),
     "drafts": _info("unfinished files of processes", "compatkit gc removes old ones"),
-    "trash": _info("blobs that gc took out", "compatkit gc removes old ones"),
+    "trash": _info("blobs that were collected", "compatkit gc removes old ones"),
     "quarantine": _info("damaged files that were moved away", "look at them, then remove them by hand"),
 }
 """All fault codes. Codes are stable; severities and texts may change."""

@@ -265,7 +265,7 @@ class RemoteTarget(Remote, Target):
         found.check_writer(self.where)
 
     def holds(self, digest: str) -> bool:
-        """Tell whether the remote has a blob."""
+        """Return whether the remote has a blob."""
         return self._sizes.get(digest) is not None
 
     def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:

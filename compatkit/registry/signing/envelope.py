@@ -195,7 +195,7 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _is_pinned(name: object) -> bool:
-    """Tell whether text is ``name@version`` in its one spelling."""
+    """Return whether text is ``name@version`` in its one spelling."""
     try:
         found = Reference.parse(name)  # type: ignore[arg-type]  # what is no text is refused
     except InvalidName:

@@ -119,7 +119,7 @@ class PublicKey:
 
 
 def verifies(key: str, signature: bytes, data: bytes) -> bool:
-    """Tell whether a key made a signature over these bytes.
+    """Return whether a key made a signature over these bytes.
 
     Args:
         key: ``ed25519:`` and 64 hex digits.

@@ -72,6 +72,11 @@ def loader_of(said: str | Mapping[str, Any], split: Split, data: Data, batch_siz
 def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
     """Compare a loader's classes with a task's, where its data set says what they are (``class_to_idx``).
 
+    Args:
+        loader: The user's loader.
+        data: Classes and preprocessing of the task.
+        task: Its name, for the message.
+
     Raises:
         DataError: They are the same classes in another order.
     """
@@ -94,7 +99,12 @@ def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
 
 
 def implausible(images: Tensor, data: Data) -> str | None:
-    """Return what a batch of numbers looks like, if not like images normalised as a contract says; else None."""
+    """Return what a batch of numbers looks like, if not like images normalised as a contract says; else None.
+
+    Args:
+        images: ``(N, C, H, W)``.
+        data: Mean and standard deviation of each channel.
+    """
     mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
     lowest, highest = float((-mean / std).min()), float(((1 - mean) / std).max())
     least, most = (float(one) for one in images.aminmax())

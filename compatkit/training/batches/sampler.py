@@ -42,7 +42,11 @@ class Sampler:
         self._permutation = torch.empty(0, dtype=torch.int64)
 
     def epoch(self, number: int) -> Tensor:
-        """Return the positions of all batches of an epoch, one after the other: int64, on the CPU."""
+        """Return the positions of all batches of an epoch, one after the other: int64, on the CPU.
+
+        Returns:
+            ``(batches * batch_size,)``.
+        """
         if number != self._epoch:
             draw = generator(self.seed, "order", self.task, number)
             self._permutation = torch.randperm(self.count, generator=draw)[: self.per_epoch * self.batch_size]
@@ -56,7 +60,11 @@ class Sampler:
         return epoch, slice(first, first + self.wanted)
 
     def at(self, step: int) -> Tensor:
-        """Return the positions of the images that this process takes of the batch, int64 ``(wanted,)``."""
+        """Return the positions of the images that this process takes of the batch, int64 ``(wanted,)``.
+
+        Returns:
+            Positions in the training images.
+        """
         epoch, here = self.place(step)
         return self.epoch(epoch)[here]
 
@@ -105,7 +113,11 @@ class StoreGrid:
         return self.lead + count * self.area
 
     def within(self, pixels: Tensor) -> Tensor:
-        """Return the images alone: ``(n, height, width, channels)`` of ``(pixels, channels)``, the same memory."""
+        """Return the images alone: ``(n, height, width, channels)`` of ``(pixels, channels)``, the same memory.
+
+        Returns:
+            A view, without the border.
+        """
         images = pixels[self.lead :].unflatten(0, (-1, self.height + self.border, self.pitch))
         return images[:, : self.height, : self.width]
 
@@ -134,7 +146,16 @@ class Augmentation:
         return PADDING if "crop" in self.names else 0
 
     def moved(self, epoch: int, count: int, grid: StoreGrid) -> Tensor | None:
-        """Return the shift of each crop in pixels of the store, int64 ``(count,)``; None without crops."""
+        """Return the shift of each crop in pixels of the store, int64 ``(count,)``; None without crops.
+
+        Args:
+            epoch: From 0.
+            count: Images of the epoch.
+            grid: Layout of the stored images.
+
+        Returns:
+            In the order of the epoch; a crop moves by up to ``PADDING`` rows and columns each way.
+        """
         if "crop" not in self.names:
             return None
         draw = generator(self.seed, "augment", self.task, "crop", epoch)
@@ -142,7 +163,15 @@ class Augmentation:
         return rows * grid.pitch + columns
 
     def mirrored(self, epoch: int, count: int) -> Tensor | None:
-        """Return 1 for images that are mirrored and 0 for others, int64 ``(count,)``; None without flips."""
+        """Return 1 for images that are mirrored and 0 for others, int64 ``(count,)``; None without flips.
+
+        Args:
+            epoch: From 0.
+            count: Images of the epoch.
+
+        Returns:
+            In the order of the epoch.
+        """
         if "flip" not in self.names:
             return None
         draw = generator(self.seed, "augment", self.task, "flip", epoch)

@@ -98,6 +98,13 @@ class Placing:
     ) -> BatchSource:
         """Return the source of a task's batches, or of a share of each batch.
 
+        Args:
+            state: Of the task.
+            seed: Of the run.
+            batch_size: Images of a step, on all processes.
+            precision: Device and memory layout of the batches.
+            share: The part of each batch that this process takes.
+
         Raises:
             DataError: There are fewer images than in a batch.
             EnvironmentFailure: The memory does not hold the images.

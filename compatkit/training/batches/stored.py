@@ -40,13 +40,26 @@ class Views:
         self.further, self._tables = further, torch.empty(0)
 
     def of(self, pixels: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
-        """Return normalised views ``(views * batch, channels, height, width)`` of images; see ``gather``."""
+        """Return normalised views ``(views * batch, channels, height, width)`` of images; see ``gather``.
+
+        Args:
+            pixels: The store, uint8 ``(pixels, channels)``.
+            starts: Offset of each image in the store, in pixels, ``(batch,)``.
+            mirrored: 1 for images to mirror, else 0; None for none.
+
+        Returns:
+            float32: the images first, then each further view.
+        """
         if not len(self._tables):
             self._tables = tables(self.grid, self.further).to(starts)
         return self.normalised(gather(pixels, self._tables, starts, mirrored))
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked."""
+        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked.
+
+        Returns:
+            float32.
+        """
         if not self._last:
             planes = pixels.view(-1, *self._shape).permute(0, 3, 1, 2).contiguous().float()
             return torch.addcmul(self._shift, planes, self._scale, out=planes)
@@ -56,7 +69,13 @@ class Views:
 
 
 def batch_of(images: Tensor, labels: Tensor, index: Tensor) -> Batch:
-    """Return the batch of all views of some images, the images themselves first."""
+    """Return the batch of all views of some images, the images themselves first.
+
+    Args:
+        images: ``(views * batch, channels, height, width)``.
+        labels: ``(batch,)``.
+        index: Positions in the training images, ``(batch,)``.
+    """
     if len(images) == len(labels):
         return Batch(images, labels, index)
     return Batch(images[: len(labels)], labels, index, images)
@@ -119,7 +138,12 @@ class Resident(Stored):
 
     @staticmethod
     def needs(examples: Split, augmentation: Augmentation) -> int:
-        """Return how many bytes of the device the images and labels take."""
+        """Return how many bytes of the device the images and labels take.
+
+        Args:
+            examples: Training images, in memory.
+            augmentation: Crops need a border around each image.
+        """
         images = cast("Images", examples.images)
         grid = StoreGrid(images.shape[1], images.shape[2], augmentation.border)
         return grid.pixels(len(examples)) * images.shape[3] + 8 * len(examples)

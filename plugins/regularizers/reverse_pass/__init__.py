@@ -53,7 +53,9 @@ def reverse_pass(
     reduction: Literal["mean"] = "mean",
     balance: Literal["weight", "gradient"] = "weight",
 ) -> ReversePass:
-    """Return the regularizer; with sampled layers its hook has the effect ``host``, as it draws in every step.
+    """Return the regularizer; settings are described at ``ReversePass``.
+
+    With sampled layers its hook has the effect ``host``, as it draws in every step.
 
     Raises:
         UsageError: Settings are invalid or inconsistent.

@@ -64,6 +64,11 @@ class Activated:
     def of(cls, task: TaskState, names: Sequence[str], walk: Walk) -> Activated:
         """Find the neighbours of each layer.
 
+        Args:
+            task: Whose network is run once in eval mode on random images.
+            names: The layers to reverse.
+            walk: Settings of the reverse pass.
+
         Raises:
             UsageError: The neighbours of some layers cannot be determined; the message gives the reasons.
         """
@@ -106,7 +111,17 @@ class Activated:
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the sum over layers of factor times mean square of d - d'; see ``local_loss``."""
+        """Return the sum over layers of factor times mean square of d - d'; see ``local_loss``.
+
+        Args:
+            records: Inputs and outputs of the modules in ``names``.
+            images: Input of the network, ``(batch, ...)``.
+            factors: lambda_m by layer; layers with 0 are skipped.
+            detach_target: Whether d receives no gradient.
+
+        Returns:
+            A scalar; None if every factor is 0.
+        """
         terms: list[Tensor] = []
         for one in self.layers:
             if (factor := factors[one.stage.linear]) == 0:

@@ -61,7 +61,15 @@ def adjoint(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
 
 
 def without_bias(layer: nn.Module, y: Tensor) -> Tensor:
-    """Return ``y - b``, where ``y`` is an output of the layer."""
+    """Return ``y - b``, where ``y`` is an output of the layer.
+
+    Args:
+        layer: A linear layer or convolution.
+        y: ``(batch, ..., channels)`` for linear layers, else ``(batch, channels, ...)``.
+
+    Returns:
+        In the shape and type of ``y``.
+    """
     bias: Tensor | None = layer.bias  # type: ignore[assignment]
     if bias is None:
         return y
@@ -76,7 +84,11 @@ def written_out(layer: nn.Module) -> bool:
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """Return the weight of the layer's last call; parametrisations with a state are not advanced."""
+    """Return the weight of the layer's last call; parametrisations with a state are not advanced.
+
+    Returns:
+        In the layer's own shape.
+    """
     if not is_parametrized(layer):
         return layer.weight  # type: ignore[return-value]
     with _standing_still(layer):

@@ -139,7 +139,15 @@ def _check_calls(stages: Sequence[Stage], calls: Sequence[Call]) -> None:
 
 
 def normalised(norm: nn.Module, value: Tensor) -> Tensor:
-    """Return ``value`` normalised in eval mode, without the activation inside timm's layers."""
+    """Return ``value`` normalised in eval mode, without the activation inside timm's layers.
+
+    Args:
+        norm: A normalisation layer.
+        value: ``(batch, channels, ...)`` for batch normalisation.
+
+    Returns:
+        In the shape of ``value``; no buffer is updated.
+    """
     if not isinstance(norm, _BatchNorm):
         return norm(value)
     return F.batch_norm(

@@ -62,7 +62,15 @@ Between = list[list[Step]]
 
 
 def found(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Between]:
-    """Follow the output back to the input and sort the calls into stages."""
+    """Follow the output back to the input and sort the calls into stages.
+
+    Args:
+        parts: The network, in the order of execution.
+        calls: All calls of one forward pass.
+
+    Returns:
+        The stages, first to last, and what lies between them.
+    """
     building = _Building(modules_of(parts))
     for call in _path(calls):
         building.add(call)

@@ -226,6 +226,10 @@ class Whole:
     def of(cls, task: TaskState, walk: Walk) -> Whole:
         """Find the chain of a task's network, which is left unchanged.
 
+        Args:
+            task: State of the task.
+            walk: Settings of the reverse pass.
+
         Raises:
             UsageError: The network is not a chain; the message says where and why.
         """
@@ -246,7 +250,17 @@ class Whole:
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
     ) -> Tensor | None:
-        """Return the loss; see ``full_loss``."""
+        """Return the loss; see ``full_loss``.
+
+        Args:
+            records: Inputs and outputs of the modules in ``names``.
+            images: Input of the network, ``(batch, ...)``.
+            factors: lambda_m by layer.
+            detach_target: Whether d_m receives no gradient.
+
+        Returns:
+            A scalar; None if every factor is 0.
+        """
         return full_loss(
             self.stages, records, images, walk=self.walk, factors=factors, detach_target=detach_target
         )

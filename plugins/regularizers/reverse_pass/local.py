@@ -57,6 +57,9 @@ def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
     Args:
         call: Input x and output y of the layer.
         detach_target: Whether x receives no gradient as the target.
+
+    Returns:
+        A scalar.
     """
     taken, given, layer = call
     back = adjoint(layer, taken, without_bias(layer, given))

@@ -149,6 +149,10 @@ def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
 
     A gate (squeeze and excitation, global context) sees one position inside a block that maps several positions to
     several.
+
+    Args:
+        task: State of the task.
+        layers: Layers to watch, by name.
     """
     seen: dict[str, bool] = {}
     open_maps: list[tuple[bool, list[str]]] = []

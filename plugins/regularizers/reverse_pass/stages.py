@@ -52,7 +52,15 @@ def modules_of(parts: Parts) -> dict[str, nn.Module]:
 
 
 def run(parts: Parts, images: Tensor) -> Tensor:
-    """Return the output of the parts in sequence; the first of several tensors."""
+    """Return the output of the parts in sequence; the first of several tensors.
+
+    Args:
+        parts: One module, or several in the order of execution.
+        images: ``(batch, ...)``.
+
+    Returns:
+        What the last part gives.
+    """
     value: Any = images
     for part in (parts,) if isinstance(parts, nn.Module) else parts:
         value = part(value)
@@ -60,7 +68,12 @@ def run(parts: Parts, images: Tensor) -> Tensor:
 
 
 def not_a_chain(where: str, why: str) -> UsageError:
-    """Return the error for a network that is not a chain."""
+    """Return the error for a network that is not a chain.
+
+    Args:
+        where: The place in the network.
+        why: What is wrong there: a verb and what follows it.
+    """
     return UsageError(
         f"A full reverse pass needs a chain, in which each layer takes only the output of the one before; {where} "
         f'{why}. Use variant="local", which reverses each layer separately, or give the network a reverse_plan() that '

@@ -44,7 +44,14 @@ class Call:
         return type(self.module).__name__ if self.module is not None else f"{self.name}()"
 
     def again(self, value: Tensor) -> Tensor:
-        """Return the result of the same call for another tensor."""
+        """Return the result of the same call for another tensor.
+
+        Args:
+            value: Takes the place of the call's first tensor.
+
+        Returns:
+            What the module or function gives.
+        """
         if self.module is not None:
             return self.module(value)
         places, names = self.arguments

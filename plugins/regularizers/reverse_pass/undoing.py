@@ -28,6 +28,9 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
         back: In the shape of the layer's output, or reshapable to it.
         like: Input of the layer.
         size: Shape of the state to compare with.
+
+    Returns:
+        In the shape ``size``.
     """
     back = adjoint(layer, like, without_bias(layer, back))
     if stage.taken is None or stage.pooled is None:
@@ -48,6 +51,9 @@ def resized(value: Tensor, size: torch.Size) -> Tensor:
     Args:
         value: ``(batch, channels, ...)``.
         size: Shape of the result; its first two entries are ignored.
+
+    Returns:
+        ``(batch, channels, *size[2:])``.
     """
     wanted = size[2:]
     if all(there >= here for there, here in zip(wanted, value.shape[2:], strict=True)):
@@ -71,6 +77,9 @@ def again(
         back: ``(batch, channels, ...)``.
         forward: Input of the norm in the forward pass.
         statistics: See ``full.Walk``.
+
+    Returns:
+        In the shape of ``back``.
 
     Raises:
         UsageError: The layer has no such statistics.

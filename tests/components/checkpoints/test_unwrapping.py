@@ -1,4 +1,4 @@
-"""What programs save around a state dict is taken off step by step, and every step is told."""
+"""What programs save around a state dict is taken off step by step, and every step is reported."""
 
 from __future__ import annotations
 

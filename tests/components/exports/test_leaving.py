@@ -1,4 +1,4 @@
-"""Ways out of a registry: what torch.save is told, torch.export and ONNX."""
+"""Ways out of a registry: the refusal of torch.save, torch.export and ONNX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of a sweep: each is bitwise the run alone, results become evidence, a failure is told and ends nothing else."""
+"""Runs of a sweep: each is bitwise the run alone, results become evidence, and failures are reported one by one."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from compatkit.registry.store import Store
 E, H = "eye", "hand"
 DATA = Images("images/test", "data:sha256:" + "a" * 64)
 Clash = Callable[[int, int], bool]
-"""Tells whether an extractor and a head do not work together."""
+"""Returns whether an extractor and a head do not work together."""
 
 
 def value_of(store: Store, reference: str) -> int:

@@ -34,7 +34,7 @@ OLD, NEW, OTHER, HEAD, NEXT = 0, 1, 2, 10, 11
 
 
 def clash(left: int, right: int) -> bool:
-    """Tell whether an extractor and a head do not work together."""
+    """Return whether an extractor and a head do not work together."""
     return (left, right) == (NEW, NEXT)
 
 

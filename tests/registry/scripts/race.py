@@ -78,7 +78,7 @@ def bring(root: Path, number: int, rounds: int) -> Any:
 
 
 def odd(left: int, right: int) -> bool:
-    """Tell whether an extractor and a head that are numbers do not work together: for a third of all."""
+    """Return whether an extractor and a head that are numbers do not work together: for a third of all."""
     return (left + right) % 3 == 0
 
 
@@ -98,7 +98,7 @@ def promised(root: Path, number: int, rounds: int) -> Any:
 
 
 def working(root: Path) -> bool:
-    """Tell whether those who work are still at it."""
+    """Return whether those who work are still at it."""
     return len(list(root.parent.glob("finished-*"))) < 2
 
 
