@@ -119,7 +119,12 @@ class Composition:
         return cls(given.normalisation, pins, given.pinned, _origins(manifest, given.pinned, whose))
 
     def blueprint(self, extractor: Blueprint, head: Blueprint) -> Blueprint:
-        """Return the blueprint of the whole from those of extractor and head."""
+        """Return the blueprint of the whole from those of extractor and head.
+
+        Args:
+            extractor: Its blueprint.
+            head: Its blueprint.
+        """
         functions = tuple(one.function for one in self.pins)
         return Blueprint(
             BUILDER,

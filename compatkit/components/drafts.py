@@ -120,7 +120,14 @@ class Draft:
     def manifest(
         self, payload: Payload, training: Mapping[str, Any], parents: tuple[Parent, ...], about: About
     ) -> Manifest:
-        """Return the manifest, given the stored payload and the parents."""
+        """Return the manifest, given the stored payload and the parents.
+
+        Args:
+            payload: Digest and size of the stored weights.
+            training: JSON values on where the weights come from.
+            parents: Components that it came from.
+            about: Description; its title and tags win over the draft's.
+        """
         return Manifest(
             kind=self.kind,
             about=attrs.evolve(about, title=about.title or self.title, tags={**self.tags, **about.tags}),
@@ -202,7 +209,14 @@ def _tags(state: TaskState, blueprint: Blueprint) -> dict[str, str]:
 def training_facts(
     fit: Fit, run: Edge, state: TaskState | None, head: AuxiliaryHead | None = None
 ) -> dict[str, Any]:
-    """Return the ``training`` part of a manifest; ``state`` is None for a part of several tasks, such as ``head``."""
+    """Return the ``training`` part of a manifest.
+
+    Args:
+        fit: The run.
+        run: Blob of the run's manifest.
+        state: Task of the part; None for a part of several tasks.
+        head: The auxiliary head, if the part is one.
+    """
     trainer = fit.run["trainer"]
     names = [state.name] if state is not None else list(fit.tasks)
     data = [dict(task["data"]) for task in fit.run["tasks"] if task["name"] in names]

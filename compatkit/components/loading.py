@@ -174,6 +174,12 @@ def with_module(
 def check_signature(store: Store, reference: Reference, require_signature: Trust, verify: Verify) -> None:
     """Raise if the store or the caller requires a signature and the component has no valid one.
 
+    Args:
+        store: The registry's files, and whom it trusts.
+        reference: Resolved.
+        require_signature: Whom the caller trusts in addition; False for nobody.
+        verify: As for ``load``.
+
     Raises:
         SignatureError: There is no valid signature.
         UsageError: ``verify`` would skip comparing the bytes with the signed digest.
@@ -187,6 +193,11 @@ def check_signature(store: Store, reference: Reference, require_signature: Trust
 
 def check_version(store: Store, reference: Reference, verify: Verify) -> None:
     """Raise for a version number that promises a smaller change; references by digest are not checked.
+
+    Args:
+        store: The registry's files.
+        reference: Resolved.
+        verify: ``"never"`` skips the check.
 
     Raises:
         VersionUntrue: The number is too small.

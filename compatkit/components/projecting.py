@@ -180,7 +180,15 @@ def projection(
 
 
 def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
-    """Return the weights of ``project`` for a fitted map."""
+    """Return the weights of ``project`` for a fitted map.
+
+    Args:
+        place: With the blueprint of the adapter, whose ``kernel`` is the side of the convolution, 1 if absent.
+        fitted: Map from ``c * kernel * kernel`` values to d channels.
+
+    Returns:
+        ``weight``, ``(d, c)`` or ``(d, c, kernel, kernel)``, and ``bias``, ``(d,)``; float32.
+    """
     kernel = int(place.blueprint.kwargs.get("kernel", 1))
     weight = fitted.weight.T.float()
     if kernel > 1:
@@ -190,6 +198,10 @@ def fitted_state(place: Place, fitted: Affine) -> dict[str, Tensor]:
 
 def own_extractor(store: Store, head: Component) -> Component:
     """Return the extractor that a head was trained with.
+
+    Args:
+        store: The registry's files.
+        head: The head.
 
     Raises:
         IncompatibleError: The head names none, or it is not in this registry.
@@ -222,7 +234,13 @@ def own_extractor(store: Store, head: Component) -> Component:
 
 
 def standing(place: Place, module: nn.Module, extractor: Component) -> Adapter:
-    """Return a module as the adapter of a place, made for this extractor."""
+    """Return a module as the adapter of a place, made for this extractor.
+
+    Args:
+        place: Where the adapter stands: its blueprint and ports.
+        module: Built from that blueprint.
+        extractor: That it was fitted for.
+    """
     data = attrs.evolve(extractor.manifest.contract.data, labels=None)
     parents = (Parent(ADAPTS, extractor.digest),)
     return Adapter(place.blueprint, module, place.takes, place.gives, data, parents)
@@ -270,6 +288,9 @@ def images_for(part: Component, split: Split, order: int | None = None) -> Itera
         part: An extractor.
         split: Images.
         order: Seed of a random order; None keeps their order.
+
+    Yields:
+        ``(n, C, H, W)`` with n at most ``BATCH``.
     """
     data = part.manifest.contract.data
     for positions in batches(len(split), BATCH, order):

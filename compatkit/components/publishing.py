@@ -81,7 +81,21 @@ class Publish:
         progress: Progress | None = None,
         dry_run: bool = False,
     ) -> dict[str, str] | dict[str, Outcome]:
-        """Publish the parts of a fit under ``prefix``."""
+        """Publish the parts of a fit under ``prefix``; see ``Registry.publish``.
+
+        Args:
+            fit: The trained run.
+            prefix: Of all names.
+            version: Of all parts; None for the smallest step that each requires.
+            major: Whether to take the next MAJOR number.
+            about: Description of all parts.
+            data: Images for policies.
+            progress: Told of measurements.
+            dry_run: Whether only to decide the policies.
+
+        Returns:
+            References by key of the part; with ``dry_run`` the outcomes.
+        """
         parts = FitParts.of(self.store, fit, lambda key: f"{prefix}/{key}", about or About())
         answered = parts.answered(version, major, (*data, *parts.images), progress)
         if dry_run:
@@ -99,7 +113,17 @@ class Publish:
         data: Given = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish an adapted extractor; its head is unchanged and already published."""
+        """Publish an adapted extractor; its head is unchanged and already published.
+
+        Args:
+            adapted: The adapted extractor.
+            name: To publish under.
+            version: None for the smallest step that is required.
+            major: Whether to take the next MAJOR number.
+            about: Description.
+            data: Images for policies.
+            progress: Told of measurements.
+        """
         parts = FitParts.of(self.store, adapted.fit, lambda key: name, about or About())
         answered = parts.answered(version, major, (*data, *parts.images), progress)
         (reference,) = parts.publish(answered, version, major).values()
@@ -113,20 +137,44 @@ class Publish:
         version: str | None = None,
         about: About | None = None,
     ) -> str:
-        """Publish a recombination, which pins its parts by digest."""
+        """Publish a recombination, which pins its parts by digest.
+
+        Args:
+            recombination: Of two published parts.
+            name: To publish under.
+            version: None for the smallest step that is required.
+            about: Description.
+        """
         return pinned(publish_recombination(self.store, name, recombination, version=version, about=about))
 
     def adapter(
         self, adapter: Adapter, name: str, *, version: str | None = None, about: About | None = None
     ) -> str:
-        """Publish an adapter."""
+        """Publish an adapter.
+
+        Args:
+            adapter: With its module.
+            name: To publish under.
+            version: None for the smallest step that is required.
+            about: Description.
+        """
         check_name(name)
         return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
 
     def bridge(
         self, bridge: Bridge, name: str, *, rung: str | None = None, about: About | None = None
     ) -> dict[str, str]:
-        """Publish the adapter or refitted head of a bridge, and the recombination that pins all parts."""
+        """Publish the adapter or refitted head of a bridge, and the recombination that pins all parts.
+
+        Args:
+            bridge: The bridge.
+            name: To publish under.
+            rung: Rung to publish; None for the chosen one.
+            about: Description.
+
+        Returns:
+            References by what was published.
+        """
         check_name(name)
         kept = publish_bridge(self.store, name, bridge, rung, about)
         return {what: pinned(one) for what, one in kept.items()}
@@ -142,7 +190,17 @@ class Publish:
         data: Given = (),
         progress: Progress | None = None,
     ) -> str:
-        """Publish a component that was not trained here, once its module confirms its contract."""
+        """Publish a component that was not trained here, once its module confirms its contract.
+
+        Args:
+            manifest: Of the component.
+            name: To publish under.
+            state: Its weights.
+            version: None for the smallest step that is required.
+            major: Whether to take the next MAJOR number.
+            data: Images for policies.
+            progress: Told of measurements.
+        """
         check_name(name)
         reference = register(
             self.store, name, manifest, state, version=version, major=major, data=data, progress=progress
@@ -206,6 +264,12 @@ class FitParts:
     def answered(self, version: str | None, major: bool, given: Given, progress: Progress | None) -> Answered:
         """Decide the policies of all parts as if published now; publishes nothing but records the figures.
 
+        Args:
+            version: Of all parts, or None.
+            major: Whether to take the next MAJOR number.
+            given: Images for policies.
+            progress: Told of measurements.
+
         Raises:
             PolicyDataMissing: A policy's images are not available.
         """
@@ -220,6 +284,11 @@ class FitParts:
 
     def publish(self, answered: Answered, version: str | None, major: bool) -> dict[str, str]:
         """Publish all parts unless a policy forbids one of them; return pinned references.
+
+        Args:
+            answered: What ``answered`` returned.
+            version: As for ``answered``.
+            major: As for ``answered``.
 
         Raises:
             PolicyBroken: A part does not work with a released partner; carries the outcome; nothing was published.

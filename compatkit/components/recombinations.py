@@ -115,7 +115,11 @@ def load_recombination(
 
 
 def own_state(recombination: Recombination) -> dict[str, Tensor]:
-    """Return the tensors that the parts lack: estimated statistics, and weights of adapters not published."""
+    """Return the tensors that the parts lack: estimated statistics, and weights of adapters not published.
+
+    Returns:
+        Tensors on the CPU by name.
+    """
     state = recombination.statistics if estimates(recombination.normalisation) else {}
     for place, one in enumerate(recombination.inserted):
         if one.digest is None:

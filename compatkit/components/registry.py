@@ -190,6 +190,13 @@ class Registry(Shown):
     ) -> Registry:
         """Create a registry in the folder ``root`` with everything from a remote; see ``pull``.
 
+        Args:
+            remote: Address of the remote.
+            root: New folder.
+            options: For the file system of the remote.
+            require_signature: As for ``pull``.
+            choice: What to copy, as for ``pull``; everything by default.
+
         Raises:
             Incomplete: Something was refused; the registry holds the rest.
             LayoutError: The folder is a registry or contains other files; or the remote is not a registry.

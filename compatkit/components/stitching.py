@@ -113,6 +113,13 @@ def put_in(
 ) -> list[Adapter]:
     """Return the adapters of a route, in order: given, built, or fitted on ``data``.
 
+    Args:
+        store: The registry's files.
+        places: Adapters of the route, in order.
+        extractor: Before the first one.
+        head: After the last one.
+        data: Images for fits, unlabelled; None where nothing is fitted.
+
     Raises:
         IncompatibleError: The head's own extractor, whose features are the target of a fit, is not in the registry,
             or its features cannot be paired.
@@ -133,6 +140,10 @@ def put_in(
 
 def load_adapter(store: Store, reference: str | Reference) -> Adapter:
     """Load a published adapter; its probe is checked.
+
+    Args:
+        store: The registry's files.
+        reference: Of a component of kind ``adapter``.
 
     Raises:
         NotFound: The reference does not resolve.

@@ -23,6 +23,11 @@ from compatkit.training.task import Augment, Rest, Task
 def part(store: Store, reference: str, kind: str) -> Component:
     """Return one component of the expected kind, with its module.
 
+    Args:
+        store: The registry's files.
+        reference: One component.
+        kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...
+
     Raises:
         UsageError: It has another kind.
     """
@@ -32,6 +37,11 @@ def part(store: Store, reference: str, kind: str) -> Component:
 
 def parts(store: Store, patterns: str | Sequence[str], kind: str) -> list[Component]:
     """Return the components that patterns match, with their modules, all of one kind.
+
+    Args:
+        store: The registry's files.
+        patterns: References or patterns.
+        kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ...
 
     Raises:
         UsageError: A match has another kind.
@@ -160,7 +170,12 @@ def _in_order(data: DataSet, head: Component) -> DataSet:
 
 
 def frozen_head(part: Component, name: str) -> AuxiliaryHead:
-    """Return a released head for training against, under a name of the run."""
+    """Return a released head for training against, under a name of the run.
+
+    Args:
+        part: A head or an auxiliary head, with its module.
+        name: That plugins ask for.
+    """
     return AuxiliaryHead(
         name,
         part.manifest.blueprint,

@@ -40,7 +40,13 @@ LEAST_PROBE = 64
 
 
 def probe_of(module: nn.Module, shape: Structural, blueprint: Blueprint) -> Probe:
-    """Return the probe of a part with these ports."""
+    """Return the probe of a part with these ports.
+
+    Args:
+        module: The part.
+        shape: Its ports.
+        blueprint: It was built from.
+    """
     return probe(module, *probe_shapes(shape, blueprint), dtypes=[port.dtype for port in shape.inputs])
 
 
@@ -49,6 +55,10 @@ def probe_shapes(shape: Structural, blueprint: Blueprint) -> list[tuple[int, ...
 
     Parts that accept any image size get smaller images: the first load is dominated by the probe, whose cost grows
     with the area, and the outputs still depend on every weight.
+
+    Args:
+        shape: Ports of the part.
+        blueprint: Of the part; it states the traced image size.
     """
     size = blueprint.traced_size
     if blueprint.takes_images:
@@ -98,7 +108,14 @@ def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = N
 def remember_proof(
     store: Store, manifest: Manifest, digest: str | None, builders: Sequence[str] | None = None
 ) -> None:
-    """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication."""
+    """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication.
+
+    Args:
+        store: The registry's files.
+        manifest: Of the component.
+        digest: Of the manifest.
+        builders: Builders that the blueprint needs; None to derive them from it.
+    """
     proof = proof_of(manifest, str(digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
         store.memory.prove(proof)

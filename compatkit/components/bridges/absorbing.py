@@ -87,6 +87,10 @@ def absorbed(ground: Ground) -> Candidate:
 def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     """Return the linear layers that take the features, found by running the head.
 
+    Args:
+        head: Run once, in eval mode.
+        features: Of some images, as the head takes them, ``(n, c, h, w)`` or ``(n, c)``.
+
     Raises:
         IncompatibleError: Something else takes them, too.
     """

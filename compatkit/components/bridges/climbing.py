@@ -71,7 +71,15 @@ def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> B
 def bridge_pair(
     store: Store, extractor: Component, head: Component, report: Report, request: BridgeRequest
 ) -> Bridge:
-    """Try the rungs of the ladder between two parts and choose one."""
+    """Try the rungs of the ladder between two parts and choose one.
+
+    Args:
+        store: The registry's files.
+        extractor: The extractor.
+        head: The head, of another network.
+        report: Check of the two contracts.
+        request: Images, rungs and settings.
+    """
     rungs = chosen_rungs(request.rungs, request.labels is not None)
     base = ground(extractor, head, own_extractor(store, head), request)
     climb = Climb(base, request.labels, request.test)
@@ -242,6 +250,11 @@ class Climb:
     def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[RungResult]:
         """Return the results of the rungs; stop after the first that fits with an agreement of at least ``until``.
 
+        Args:
+            rungs: In the order of the ladder.
+            until: Agreement from which no further rung is tried; None tries all.
+            progress: Told of each rung.
+
         Raises:
             DataError: Features are not finite or constant.
             IncompatibleError: The features of the two extractors cannot be paired.
@@ -374,6 +387,10 @@ def _suffices(step: RungResult, until: float) -> bool:
 
 
 def held_answers(candidate: Candidate) -> Tensor:
-    """Return the predictions of a bridge on held-out images, int64 ``(n,)``."""
+    """Return the predictions of a bridge on held-out images, int64 ``(n,)``.
+
+    Returns:
+        Class numbers; ``NOT_FINITE`` for images whose logits are not finite.
+    """
     logits = candidate.answers(candidate.ground.held_features)
     return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)

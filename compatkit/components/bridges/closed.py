@@ -61,7 +61,11 @@ class Candidate:
         return self
 
     def answers(self, features: Passes) -> Tensor:
-        """Return logits, float32 ``(n, outputs)``."""
+        """Return logits, float32 ``(n, outputs)``.
+
+        Returns:
+            One row an image.
+        """
         network = self.network
         with evaluation_mode(network), torch.no_grad():
             return torch.cat([network(batch).float() for batch in features.first()])
@@ -113,7 +117,13 @@ def plain(ground: Ground) -> Candidate:
 
 
 def with_projection(ground: Ground, fit: Callable[[Ground], Affine], facts: Mapping[str, Any]) -> Candidate:
-    """Return the head after a fitted map, with re-estimated statistics."""
+    """Return the head after a fitted map, with re-estimated statistics.
+
+    Args:
+        ground: Both parts and their features.
+        fit: Fits a map from features of the extractor to those of the head's own.
+        facts: What the manifest records of the fit.
+    """
     fitted = fit(ground)
     adapter = projection(ground.place, fitted, ground.extractor, ground.own, ground.pairs, facts)
     head = copy.deepcopy(ground.head.module).eval()

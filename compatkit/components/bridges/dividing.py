@@ -59,7 +59,13 @@ def repeated(data: Split) -> str:
 
 
 def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
-    """Describe how many images there are, and how many are different."""
+    """Describe how many images there are, and how many are different.
+
+    Args:
+        data: The images.
+        order: Positions of the different ones.
+        what: Their name in the text.
+    """
     different = "" if len(order) == len(data) else f", {len(order)} of them different"
     return f"{len(data)} {what}{different}"
 

@@ -113,7 +113,11 @@ class Passes:
         return self._kept is not None
 
     def first(self) -> Iterator[Tensor]:
-        """Yield the first tensor of each batch."""
+        """Yield the first tensor of each batch.
+
+        Yields:
+            ``(n, c, ...)``, features of the extractor.
+        """
         for batch in self:
             yield batch[0]
 
@@ -232,7 +236,12 @@ class Ground:
         return self._moments.lent() + self._rotation.lent()
 
     def passes(self, images: Split, order: int | None) -> Passes:
-        """Return the features of images after the adapters without weights, in an order."""
+        """Return the features of images after the adapters without weights, in an order.
+
+        Args:
+            images: Normalised as the extractor's contract requires.
+            order: Seed of a random order; None keeps theirs.
+        """
         return Passes(lambda: self._features(images, order))
 
     def reference(self) -> nn.Module:
@@ -242,7 +251,16 @@ class Ground:
         return module
 
     def answers(self, module: nn.Module, images: Split, order: int | None = None) -> Tensor:
-        """Return logits ``(n, outputs)`` of a network on the head's own extractor."""
+        """Return logits ``(n, outputs)`` of a network on the head's own extractor.
+
+        Args:
+            module: A head, or one with an adapter in front.
+            images: Normalised as the contract of the head's own extractor requires.
+            order: Seed of a random order; None keeps theirs.
+
+        Returns:
+            float32, one row an image.
+        """
         with evaluation_mode(module), torch.no_grad():
             return torch.cat([module(batch).float() for batch in images_for(self.own, images, order)])
 

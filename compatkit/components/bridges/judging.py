@@ -90,12 +90,22 @@ def share(right: Tensor) -> Figure:
 
 
 def falls(after: Tensor, before: Tensor) -> bool:
-    """Return whether significantly fewer are right than before."""
+    """Return whether significantly fewer are right than before.
+
+    Args:
+        after: Which images are right with a bridge, bool ``(n,)``.
+        before: Without it, for the same images.
+    """
     return _change(after, before)[1] < 0
 
 
 def rises(after: Tensor, before: Tensor) -> bool:
-    """Return whether significantly more are right than before."""
+    """Return whether significantly more are right than before.
+
+    Args:
+        after: Which images are right with a bridge, bool ``(n,)``.
+        before: Without it, for the same images.
+    """
     return _change(after, before)[0] > 0
 
 
@@ -106,6 +116,9 @@ def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
 
 def wanted_answers(logits: Tensor) -> Tensor:
     """Return the predictions of the head's own network, int64 ``(n,)``.
+
+    Returns:
+        Class numbers.
 
     Raises:
         DataError: Its logits are not finite.
@@ -136,6 +149,9 @@ def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
     """Return for each image of a common class whether it is classified correctly, bool ``(n,)``.
 
     Arguments and errors as for ``accuracy``.
+
+    Returns:
+        In the order of the images; those of other classes are left out.
     """
     import torch
 
@@ -185,6 +201,10 @@ def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
 def measurable(images: Split, head: Component) -> bool:
     """Return whether some image belongs to a class that the head knows.
 
+    Args:
+        images: With labels.
+        head: The head.
+
     Raises:
         DataError: Two classes have the same name, or one matches two of the other side.
     """
@@ -192,6 +212,11 @@ def measurable(images: Split, head: Component) -> bool:
 
 
 def shared(images: Split, head: Component) -> list[tuple[int, int]]:
-    """Return the matching (class of the images, output of the head), possibly none."""
+    """Return the matching (class of the images, output of the head), possibly none.
+
+    Args:
+        images: With labels.
+        head: The head, with named classes.
+    """
     known = head.labels
     return known_classes(images.classes, known, whose=(images.name, head.reference))

@@ -69,6 +69,10 @@ def publish(
 def check_names(store: Store, name: str) -> None:
     """Raise if a refitted head would replace a trained one under its name.
 
+    Args:
+        store: The registry's files.
+        name: Under which a bridge is to be published.
+
     Raises:
         UsageError: ``<name>.head`` exists and was not refitted by a bridge.
     """

@@ -313,7 +313,12 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
 
 
 def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
-    """Return a sentence on the decision if labels decided; empty if agreement did."""
+    """Return a sentence on the decision if labels decided; empty if agreement did.
+
+    Args:
+        chosen: The result that was chosen.
+        steps: All results.
+    """
     if chosen.rung not in LABELLED or chosen.checked is None:
         return ""
     found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELLED and one.checked]
@@ -344,6 +349,10 @@ def inserted(
 
     A matrix measures unchanged parts with adapters between, under one batch-norm policy. A bridge that changes the
     head's weights, or needs statistics that the policy replaces by stored ones, does not fit.
+
+    Args:
+        bridges: By pinned references of extractor and head.
+        normalisation: Batch-norm policy of the matrix.
 
     Raises:
         UsageError: A bridge is stored under other references than its own, or does not fit a matrix.

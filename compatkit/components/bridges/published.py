@@ -48,7 +48,13 @@ class BridgeRecord:
 
 
 def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[BridgeRecord]:
-    """Yield the bridges between two parts that are not withdrawn, by name and ascending version."""
+    """Yield the bridges between two parts that are not withdrawn, by name and ascending version.
+
+    Args:
+        store: The registry's files.
+        extractor: Resolved.
+        head: Resolved.
+    """
     for one in store.index.search(kind="recombination", parent=str(extractor.digest)):
         judged = store.manifest(str(one)).training.get("bridge")
         if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:

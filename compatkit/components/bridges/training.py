@@ -55,7 +55,12 @@ def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
 
 
 def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
-    """Return the head after a linear map trained with labels."""
+    """Return the head after a linear map trained with labels.
+
+    Args:
+        ground: Both parts and their features.
+        labels: Features and classes to train on.
+    """
     made = by_ridge(ground)
     facts = _facts(ground, "stitch-labels", made, STITCHING, len(labels.targets))
     _train(made, _weights(made), labels.features, labels.targets, STITCHING, ground.seed)
@@ -63,7 +68,12 @@ def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
 
 
 def finetuned(ground: Ground, labels: Labelled) -> Candidate:
-    """Return a linear map and the head, trained together with labels."""
+    """Return a linear map and the head, trained together with labels.
+
+    Args:
+        ground: Both parts and their features.
+        labels: Features and classes to train on.
+    """
     made = by_ridge(ground)
     facts = _facts(ground, "finetune", made, FINETUNING, len(labels.targets))
     weights = [*_weights(made), *made.head.parameters()]
@@ -87,7 +97,11 @@ def informed(ground: Ground) -> Candidate:
 
 
 def information(logits: Tensor) -> Tensor:
-    """Return mean H(p_x) - H(mean p_x) in nats, low for confident and balanced predictions ``(n, outputs)``."""
+    """Return mean H(p_x) - H(mean p_x) in nats, low for confident and balanced predictions ``(n, outputs)``.
+
+    Returns:
+        A scalar.
+    """
     logs = logits.log_softmax(dim=1)
     mean = logs.exp().mean(dim=0)
     return torch.special.entr(mean).sum().neg() - (logs.exp() * logs).sum(dim=1).mean()

@@ -67,7 +67,13 @@ class Inert:
 
 
 def main(root: str, folder: str, settings: dict[str, Any]) -> int:
-    """Read, check and convert; write the result to ``report.json``."""
+    """Read, check and convert; write the result to ``report.json``.
+
+    Args:
+        root: Folder of the package, for imports.
+        folder: Where to write; nothing else may be written.
+        settings: Format, size, key and limits, from the parent process.
+    """
     report: dict[str, Any] = {"told": [], "error": None}
     # open both before opening files is denied
     out = open(os.path.join(folder, "report.json"), "w", encoding="utf-8")
@@ -94,6 +100,10 @@ def main(root: str, folder: str, settings: dict[str, Any]) -> int:
 
 def check_archive(file: BinaryIO, size: int) -> None:
     """Raise for an archive that torch.save did not write, before its contents are read.
+
+    Args:
+        file: At its beginning.
+        size: In bytes.
 
     Raises:
         Refused: The archive is damaged, compressed, claims more bytes than it has, or contains code.

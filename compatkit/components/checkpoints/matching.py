@@ -81,7 +81,12 @@ def compare(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> WeightsMismat
 
 
 def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the tensors with counters that old files lack, and a note on them."""
+    """Return the tensors with counters that old files lack, and a note on them.
+
+    Args:
+        tensors: Of the file, by name.
+        own: Of the network, by name.
+    """
     counters = [name for name in own if name.endswith(COUNTER) and name not in tensors]
     added = {name: own[name].new_zeros(()) for name in counters}
     told = (
@@ -93,7 +98,12 @@ def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[
 
 
 def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return notes on precisions that are converted to the network's."""
+    """Return notes on precisions that are converted to the network's.
+
+    Args:
+        tensors: Of the file; all names of ``own``.
+        own: Of the network, by name.
+    """
     pairs: dict[tuple[str, str], int] = {}
     for name, one in own.items():
         came, wanted = _dtype(tensors[name]), _dtype(one)

@@ -144,7 +144,11 @@ def _is_tensor(value: Any) -> bool:
 
 
 def format_of(head: bytes, size: int) -> Format:
-    """Return the format of a file from its first bytes ``head`` and its ``size`` in bytes.
+    """Return the format of a file.
+
+    Args:
+        head: Its first bytes.
+        size: In bytes.
 
     Raises:
         FormatError: The format is not supported; the message names it.
@@ -218,6 +222,9 @@ def unpickled(
         whose: Name for messages.
         key: See ``unwrapping.unwrapped``.
         limits: None for the default of this size.
+
+    Returns:
+        Tensors on the CPU by name, and the notes.
 
     Raises:
         UnsafeCheckpoint: It requires more than tensors, or more time, memory or disk than its size explains.

@@ -117,6 +117,11 @@ def bounds_of(
 
     It is the first of ``heads`` that was trained with the extractor, else one of the registry: the one beside it by
     name, else the first name and lowest version. Withdrawn ones do not count.
+
+    Args:
+        parts: Components of the registry.
+        extractors: Rows of the matrix.
+        heads: Columns of the matrix.
     """
     found: dict[str, Component] = {}
     for extractor in extractors:
@@ -278,7 +283,12 @@ class Pairs:
         )
 
     def matrix(self, conditions: Conditions, fill: Fill) -> Matrix:
-        """Return the matrix without rows and columns whose cells are all left out."""
+        """Return the matrix without rows and columns whose cells are all left out.
+
+        Args:
+            conditions: Of the measurements.
+            fill: Which cells were to be measured.
+        """
         shown = {pair: self._shown(cell) for pair, cell in self.cells.items()}
         lefts, rights = self.lefts, self.rights
         if self.where.conditions:
