@@ -373,7 +373,7 @@ def _odd() -> Iterator[tuple[str, Damage]]:
         do = folder_linked_out
         yield (
             f"{place}: a link out",
-            Damage((place,), do, "symlink", "no", "put the file or folder itself in its place"),
+            Damage((place,), do, "symlink", "no", "replace it by the file or folder itself"),
         )
     remove = shutil.rmtree
     for place in ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "policies"):
