@@ -1,0 +1,200 @@
+"""Eigenvector match: which principal directions of the data the principal directions of a layer's filters are.
+
+Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Fig. 3 and App. D.1.
+Equation: for each eigenvector w of the filters' covariance, the eigenvectors v of the data's with |<v, w>| above
+    ``threshold``. ``best`` is the largest |<v, w>|; ``combined`` is the cosine of w and the sum of <v, w> v over them,
+    sqrt(sum of <v, w>^2). Where eigenvalues of the filters are nearly equal, single eigenvectors are arbitrary within
+    their space, and ``combined`` says more than ``best`` (App. D.1).
+Reading: of d directions, the best of random ones has |<v, w>| of about sqrt(2 log(d) / d), which ``chance`` estimates.
+Cost: one pass for the patches' covariance, two eigendecompositions of d x d numbers for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ..patch_covariance import filter_covariance, principal_directions
+from ._alignment import PAPER, PatchMetric, SeenPatches
+
+compatkit_api = 1
+THRESHOLD = 0.4
+"""The paper's, in Fig. 3."""
+COSINES = ("best", "combined", "chance")
+PLACES = ("rank", "matches")
+DRAWS = 200
+"""Random directions for ``chance``."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``eigenvector_match``."""
+    register("eigenvector_match", EigenvectorMatch)
+
+
+@attrs.frozen(eq=False)
+class MatchedDirections:
+    """The first eigenvectors of the filters' covariance and what they match.
+
+    Attributes:
+        values: Eigenvalues of the filters' covariance, ``(n,)``.
+        vectors: Its eigenvectors w as rows, ``(n, d)``.
+        cosines: <v, w> for every eigenvector v of the data, the strongest first, ``(n, d)``.
+        matching: Which of these are above the threshold, bool ``(n, d)``.
+        combined: Sum of <v, w> v over the v that match, ``(n, d)``; zeros where none does.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    cosines: Tensor
+    matching: Tensor
+    combined: Tensor
+
+    @classmethod
+    def of(cls, data: Tensor, weights: Tensor, top: int, threshold: float = THRESHOLD) -> MatchedDirections:
+        """Compare covariances of data and filters, float64 ``(d, d)``."""
+        _, directions = principal_directions(data)
+        values, vectors = principal_directions(weights)
+        cosines = vectors[:top] @ directions.T
+        matching = cosines.abs() > threshold
+        return cls(values[:top], vectors[:top], cosines, matching, (cosines * matching) @ directions)
+
+
+def match_pictures(matched: MatchedDirections, shape: Sequence[int]) -> tuple[NDArray[np.float64], list[str]]:
+    """Return each w as an image beside the combination of the v that it matches, and titles.
+
+    Args:
+        matched: Of a layer.
+        shape: Channels, height and width of a filter.
+
+    Returns:
+        ``(2 n, channels, height, width)`` for ``compatkit.pictures.signed``; titles are the rank of w, and the ranks of
+        the matching v.
+
+    Raises:
+        UsageError: The shape does not hold a filter.
+    """
+    if np.prod(shape) != matched.vectors.shape[1]:
+        raise UsageError(
+            f"Expected filters of {tuple(shape)} values; they have {matched.vectors.shape[1]} values."
+        )
+    pairs = torch.stack([matched.vectors, matched.combined], 1).reshape(-1, *shape)
+    titles: list[str] = []
+    for number, matching in enumerate(matched.matching, 1):
+        ranks = (matching.nonzero().flatten() + 1).tolist()
+        titles += [f"w{number}", "+".join(f"v{place}" for place in ranks) or "none"]
+    return pairs.cpu().numpy(), titles
+
+
+@attrs.define(eq=False)
+class EigenvectorMatch(PatchMetric):
+    """Tables by layer and eigenvector: ``eigenvector_match``, ``.../place`` and ``.../eigenvalue``.
+
+    Attributes:
+        top: Eigenvectors of the filters, the strongest first.
+        threshold: An eigenvector of the data matches if |cos| is above this.
+    """
+
+    top: int = 10
+    threshold: float = THRESHOLD
+
+    def __attrs_post_init__(self) -> None:
+        PatchMetric.__attrs_post_init__(self)
+        if self.top < 1:
+            raise UsageError(f"eigenvector_match: top is a number of eigenvectors from 1 up; got {self.top}.")
+        if not 0 < self.threshold < 1:
+            raise UsageError(
+                f"eigenvector_match: threshold is a cosine between 0 and 1; got {self.threshold}."
+            )
+
+    def finalise(self, state: SeenPatches, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
+        """Return the tables."""
+        names = tuple(state.layers) or tuple(layers)
+        ranks = tuple(str(place) for place in range(1, self.top + 1))
+        found = {name: self._matched(state, name, layers) for name in names}
+        common: dict[str, Any] = {
+            "estimator": f"eigenvectors of the data above |cos| {self.threshold:g} match",
+            "count": state.examples,
+            "paper": PAPER,
+            "equation": "Fig. 3, App. D.1",
+        }
+        return (
+            Table(
+                name="eigenvector_match",
+                axes={"layer": names, "vector": ranks, "cosine": COSINES},
+                cells=tuple(cell for one in found.values() for cell in self._cosines(one)),
+                unit="1",
+                direction="higher",
+                **common,
+            ),
+            Table(
+                name="eigenvector_match/place",
+                axes={"layer": names, "vector": ranks, "what": PLACES},
+                cells=tuple(cell for one in found.values() for cell in self._places(one)),
+                unit="count",
+                direction="none",
+                **common,
+            ),
+            Table(
+                name="eigenvector_match/eigenvalue",
+                axes={"layer": names, "vector": ranks},
+                cells=tuple(cell for one in found.values() for cell in self._values(one)),
+                unit="1",
+                direction="none",
+                **common,
+            ),
+        )
+
+    def _matched(
+        self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module]
+    ) -> MatchedDirections | None:
+        seen = state.layers.get(name)
+        if seen is None:
+            return None
+        weights = filter_covariance(self.filters(name, layers[name.split("#")[0]]))
+        return MatchedDirections.of(
+            seen.covariance, weights.to(seen.products.device), self.top, self.threshold
+        )
+
+    def _cosines(self, one: MatchedDirections | None) -> Iterator[Cell]:
+        if one is not None:
+            chance = expected_best(one.vectors.shape[1])
+            for best, combined in zip(one.cosines.abs().amax(1), one.combined, strict=True):
+                yield Cell(min(1.0, float(best)))
+                yield Cell(min(1.0, float(combined.norm())))
+                yield Cell(chance, "approximate", f"mean of {DRAWS} random directions")
+        yield from self._missing(one, len(COSINES))
+
+    def _places(self, one: MatchedDirections | None) -> Iterator[Cell]:
+        if one is not None:
+            for cosines, matching in zip(one.cosines.abs(), one.matching, strict=True):
+                yield Cell(float(cosines.argmax()) + 1)
+                yield Cell(float(matching.sum()))
+        yield from self._missing(one, len(PLACES))
+
+    def _values(self, one: MatchedDirections | None) -> Iterator[Cell]:
+        if one is not None:
+            yield from (Cell(value) for value in one.values.tolist())
+        yield from self._missing(one, 1)
+
+    def _missing(self, one: MatchedDirections | None, each: int) -> Iterator[Cell]:
+        left = self.top - (0 if one is None else len(one.values))
+        reason = "no examples" if one is None else f"the layer has {len(one.values)} directions"
+        yield from [Cell(None, "undefined", reason)] * (left * each)
+
+
+def expected_best(width: int) -> float:
+    """Return the mean over random directions of the largest |cosine| with ``width`` orthonormal vectors."""
+    drawn = torch.randn(DRAWS, width, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return float((drawn.abs().amax(1) / drawn.norm(dim=1)).mean())

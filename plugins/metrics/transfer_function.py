@@ -1,0 +1,105 @@
+"""Transfer function: how strongly a layer's filters use each principal direction of their input.
+
+Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Definition 3.
+Equation: f(sigma_i) = tau_i = sqrt(v_i' B v_i), with v_i the eigenvectors of the data's covariance, sigma_i^2 their
+    eigenvalues, and B the covariance of the filters: the deviation of the filters along v_i. Where B is aligned with
+    the data, tau_i^2 are its eigenvalues; where it is not, this is the definition.
+Reading: the paper sees curves that rise and then fall. At the initialisation tau is flat; compare with ``other``.
+Cost: one pass for the patches' covariance, an eigendecomposition of d x d numbers for each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ..patch_covariance import filter_covariance, principal_directions
+from ._alignment import PAPER, PatchMetric, SeenPatches
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``transfer_function``."""
+    register("transfer_function", TransferFunction)
+
+
+def transfer_curve(data: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sigma, in decreasing order, and tau, each ``(d,)``.
+
+    Args:
+        data: Covariance of the data, float64 ``(d, d)``.
+        weights: Covariance of the filters, ``(d, d)``.
+    """
+    values, vectors = principal_directions(data)
+    return values.sqrt(), ((vectors @ weights) * vectors).sum(1).clamp(min=0).sqrt()
+
+
+@attrs.define(eq=False)
+class TransferFunction(PatchMetric):
+    """The table ``transfer_function``: sigma and tau of each layer and direction, the strongest first."""
+
+    def finalise(
+        self,
+        state: SeenPatches,
+        layers: Mapping[str, nn.Module],
+        other_layers: Mapping[str, nn.Module],
+    ) -> Table:
+        """Return the table."""
+        names = tuple(state.layers) or tuple(layers)
+        quantities = ("sigma", "tau", "tau-other") if other_layers else ("sigma", "tau")
+        widest = max((len(one.mean) for one in state.layers.values()), default=1)
+        rows = [self._rows(state, name, layers, other_layers) for name in names]
+        return Table(
+            name="transfer_function",
+            axes={
+                "layer": names,
+                "quantity": quantities,
+                "direction": tuple(str(place) for place in range(1, widest + 1)),
+            },
+            cells=tuple(cell for one in rows for what in quantities for cell in _padded(one, what, widest)),
+            unit="1",
+            direction="none",
+            estimator="all positions" if self.patches is None else f"{self.patches} positions an image",
+            count=state.examples,
+            paper=PAPER,
+            equation="Definition 3",
+        )
+
+    def _rows(
+        self,
+        state: SeenPatches,
+        name: str,
+        layers: Mapping[str, nn.Module],
+        others: Mapping[str, nn.Module],
+    ) -> dict[str, list[float] | str]:
+        """Return the values of a layer by quantity, or why there are none."""
+        seen, plain = state.layers.get(name), name.split("#")[0]
+        if seen is None:
+            return dict.fromkeys(("sigma", "tau", "tau-other"), "no examples")
+        data = seen.covariance
+        own = filter_covariance(self.filters(name, layers[plain])).to(data.device)
+        sigma, tau = transfer_curve(data, own)
+        found: dict[str, list[float] | str] = {"sigma": sigma.tolist(), "tau": tau.tolist()}
+        found["tau-other"] = "the other network has no such layer"
+        weight: Any = getattr(others.get(plain), "weight", None)
+        if weight is not None and weight[0].numel() == len(data):
+            found["tau-other"] = transfer_curve(data, filter_covariance(weight).to(data.device))[1].tolist()
+        return found
+
+
+def _padded(rows: Mapping[str, list[float] | str], what: str, widest: int) -> Iterator[Cell]:
+    values = rows[what]
+    if isinstance(values, str):
+        yield from [Cell(None, "undefined", values)] * widest
+        return
+    yield from (Cell(one) for one in values)
+    yield from [Cell(None, "undefined", f"the layer has {len(values)} directions")] * (widest - len(values))

@@ -1,0 +1,155 @@
+"""Covariances of what a layer's filters see: patches of a convolution's input, vectors of a linear layer's.
+
+Source: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 2.1 and 2.5: the
+    covariance of k x k x channels patches, for the first layer and, with the layers below fixed, for every further one.
+Positions: those that the layer visits by its stride, padding and dilation, and whose patch lies inside its input (the
+    VALID ones): a patch that reaches into the padding is not data.
+Cost: d x d numbers in float64 for rows of d values; every patch costs d^2 multiplications.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from compatkit.errors import DataError, UsageError, type_of
+
+from .metrics._moments import drawn_keys
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LARGEST = 8192
+"""Largest d: its covariance takes 512 MiB."""
+ROWS = 65_536
+"""Rows that are converted to float64 at a time."""
+
+
+def unsuitable(layer: nn.Module) -> str:
+    """Return why a layer's filters cannot be compared with patches of its input; empty if they can."""
+    plain = next((kind for kind in (*CONVOLUTIONS, nn.Linear) if isinstance(layer, kind)), None)
+    if plain is None:
+        return f"{type_of(layer)} is neither a convolution nor a linear layer"
+    if type(layer).forward is not plain.forward or parametrize.is_parametrized(layer):
+        return f"{type_of(layer)} computes its weight or its padding by itself"
+    if isinstance(layer, CONVOLUTIONS) and layer.groups != 1:
+        return f"it has {layer.groups} groups of channels, whose filters see different inputs"
+    weight: Any = layer.weight
+    width = weight[0].numel()
+    if width > LARGEST:
+        return f"its filters have {width:,} values; a covariance of at most {LARGEST:,} fits into memory"
+    return ""
+
+
+def patches_of(layer: nn.Module, inputs: Tensor, keys: Tensor | None = None, most: int = 0) -> Tensor:
+    """Return what a layer's filters are multiplied with, one row a position.
+
+    Args:
+        layer: A convolution without groups, or a linear layer.
+        inputs: Its input, ``(batch, ...)``.
+        keys: Number of each example in its data set, int64 ``(batch,)``; a sample depends on nothing else.
+        most: Positions sampled of each example; 0 takes all.
+
+    Returns:
+        ``(batch * positions, d)``, in the order of ``layer.weight.flatten(1)``.
+
+    Raises:
+        UsageError: The layer is another one.
+        DataError: The filters reach over the border everywhere.
+    """
+    if reason := unsuitable(layer):
+        raise UsageError(f"Patches cannot be taken: {reason}.")
+    if not isinstance(layer, CONVOLUTIONS):
+        grid = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+        places = grid.shape[1:2]
+    else:
+        grid = _windows(layer, inputs)
+        places = grid.shape[1 : inputs.ndim - 1]
+    count = math.prod(places)
+    if keys is None or not 0 < most < count:
+        return grid.reshape(len(inputs) * count, -1)
+    every = keys.to(inputs.device)[:, None] * count + torch.arange(count, device=inputs.device)
+    chosen = drawn_keys(every, 0).topk(most, dim=1, largest=False).indices
+    at = torch.unravel_index(chosen, places)
+    return grid[(torch.arange(len(inputs), device=inputs.device)[:, None], *at)].flatten(2).flatten(0, 1)
+
+
+def _windows(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, inputs: Tensor) -> Tensor:
+    """Return a view ``(batch, *positions, channels, *kernel)`` of the windows inside the input."""
+    sides = layer.padding if not isinstance(layer.padding, str) else (0,) * len(layer.kernel_size)
+    view = inputs
+    for axis, (size, stride, dilation, padding) in enumerate(
+        zip(layer.kernel_size, layer.stride, layer.dilation, sides, strict=True), 2
+    ):
+        # Positions are i * stride - padding; the first one inside is the least of these that is not negative.
+        first, reach = -padding % stride, (size - 1) * dilation + 1
+        if view.shape[axis] - first < reach:
+            raise DataError(
+                f"The layer {layer} sees {tuple(inputs.shape[2:])} positions and reaches over the border everywhere. "
+                "Use larger images, or leave the layer out."
+            )
+        view = view.narrow(axis, first, view.shape[axis] - first).unfold(axis, reach, stride)
+    count = len(layer.kernel_size)
+    for axis, dilation in enumerate(layer.dilation, 2 + count):
+        view = view[(slice(None),) * axis + (slice(None, None, dilation),)]
+    return view.movedim(1, 1 + count)
+
+
+@attrs.frozen(eq=False)
+class PatchMoments:
+    """Mean and centred products of rows, in float64.
+
+    Attributes:
+        count: Number of rows.
+        mean: ``(d,)``.
+        products: Sum of (x - mean)(x - mean)', ``(d, d)``.
+    """
+
+    count: int
+    mean: Tensor
+    products: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor) -> PatchMoments:
+        """Return the moments of rows ``(n, d)``, n at least 1."""
+        found: PatchMoments | None = None
+        for some in rows.split(ROWS):
+            wide = some.double()
+            mean = wide.mean(0)
+            apart = wide - mean
+            new = cls(len(some), mean, apart.T @ apart)
+            found = new if found is None else found.merged(new)
+        if found is None:
+            raise DataError("Moments need at least one row, got none.")
+        return found
+
+    def merged(self, other: PatchMoments) -> PatchMoments:
+        """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""
+        count = self.count + other.count
+        step = other.mean.to(self.mean.device) - self.mean
+        products = self.products + other.products.to(self.mean.device)
+        products = products + torch.outer(step, step) * (self.count * other.count / count)
+        return PatchMoments(count, self.mean + step * (other.count / count), products)
+
+    @property
+    def covariance(self) -> Tensor:
+        """Mean of (x - mean)(x - mean)', ``(d, d)``."""
+        return self.products / self.count
+
+
+def principal_directions(covariance: Tensor) -> tuple[Tensor, Tensor]:
+    """Return eigenvalues in decreasing order, ``(d,)``, at least 0, and eigenvectors as rows, ``(d, d)``."""
+    values, vectors = torch.linalg.eigh(covariance)
+    return values.flip(0).clamp(min=0), vectors.T.flip(0)
+
+
+def filter_covariance(filters: Tensor) -> Tensor:
+    """Return the covariance of filters over their own mean, ``(d, d)`` in float64.
+
+    Args:
+        filters: Weights ``(out, ...)``; those of several networks are pooled by concatenation.
+    """
+    return PatchMoments.of(filters.detach().flatten(1)).covariance

@@ -1,0 +1,187 @@
+"""Data-dependent initialisation: every channel of every layer starts with one mean and variance 1 on the data.
+
+Paper: Kraehenbuehl, Doersch, Donahue, Darrell (2016), "Data-dependent Initializations of Convolutional Neural
+    Networks": normalisation within a layer, and initialisation by principal components.
+Equation: for each layer, in the order of the calls, with mean m_k and deviation s_k of channel k of its output over
+    images and positions: w_k <- w_k / s_k, b_k <- mean - (m_k - b_k) / s_k. With ``directions="pca"`` the filters are
+    first the principal directions of the layer's input, each divided by the deviation along it.
+Left out: the normalisation of learning rates between layers, and k-means filters.
+Difference: random-label pretraining and ``eigenvector_init`` keep strong directions strong; this whitens.
+Cost: ``images`` passes through the layers below each layer (two with ``"pca"``), before the first step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit import Pretraining, SetUp, TaskState, hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+
+from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
+from ._layer_inputs import called_layers, chosen_layers, given_by, given_to, steps_for
+
+compatkit_api = 1
+NAME = "data_dependent_init"
+DIRECTIONS = ("drawn", "pca")
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``data_dependent_init``."""
+    register(NAME, DataDependentInit)
+
+
+@attrs.define(eq=False)
+class DataDependentInit:
+    """Normalises the outputs of layers before the first step by their weights and biases.
+
+    It has no loss: its weight says nothing, but that 0 leaves it out. If another plugin draws weights before the first
+    step too, say which comes first: ``use("data_dependent_init", after="scaled_init")``. Batch normalisation uses the
+    statistics of each batch; it undoes what is done to a layer right before it.
+
+    Attributes:
+        layers: Names or globs; None for all convolutions and linear layers but the class layer.
+        mean: Of every channel, where the layer has biases; the paper's is not stated for every layer, ours is 0.
+        directions: ``"drawn"``: the filters as they were drawn; ``"pca"``: principal directions, whitened. Layers with
+            groups, or with more filters than directions, keep their own, and the report says so.
+        images: Training images looked at for each layer, at most all.
+        patches: Positions sampled of each image for the principal directions; None takes all.
+        batch_size: Images of a batch.
+    """
+
+    layers: Sequence[str] | None = None
+    mean: float = 0.0
+    directions: Literal["drawn", "pca"] = "drawn"
+    images: int = 2000
+    patches: int | None = 64
+    batch_size: int = 250
+
+    def __attrs_post_init__(self) -> None:
+        """Check that the settings can be used.
+
+        Raises:
+            UsageError: One cannot.
+        """
+        if self.directions not in DIRECTIONS:
+            raise UsageError(
+                f"{NAME}: directions is one of {', '.join(DIRECTIONS)}; got {self.directions!r}."
+            )
+        if not math.isfinite(self.mean):
+            raise UsageError(f"{NAME}: mean is a finite number; got {self.mean!r}.")
+        for word in ("images", "batch_size"):
+            if getattr(self, word) < 2:
+                raise UsageError(f"{NAME}: {word} is a whole number from 2 up; got {getattr(self, word)!r}.")
+        if self.patches is not None and self.patches < 1:
+            raise UsageError(f"{NAME}: patches is a number from 1 up, or None; got {self.patches!r}.")
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Find the layers of every task's network.
+
+        Raises:
+            UnknownName: The network has no such layer.
+            UsageError: A layer is frozen, or there is none.
+        """
+        for state in setup.tasks.values():
+            if not self._layers(setup, state):
+                raise UsageError(
+                    f"{NAME}: the network of task {state.name!r} has no layer before its class layer. Leave the plugin "
+                    "out, or name layers.",
+                    subject=state.name,
+                )
+
+    @hookimpl
+    def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
+        """Normalise all tasks; return what was done to each layer, by task."""
+        return {
+            state.name: {
+                name: self._normalise(pretraining, state, name, layer)
+                for name, layer in self._layers(setup, state).items()
+            }
+            for state in setup.tasks.values()
+        }
+
+    def _layers(self, setup: SetUp, state: TaskState) -> dict[str, nn.Module]:
+        device, wanted = setup.precision.device, self.layers
+        if wanted is None:
+            wanted = [
+                name
+                for name in called_layers(state, device)
+                if not state.class_layer or not f"{name}.".startswith(tuple(state.class_layer))
+            ]
+        return chosen_layers(NAME, state, wanted, device) if wanted else {}
+
+    def _normalise(
+        self, pretraining: Pretraining, state: TaskState, name: str, layer: nn.Module
+    ) -> dict[str, Any]:
+        """Set the weight and bias of a layer; return facts about it."""
+        steps = steps_for(state, self.images, self.batch_size)
+
+        def batches() -> Any:
+            return pretraining.batches(state, NAME, state.name, name, steps=steps, batch_size=self.batch_size)
+
+        kept = self._keeps(layer)
+        if self.directions == "pca" and not kept:
+            self._whiten(state, layer, batches())
+        mean, deviation = _moments(state, layer, batches())
+        # A channel that does not vary cannot be scaled to variance 1.
+        silent = deviation <= 1e-7 * mean.abs().clamp(min=1e-7)
+        scale = torch.where(silent, 1.0, 1 / deviation.clamp(min=1e-30))
+        weight: Any = layer.weight
+        bias: Any = layer.bias
+        with torch.no_grad():
+            weight.mul_(scale.to(weight).reshape(-1, *[1] * (weight.ndim - 1)))
+            if bias is not None:
+                bias.copy_(self.mean - (mean.to(bias) - bias) * scale.to(bias))
+        said: dict[str, Any] = {"silent": int(silent.sum()), "bias": bias is not None}
+        return said | ({"kept": kept} if self.directions == "pca" and kept else {})
+
+    def _keeps(self, layer: nn.Module) -> str:
+        """Return why the filters of a layer are not replaced by principal directions; empty if they can be."""
+        weight: Any = layer.weight
+        if reason := unsuitable(layer):
+            return reason
+        width = weight[0].numel()
+        return f"it has {len(weight)} filters, and {width} directions" if len(weight) > width else ""
+
+    def _whiten(self, state: TaskState, layer: nn.Module, batches: Any) -> None:
+        """Replace the filters by principal directions of the input, each divided by the deviation along it."""
+        moments: PatchMoments | None = None
+        for batch in batches:
+            rows = patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
+            new = PatchMoments.of(rows)
+            moments = new if moments is None else moments.merged(new)
+        weight: Any = layer.weight
+        if moments is None or moments.count <= weight[0].numel():
+            raise DataError(
+                f"{NAME}: {0 if moments is None else moments.count} patches do not determine {weight[0].numel()} "
+                "directions. Raise images or patches."
+            )
+        values, vectors = principal_directions(moments.covariance)
+        count = len(weight)
+        deviations = values[:count].clamp(min=float(values[0]) * 1e-10).sqrt()
+        largest = vectors[:count].gather(1, vectors[:count].abs().argmax(1, keepdim=True))
+        filters = vectors[:count] * torch.where(largest < 0, -1.0, 1.0) / deviations[:, None]
+        with torch.no_grad():
+            weight.copy_(filters.reshape(weight.shape))
+
+
+def _moments(state: TaskState, layer: nn.Module, batches: Any) -> tuple[Tensor, Tensor]:
+    """Return mean and deviation of each channel of a layer's output, float64 ``(channels,)``."""
+    total = torch.zeros((), dtype=torch.float64)
+    sums: list[Tensor] = []
+    for batch in batches:
+        gave = given_by(state, layer, batch.images).double()
+        flat = gave.flatten(0, -2) if isinstance(layer, nn.Linear) else gave.movedim(1, -1).flatten(0, -2)
+        new = [flat.sum(0), flat.square().sum(0)]
+        sums = [one + more for one, more in zip(sums, new, strict=True)] if sums else new
+        total += len(flat)
+    mean = sums[0] / float(total)
+    return mean, (sums[1] / float(total) - mean.square()).clamp(min=0).sqrt()
