@@ -34,6 +34,8 @@ hookimpl = pluggy.HookimplMarker(PROJECT)
 Effect = Literal["pure", "device", "host"]
 EFFECTS: tuple[Effect, ...] = get_args(Effect)
 Function = TypeVar("Function", bound=Callable[..., Any])
+Defined = TypeVar("Defined")
+"""A ``compatkit.Task``."""
 
 
 @attrs.frozen
@@ -279,6 +281,18 @@ class Registration:
 
 class Training:
     """Training hooks, implemented by the objects that a regularizer's factory returns."""
+
+    @hookspec
+    def compatkit_task(self, task: Defined, seed: int) -> Defined:
+        """Return the ``compatkit.Task`` to train in place of ``task``, before networks are built; or ``task`` itself.
+
+        Example::
+
+            @hookimpl
+            def compatkit_task(self, task, seed):
+                return attrs.evolve(task, data=task.data.subset(train=1000, seed=seed))
+        """
+        raise NotImplementedError
 
     @hookspec
     def compatkit_set_up(self, setup: SetUpLike) -> None:

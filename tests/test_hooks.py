@@ -48,6 +48,7 @@ def test_hook_is_named_by_a_test(name: str) -> None:
 
 
 EXERCISED = {
+    "compatkit_task": ("task", "seed"),
     "compatkit_set_up": ("setup",),
     "compatkit_pretrain": ("setup", "pretraining"),
     "compatkit_views": ("step", "batch"),

@@ -11,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split, describe
     from compatkit.data.loading import load
+    from compatkit.data.normal_vectors import gaussian, gaussian_normalisation
     from compatkit.data.specification import load_spec
 
 _HOMES = {
     "DataSet": "compatkit.data.dataset",
     "Split": "compatkit.data.dataset",
     "describe": "compatkit.data.dataset",
+    "gaussian": "compatkit.data.normal_vectors",
+    "gaussian_normalisation": "compatkit.data.normal_vectors",
     "load": "compatkit.data.loading",
     "load_spec": "compatkit.data.specification",
 }
 
-__all__ = ["DataSet", "Split", "describe", "load", "load_spec"]
+__all__ = ["DataSet", "Split", "describe", "gaussian", "gaussian_normalisation", "load", "load_spec"]
 
 
 def __getattr__(name: str) -> Any:

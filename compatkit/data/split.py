@@ -313,6 +313,25 @@ class Split:
             raise DataError(f"{self.name} has fewer than two images of each class; it cannot be halved.")
         return tuple(self.take(np.concatenate([p[start::2] for p in places])) for start in (0, 1))  # type: ignore[return-value]
 
+    def divide(self, *counts: int, seed: int = 0) -> tuple[Split, ...]:
+        """Return disjoint splits of so many images each, drawn at random whatever their classes.
+
+        Args:
+            counts: Images of each split, in all at most those of this one.
+            seed: Draws them; the first split does not depend on the counts of the others.
+
+        Raises:
+            DataError: A count is below 1, or there are not so many images.
+        """
+        wrong = [one for one in counts if isinstance(one, bool) or not isinstance(one, int) or one < 1]
+        if wrong or not counts or sum(counts) > len(self):
+            raise DataError(
+                f"{self.name} has {len(self)} images; disjoint splits of it have at least one each and no more in all, "
+                f"not {', '.join(map(repr, counts)) or 'none'}."
+            )
+        order = np.random.default_rng(seed).permutation(len(self))
+        return tuple(self.take(one) for one in np.split(order, np.cumsum(counts))[:-1])
+
     def renamed(self, name: str) -> Split:
         """Return the same images under another name."""
         return self._with(name=name)

@@ -26,6 +26,7 @@ from compatkit.plugins.uses import Use, as_use, ordered, refuse_twins
 
 KIND = "regularizers"
 EVENTS = (
+    "task",
     "set_up",
     "pretrain",
     "views",
@@ -85,12 +86,13 @@ class RunPlugins:
         members: In the order in which they are called.
         dropped: Instances of weight 0: named, but not made.
         manager: Of this run alone; its hooks are not called in a step.
-        set_up: Before the first step; the other tuples as their hooks are named.
+        task: Before networks are built; the other tuples as their hooks are named.
     """
 
     members: tuple[Member, ...]
     dropped: tuple[str, ...]
     manager: pluggy.PluginManager
+    task: tuple[Bound, ...]
     set_up: tuple[Bound, ...]
     pretrain: tuple[Bound, ...]
     views: tuple[Bound, ...]
@@ -197,7 +199,9 @@ class RunPlugins:
             for place, one in enumerate(getattr(self, event), 1):
                 offer, stop = origins[one.instance], "end" if one.phase.stop is None else one.phase.stop
                 steps = (
-                    "once" if event in ("set_up", "pretrain", "finish") else f"{one.phase.start} to {stop}"
+                    "once"
+                    if event in ("task", "set_up", "pretrain", "finish")
+                    else f"{one.phase.start} to {stop}"
                 )
                 origin = f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
                 rows.append((event, str(place), one.instance, f"{one.weight:g}", steps, one.effect, origin))

@@ -26,7 +26,7 @@ from compatkit.training.randomness import preserved
 from compatkit.training.set_up import SetUp
 from compatkit.training.state import TaskState
 
-On = Literal["validation", "test"]
+On = Literal["validation", "test", "train"]
 
 
 @attrs.frozen(eq=False)
@@ -68,10 +68,10 @@ class Evaluator:
             world: Processes of the run.
         """
         splits = {
-            name: held[name] if on == "validation" else state.task.data.test
+            name: {"validation": held.get(name), "test": state.task.data.test, "train": state.examples}[on]
             for name, state in setup.tasks.items()
         }
-        examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items()}
+        examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items() if split}
         return cls(on, every, batch_size, examples, world)
 
     def measure(self, setup: SetUp, averages: Averages | None, step: int) -> list[dict[str, Any]]:

@@ -125,6 +125,28 @@ class Fit(Shown):
             lines.append(f"shared heads: {', '.join(self.auxiliary)}")
         return "\n".join(lines)
 
+    def learning_speed(self, name: str) -> float:
+        """Return the area under a task's curve of evaluated accuracy, over the steps between its ends: from 0 to 1.
+
+        By the trapezoid rule, between the first evaluation and the last; of trained weights, not averages. With
+        ``Trainer(evaluate_every=..., evaluate_on="train")`` it is one number for how fast the network learned its
+        training set (Maennel et al. 2020, app. B). Compare runs of the same steps and evaluations.
+
+        Raises:
+            UnknownName: There is no such task.
+            UsageError: It was evaluated fewer than twice.
+        """
+        self._task(name)
+        rows = [one for one in self.evaluations if one["task"] == name and one["weights"] == "trained"]
+        steps = np.array([one["step"] for one in rows], dtype=np.float64)
+        if len(steps) < 2:
+            raise UsageError(
+                f"The task {name!r} was evaluated {len(steps)} times; a curve needs two points. Train with "
+                "Trainer(evaluate_every=..., evaluate_on='train')."
+            )
+        heights = np.array([one["accuracy"] for one in rows], dtype=np.float64)
+        return float(((heights[1:] + heights[:-1]) / 2 * np.diff(steps)).sum() / (steps[-1] - steps[0]))
+
     def averaged(self) -> Fit:
         """Return a fit whose parts hold the moving averages, to be published like any other; this one does not change.
 

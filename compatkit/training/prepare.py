@@ -17,7 +17,7 @@ import torch
 
 from compatkit.contracts.codec import digest, dumps
 from compatkit.data.split import Split
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError, PluginError, UsageError, type_of
 from compatkit.plugins import RunPlugins, Use
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import deaths_named
@@ -145,9 +145,12 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     settings = request.settings
     with spread(settings.device, settings.checkpoint) as world:
         world.check_batch(settings.batch_size, settings.accumulate)
+        plugins = RunPlugins.create(request.regularizers, factories=request.factories)
+        request = attrs.evolve(
+            request, tasks=[changed(task, plugins, settings.seed) for task in request.tasks]
+        )
         _check(request, world)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
-        plugins = RunPlugins.create(request.regularizers, factories=request.factories)
         shown, held = hold_out(request.tasks, settings.validation, settings.seed)
         with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
@@ -169,6 +172,27 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
                 yield PreparedRun(loop, manifest, held)
 
 
+def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
+    """Return what plugins make of a task before its network is built.
+
+    Raises:
+        PluginError: A plugin gave something else, or a task of another name.
+    """
+    name = task.name
+    for bound in plugins.task:
+        given = bound.call(task, seed)
+        if not isinstance(given, Task) or given.name != name:
+            came = f"a task called {given.name!r}" if isinstance(given, Task) else type_of(given)
+            raise PluginError(
+                f"Plugin {bound.instance!r}: compatkit_task returned {came} for the task {name!r}. Return "
+                "attrs.evolve(task, ...) with the same name, or the task itself.",
+                plugin=bound.instance,
+                hook="compatkit_task",
+            )
+        task = given
+    return task
+
+
 def _check(request: FitRequest, world: World) -> None:
     """Raise for what would certainly fail, before anything is built."""
     settings, tasks = request.settings, request.tasks
@@ -185,6 +209,16 @@ def _check(request: FitRequest, world: World) -> None:
     for task in tasks:
         if task.supervised and task.loader is None:
             _check_classes(task, task.data.train, "training images")
+        if (
+            task.loader is not None
+            and settings.evaluate_every is not None
+            and settings.evaluate_on == "train"
+        ):
+            raise UsageError(
+                f"Task {task.name!r} has a loader, whose images have no end to evaluate on. Leave "
+                "evaluate_on='train' out, or the loader.",
+                subject=task.name,
+            )
         lacks = "labels" if not task.supervised else "head of its own" if not task.own_head else None
         if lacks and (settings.validation is not None or settings.evaluate_every is not None):
             raise UsageError(

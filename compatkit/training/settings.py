@@ -166,7 +166,7 @@ def _check(settings: Settings) -> None:
     ):
         raise UsageError(
             f"evaluate_every={settings.evaluate_every} has no images to evaluate on: hold out a share of the training "
-            "images with validation=0.1, or set evaluate_on='test'."
+            "images with validation=0.1, or set evaluate_on='test' or 'train'."
         )
     if settings.stop_early is not None:
         _check_stopping(settings)
@@ -186,11 +186,11 @@ def _check_pieces(batch_size: int, accumulate: int) -> None:
 
 
 def _check_stopping(settings: Settings) -> None:
-    if settings.evaluate_on == "test":
+    if settings.evaluate_on != "validation":
         raise UsageError(
-            "stop_early looks at images held out of the training set, never at the test images: a run that is ended by "
-            "its test images was chosen by them, and its figures on them are too good. Set validation=0.1 and "
-            "evaluate_on='validation'."
+            "stop_early looks at images held out of the training set, never at the test images (a run that is ended by "
+            "its test images was chosen by them, and its figures on them are too good), nor at those trained on. Set "
+            "validation=0.1 and evaluate_on='validation'."
         )
     if settings.validation is None or settings.evaluate_every is None:
         raise UsageError(

@@ -78,7 +78,8 @@ class Trainer(Settings):
         ema_warmup: Whether that decay rises from 0 in the first steps.
         validation: Share of the training images of each class to hold out, drawn from (seed, task).
         evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
-        evaluate_on: ``"validation"`` (the share held out) or ``"test"``.
+        evaluate_on: ``"validation"`` (the share held out), ``"test"``, or ``"train"`` (all images trained on, as
+            they are without augmentation).
         stop_early: When to end before the last step, by the images held out.
         scalars: Folder of TensorBoard's event files; None writes none.
         synchronise_statistics: Whether several processes on GPUs share the statistics of batch normalisation; else

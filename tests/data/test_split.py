@@ -235,3 +235,21 @@ def test_some_classes_are_labelled_by_their_places_in_the_order_asked_for():
             split.of_classes(asked)
     words = Split(split.images, split.labels, ("car", "bee", "one"), "t/train")
     assert words.of_classes(["1", "automobile"]).classes == ("one", "car")
+
+
+class TestDividing:
+    def test_parts_are_disjoint_and_drawn_by_the_seed(self):
+        split = numbered([0, 1, 2] * 20)
+        first, second = split.divide(25, 30, seed=3)
+        assert (len(first), len(second)) == (25, 30) and not set(which(first)) & set(which(second))
+        assert which(split.divide(25, 30, seed=3)[1]) == which(second) != which(split.divide(25, 30)[1])
+        assert first.sample and first.classes == split.classes
+
+    def test_the_first_part_does_not_depend_on_the_others(self):
+        split = numbered([0, 1, 2] * 20)
+        assert which(split.divide(10)[0]) == which(split.divide(10, 50)[0])
+
+    @pytest.mark.parametrize("counts", [(), (0, 3), (4, 3), (2.0,), (True,), (-1,)])
+    def test_counts_that_cannot_be_taken_are_refused(self, counts):
+        with pytest.raises(DataError):
+            numbered([0, 1, 2, 0, 1, 2]).divide(*counts)

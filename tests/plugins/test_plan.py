@@ -113,7 +113,10 @@ class TestTraps:
         assert "a call would run nothing" in refused(made(compatkit_losses=hookimpl(losses)))
 
     def test_no_hooks(self) -> None:
-        assert "class 'Mine' implements no hook. Write at least one of compatkit_set_up" in refused(made())
+        assert (
+            "class 'Mine' implements no hook. Write at least one of compatkit_task, compatkit_set_up"
+            in refused(made())
+        )
         assert "class 'NoneType' implements no hook" in refused(lambda: None)
 
     def test_property(self) -> None:

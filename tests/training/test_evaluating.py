@@ -141,8 +141,8 @@ def test_a_figure_that_is_not_finite_ends_the_run() -> None:
             "evaluate_every=1 has no images to evaluate on: hold out a share.*validation=0.1",
         ),
         (
-            {"evaluate_every": 1, "evaluate_on": "train"},
-            "'evaluate_on' must be one of validation, test; got 'train'",
+            {"evaluate_every": 1, "evaluate_on": "all"},
+            "'evaluate_on' must be one of validation, test, train; got 'all'",
         ),
         ({"validation": 1.5}, "'validation' must be a number above 0 and below 1 or None; got 1.5"),
         ({"evaluate_every": 0}, "'evaluate_every' must be a whole number from 1 up or None; got 0"),
@@ -161,3 +161,39 @@ def test_the_last_figures_are_shown_with_the_losses(monkeypatch: pytest.MonkeyPa
     averages = next(row for row in fit.evaluations if (row["task"], row["weights"]) == ("right", "averages"))
     assert shown[3]["right"]["validation accuracy"] == averages["accuracy"]
     assert all(set(row["losses"]) == {"task", "accuracy"} for row in fit.history)
+
+
+class TestOnTrainingImages:
+    def fit(self, **settings: Any) -> ck.Fit:
+        return quick(steps=6, evaluate_every=2, evaluate_on="train", **settings).fit(tasks()[:1])
+
+    def test_figures_are_those_of_a_pass_over_all_of_them(self) -> None:
+        fit = self.fit()
+        found: Any = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.train, ["accuracy"])
+        last = fit.evaluations[-1]
+        assert (last["on"], last["step"]) == ("train", 6)
+        assert last["accuracy"] == pytest.approx(found["accuracy"].value, abs=1e-6)
+
+    def test_images_held_out_do_not_count(self) -> None:
+        with pytest.raises(UsageError, match="stop_early"):
+            self.fit(validation=0.25, stop_early=ck.EarlyStopping(patience=1))
+        fit = self.fit(validation=0.25)
+        assert all(
+            one["accuracy"] * 36 == pytest.approx(round(one["accuracy"] * 36)) for one in fit.evaluations
+        )
+
+    def test_learning_speed_is_the_area_under_the_curve(self) -> None:
+        fit = self.fit()
+        two, four, six = (one["accuracy"] for one in fit.evaluations)
+        assert fit.learning_speed("left") == pytest.approx((two / 2 + four + six / 2) / 2)
+
+    def test_one_point_is_no_curve(self) -> None:
+        fit = quick(steps=2, evaluate_every=2, evaluate_on="train").fit(tasks()[:1])
+        with pytest.raises(UsageError, match="two points"):
+            fit.learning_speed("left")
+
+    def test_a_loader_is_refused(self) -> None:
+        batch = torch.zeros(8, 1, 16, 16), torch.arange(8) % 3
+        with pytest.raises(UsageError) as caught:
+            quick(steps=2, evaluate_every=2, evaluate_on="train").fit(tasks(loader=[batch])[:1])
+        assert caught.value.subject == "left"

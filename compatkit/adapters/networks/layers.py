@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -115,6 +116,8 @@ MAPS: Mapping[str, Callable[[int], nn.Module]] = {
     "layer": lambda channels: nn.GroupNorm(1, channels),
     # Ulyanov, Vedaldi, Lempitsky (2016): over the positions of an image, each channel by itself.
     "instance": lambda channels: nn.InstanceNorm2d(channels, affine=True),
+    # Wu and He (2018): over the positions of an image and the channels of each of 32 groups, or as many as divide them.
+    "group": lambda channels: nn.GroupNorm(math.gcd(32, channels), channels),
 }
 """Normalisation of maps ``(N, C, H, W)`` by name; only ``batch`` keeps statistics, or mixes images."""
 OVER: Mapping[str, tuple[int, ...]] = {"position": (1,), "image": (1, 2, 3)}

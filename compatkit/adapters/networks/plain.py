@@ -69,6 +69,7 @@ class SimpleCNN(Classifier):
         convolutions: Count n of convolutions.
         filters: Channels of each.
         units: Width of the dense layer.
+        max_pool: Whether 3x3 max pooling of stride 2 follows the last convolution, as in their Table 1 (app. E.3).
 
     Raises:
         UsageError: Counts below 1.
@@ -85,6 +86,7 @@ class SimpleCNN(Classifier):
         convolutions: int = 3,
         filters: int = 16,
         units: int = 512,
+        max_pool: bool = False,
         img_size: int | tuple[int, int] = 32,
         drop_rate: float = 0.0,
     ) -> None:
@@ -94,8 +96,10 @@ class SimpleCNN(Classifier):
         self.blocks = nn.Sequential(
             *(ConvReLU(filters if i else in_chans, filters) for i in range(convolutions)),
         )
+        self.max_pool = nn.MaxPool2d(3, 2, 1) if max_pool else nn.Identity()
+        height, width = ((side + 1) // 2 for side in size) if max_pool else size
         self.flatten = nn.Flatten()
-        self.dense = nn.Linear(filters * size[0] * size[1], units)
+        self.dense = nn.Linear(filters * height * width, units)
         self.act = nn.ReLU()
         self.feature_info = [stage(f"blocks.{i}", filters, 1) for i in range(convolutions)]
         self.finish(filters, units)
@@ -106,7 +110,7 @@ class SimpleCNN(Classifier):
 
     def pool(self, x: Tensor) -> Tensor:
         """Maps to (N, units) through the dense layer."""
-        return self.act(self.dense(self.flatten(x)))
+        return self.act(self.dense(self.flatten(self.max_pool(x))))
 
 
 class ConvReLU(nn.Module):
@@ -161,7 +165,7 @@ def lenet(**kwargs: Any) -> LeNet:
 
 
 def simple_cnn(**kwargs: Any) -> SimpleCNN:
-    """SimpleCNN; ``convolutions``, ``filters`` and ``units`` set its size."""
+    """SimpleCNN; ``convolutions``, ``filters``, ``units`` and ``max_pool`` say which."""
     return SimpleCNN(**kwargs)
 
 

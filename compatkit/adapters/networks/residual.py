@@ -1,4 +1,4 @@
-"""Residual networks for 32x32 images, plain (He et al. 2016, section 4.2) and wide (Zagoruyko and Komodakis 2016)."""
+"""Residual networks for 32x32 images: plain (He et al. 2016, section 4.2), wide (Zagoruyko and Komodakis 2016), v2."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class ResidualCifar(Classifier):
     Args:
         depth: Layers with weights, ``6 n + 2``.
         width: Factor on the channels 16, 32, 64.
-        norm: ``"batch"``, or ``"layer"`` or ``"instance"``, which know no statistics of other images.
+        norm: ``"batch"``, or ``"layer"``, ``"instance"`` or ``"group"``, which know no statistics of other images.
         unit_length: Stage (``"layer1"``, ``"layer2"``, ``"layer3"``) whose features are divided by their length as its
             last step, so that an extractor that is cut there gives features of unit length; empty for none.
         unit_over: What has that length: the channels at each ``"position"``, or all features of an ``"image"``.
@@ -161,12 +161,14 @@ class PreActivationBlock(nn.Module):
     The output is the sum, before any normalisation, so it is signed.
     """
 
-    def __init__(self, in_channels: int, channels: int, stride: int, drop_rate: float) -> None:
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, drop_rate: float, norm: str = "batch"
+    ) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.bn1 = normalisation(type(self).__name__, norm, in_channels)
         self.act1 = nn.ReLU()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
+        self.bn2 = normalisation(type(self).__name__, norm, channels)
         self.act2 = nn.ReLU()
         self.drop = nn.Dropout(drop_rate)
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
@@ -230,6 +232,63 @@ class WideResidualCifar(Classifier):
         return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^bn1", (99999,))]}
 
 
+class ResidualV2Cifar(Classifier):
+    """ResNet18 with normalisation before convolutions (He et al. 2016, "Identity mappings"), for 32x32.
+
+    A 3x3 convolution in place of 7x7 and pooling, 4 stages of 2 blocks of 64, 128, 256 and 512 channels, normalisation,
+    average pooling, one class layer. Maennel et al. 2020 (App. A.2) replace batch by group normalisation; they do not
+    say what their first convolution is at 32x32.
+
+    Args:
+        norm: ``"group"``, ``"batch"``, ``"layer"`` or ``"instance"``.
+        width: Channels of the first stage.
+
+    Raises:
+        UsageError: Counts below 1, or a normalisation that is not known.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        drop_rate: float = 0.0,
+        norm: str = "group",
+        width: int = 64,
+    ) -> None:
+        super().__init__(num_classes, in_chans, drop_rate, (32, 32))
+        check_counts(type(self).__name__, width=width)
+        block = functools.partial(PreActivationBlock, drop_rate=0.0, norm=norm)
+        self.conv1 = nn.Conv2d(in_chans, width, 3, 1, 1, bias=False)
+        channels = width
+        for number in range(1, 5):
+            after = width * 2 ** (number - 1)
+            self.add_module(f"layer{number}", _stage(block, channels, after, 2, 1 if number == 1 else 2))
+            self.feature_info.append(stage(f"layer{number}", after, 2 ** (number - 1)))
+            channels = after
+        self.bn1 = normalisation(type(self).__name__, norm, channels)
+        self.act1 = nn.ReLU()
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.finish(channels)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to (N, 8 width, ceil(H / 8), ceil(W / 8)), from 0 upwards."""
+        x = self.conv1(x)
+        for number in range(1, 5):
+            x = self.get_submodule(f"layer{number}")(x)
+        return self.act1(self.bn1(x))
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's patterns of layers, or of stages; the last normalisation belongs to the last of them."""
+        blocks = r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"
+        return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^bn1", (99999,))]}
+
+
+def resnet18_v2_cifar(**kwargs: Any) -> ResidualV2Cifar:
+    """ResNet18-v2 with group normalisation, 11.2 M parameters."""
+    return ResidualV2Cifar(**kwargs)
+
+
 def wide_resnet10_2_cifar(**kwargs: Any) -> WideResidualCifar:
     """WRN-10-2: one block a stage, for what has to be quick, 0.3 M parameters."""
     return WideResidualCifar(10, 2, **kwargs)
@@ -243,6 +302,11 @@ def wide_resnet16_4_cifar(**kwargs: Any) -> WideResidualCifar:
 def wide_resnet28_2_cifar(**kwargs: Any) -> WideResidualCifar:
     """WRN-28-2, 1.5 M parameters."""
     return WideResidualCifar(28, 2, **kwargs)
+
+
+def wide_resnet28_4_cifar(**kwargs: Any) -> WideResidualCifar:
+    """WRN-28-4: 4 blocks a stage, 5.8 M parameters; the network of Maennel et al. 2020, fig. 3, but for its stem."""
+    return WideResidualCifar(28, 4, **kwargs)
 
 
 def wide_resnet28_10_cifar(**kwargs: Any) -> WideResidualCifar:
@@ -272,9 +336,11 @@ ENTRIES = (
     resnet44_cifar,
     resnet56_cifar,
     resnet110_cifar,
+    resnet18_v2_cifar,
     wide_resnet10_2_cifar,
     wide_resnet16_4_cifar,
     wide_resnet28_2_cifar,
+    wide_resnet28_4_cifar,
     wide_resnet28_10_cifar,
     wide_resnet28_16_cifar,
     wide_resnet40_2_cifar,

@@ -58,7 +58,7 @@ def test_the_last_step_of_a_stage_makes_unit_length() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"norm": "group"}, "norm is one of batch, layer, instance; got 'group'"),
+        ({"norm": "power"}, "norm is one of batch, layer, instance, group; got 'power'"),
         ({"unit_length": "stem"}, "unit_length names a stage .layer1, layer2, layer3."),
         ({"unit_over": "channel"}, "unit_over is one of position, image"),
     ],

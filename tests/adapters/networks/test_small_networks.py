@@ -17,12 +17,14 @@ from compatkit.adapters.networks.residual import (
     ResidualCifar,
     ShortcutA,
     WideResidualCifar,
+    resnet18_v2_cifar,
     resnet20_cifar,
     resnet32_cifar,
     resnet44_cifar,
     resnet56_cifar,
     resnet110_cifar,
     wide_resnet16_4_cifar,
+    wide_resnet28_4_cifar,
     wide_resnet40_2_cifar,
 )
 from compatkit.errors import UsageError
@@ -44,6 +46,10 @@ def parameters(module: nn.Module) -> int:
         (resnet110_cifar, 1_727_962),  # 1.7 M
         (wide_resnet16_4_cifar, 2_748_890),  # Zagoruyko and Komodakis 2016, table 4: 2.7 M
         (wide_resnet40_2_cifar, 2_243_546),  # 2.2 M
+        (wide_resnet28_4_cifar, 5_849_050),  # 5.8 M
+        # torchvision's resnet18 has 11,181,642 with 10 classes: 7,680 more in its first filters, of 7x7 for 3x3, and
+        # 1,792 more of normalisation, which also follows its shortcuts
+        (resnet18_v2_cifar, 11_181_642 - 7_680 - 1_792),
         (mobilenetv2_cifar, 2_236_682),  # the 3.5 M of the paper with 10 classes in place of 1000
         # 14,714,688 in the 13 convolutions of VGG16-D, and 512 x 10 + 10 in the class layer
         (vgg16_cifar, 14_714_688 + 5_130),
@@ -206,3 +212,19 @@ def test_the_body_does_not_depend_on_the_count_of_classes(build):
 def test_what_cannot_be_built_is_refused(make, message):
     with pytest.raises(UsageError, match=message):
         make()
+
+
+def test_group_normalisation_of_resnet18_v2_mixes_no_images():
+    network = resnet18_v2_cifar(width=8).train()
+    images = torch.randn(3, 3, 32, 32)
+    alone = torch.cat([network(one[None]) for one in images])
+    torch.testing.assert_close(network(images), alone, rtol=1e-4, atol=1e-5)
+    assert not any(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+
+
+def test_max_pooling_of_a_simple_cnn_halves_the_map_and_rounds_up():
+    network = simple_cnn(max_pool=True, img_size=9, filters=4, units=8)
+    maps = network.forward_features(torch.randn(2, 3, 9, 9))
+    wanted = F.max_pool2d(maps, 3, 2, 1).flatten(1)
+    assert wanted.shape == (2, 4 * 5 * 5)
+    torch.testing.assert_close(network.pool(maps), F.relu(network.dense(wanted)))

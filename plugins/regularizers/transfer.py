@@ -1,0 +1,240 @@
+"""Transfer: keep the first layers of given weights, re-scaled to their initial norms, and draw the others anew.
+
+Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 1.1, A.4, A.9,
+    A.10: after pretraining the class layer is new, each layer is re-scaled to its norm at initialisation, and for Fig.
+    6 only the first layers are kept. The paper says that re-scaling does not affect predictions; with biases that holds
+    only for ``scale_bias="cumulative"``.
+Equations: w_l <- f_l w_l with f_l = |w_l at initialisation| / |w_l|. In a chain of ReLU layers, b_l <- f_1 ... f_l b_l
+    then multiplies the output of layer l by f_1 ... f_l.
+Cost: none in a step; two passes of four images before the first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from operator import mul
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit import SetUp, TaskState, hookimpl
+from compatkit.errors import UnknownName, UsageError
+from compatkit.hooks import Register
+
+from ._initial_weights import STREAM, Called, check_globs, check_scheme, draw, layers_of, norm_of
+
+compatkit_api = 1
+BIASES = ("cumulative", "same", "none")
+TOLERANCE = 1e-4
+"""Of the output of a chain whose layers are doubled, against the doubled output: exact but for sums in other orders."""
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``transfer``."""
+    register("transfer", Transfer)
+
+
+@torch.no_grad()
+def rescale(kept: Sequence[Called], factors: Sequence[float], scale_bias: str = "cumulative") -> None:
+    """Multiply the weights of layers by factors, and their biases so that the function keeps its form.
+
+    Args:
+        kept: Layers of a chain, in the order of their calls.
+        factors: One a layer.
+        scale_bias: ``"cumulative"``: by the product of all factors up to the layer, so that in a chain of ReLU layers
+            every output is multiplied by that product; ``"same"``: by the layer's own, as the paper has it; ``"none"``.
+    """
+    products = list(accumulate(factors, mul))
+    for called, factor, product in zip(kept, factors, products, strict=True):
+        called.layer.weight.mul_(factor)
+        if called.layer.bias is not None and scale_bias != "none":
+            called.layer.bias.mul_(product if scale_bias == "cumulative" else factor)
+
+
+def _mapping(value: object) -> Mapping[str, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(
+        isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf
+        for one in value.values()
+    ):
+        raise UsageError(
+            "transfer: norms is a table of norms above 0 by layer, such as scaled_init reports for each task; got "
+            f"{value!r:.100}."
+        )
+    return dict(value)
+
+
+@attrs.define(eq=False)
+class Transfer:
+    """Decides what a network that starts from given weights (``Task.weights``, or components) keeps of them.
+
+    The class layer is drawn anew, unless the task keeps it. What is drawn anew has, for the same seed, the values that
+    ``scaled_init`` gives it in a run from scratch.
+
+    Attributes:
+        first: How many convolutions and linear layers, in the order of their calls, are kept; None keeps all.
+            Normalisation is kept with the layer before it.
+        fresh: Paths or globs of further layers to draw anew, such as ``["dense"]``.
+        zero_biases: Whether the biases of kept layers become zero.
+        norms: Norms to which the weights of kept layers are re-scaled, by layer; None changes none. Layers whose output
+            is normalised are skipped: their scale has no effect.
+        scale_bias: What happens to biases then, see ``rescale``.
+        scheme: Of layers drawn anew, as for ``scaled_init``; so are ``scale`` and ``layers``.
+    """
+
+    first: int | None = None
+    fresh: Sequence[str] = ()
+    zero_biases: bool = False
+    norms: Mapping[str, float] | None = attrs.field(default=None, converter=_mapping)
+    scale_bias: str = "cumulative"
+    scheme: str = "he"
+    scale: float = 1.0
+    layers: Mapping[str, float] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        """Check all settings."""
+        check_scheme("transfer", self.scheme, self.scale, self.layers)
+        if self.first is not None and (isinstance(self.first, bool) or self.first < 0):
+            raise UsageError(f"transfer: first is a number of layers from 0 up, or None; got {self.first!r}.")
+        if isinstance(self.fresh, str):
+            raise UsageError(f"transfer: fresh is a list of layers, such as [{self.fresh!r}]; got one text.")
+        if self.scale_bias not in BIASES:
+            raise UsageError(
+                f"transfer: scale_bias is one of {', '.join(BIASES)}; got {self.scale_bias!r:.60}."
+            )
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Check that there is something to transfer, and that it can be re-scaled.
+
+        Raises:
+            UsageError: A task starts from random weights, has fewer layers, or is no chain that can be re-scaled.
+            UnknownName: A glob names no layer, or a norm is missing.
+        """
+        for state in setup.tasks.values():
+            found, kept = self._divided(state, setup)
+            if state.task.weights is None and state.task.extractor is None:
+                raise UsageError(
+                    f"transfer keeps layers of given weights; task {state.name!r} starts from random ones. Give it "
+                    "weights=fit.weights(...), or leave transfer out.",
+                    subject=state.name,
+                )
+            self._check_drawn(state, found)
+            check_globs("transfer", tuple(self.fresh), found)
+            check_globs("transfer", self.layers, found)
+            if self.norms is not None:
+                moved = _moved(kept)
+                missing = [one.path for one in moved if one.path not in self.norms]
+                if missing:
+                    raise UnknownName(
+                        f"transfer: norms has no norm of {', '.join(missing)}, which task {state.name!r} keeps. Give "
+                        "those of its weights at initialisation, or name the layers in fresh.",
+                        subject=missing[0],
+                    )
+                self._check_chain(state, setup, kept)
+
+    @hookimpl
+    def compatkit_pretrain(self, setup: SetUp) -> Mapping[str, Any]:
+        """Re-scale and draw anew; return what was kept, drawn and skipped, and the factors, by task."""
+        said: dict[str, Any] = {}
+        for state in setup.tasks.values():
+            found, kept = self._divided(state, setup)
+            moved = _moved(kept) if self.norms is not None else ()
+            factors = [self.norms[one.path] / norm_of(one) for one in moved] if self.norms is not None else []
+            rescale(moved, factors, self.scale_bias)
+            for called in kept:
+                if self.zero_biases and called.layer.bias is not None:
+                    nn.init.zeros_(called.layer.bias)
+            drawn = [one for one in found if one not in kept]
+            if state.task.keep_class_layer:
+                drawn = [one for one in drawn if not f"{one.path}.".startswith(state.class_layer)]
+            for called in drawn:
+                rng = setup.rng(STREAM, state.name, called.path)
+                draw(called, self.scheme, self.scale, self.layers, rng)
+            said[state.name] = {
+                "kept": [one.path for one in kept],
+                "drawn": [one.path for one in drawn],
+                "factors": {one.path: factor for one, factor in zip(moved, factors, strict=True)},
+                "skipped": [one.path for one in kept if one.normed] if self.norms is not None else [],
+            }
+        return said
+
+    def _divided(self, state: TaskState, setup: SetUp) -> tuple[tuple[Called, ...], tuple[Called, ...]]:
+        """Return all layers, and those that are kept, without the class layer."""
+        found = layers_of(state, setup)
+        body = [one for one in found if not f"{one.path}.".startswith(state.class_layer)]
+        if self.first is not None and self.first > len(body):
+            raise UsageError(
+                f"transfer: first={self.first}, and task {state.name!r} has {len(body)} convolutions and linear layers "
+                f"before its class layer: {', '.join(one.path for one in body)}.",
+                subject=state.name,
+            )
+        first = body if self.first is None else body[: self.first]
+        kept = [one for one in first if not any(fnmatchcase(one.path, glob) for glob in self.fresh)]
+        return found, tuple(kept)
+
+    def _check_drawn(self, state: TaskState, found: Sequence[Called]) -> None:
+        """Raise if layers are drawn anew beside parameters that no layer here has, and that would stay."""
+        if self.first is None and not self.fresh:
+            return
+        modules = [module for one in found for module in (one.layer, *one.followers)]
+        known = {id(one) for module in modules for one in module.parameters()}
+        named = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
+        others = [name for name, one in named.items() if id(one) not in known]
+        if others:
+            raise UsageError(
+                f"transfer draws convolutions, linear layers and normalisation anew; task {state.name!r} "
+                f"({state.task.backbone}) has other parameters, whose layer is not known: {', '.join(others[:3])}. "
+                "Keep all layers, or take another network.",
+                subject=state.name,
+            )
+
+    @torch.no_grad()
+    def _check_chain(self, state: TaskState, setup: SetUp, kept: Sequence[Called]) -> None:
+        """Raise unless doubling each kept layer multiplies the output of the last one by the product of the factors."""
+        moved = _moved(kept)
+        if not moved:
+            return
+        twice = [2.0] * len(moved)
+        before = _output(state, setup, moved[-1])
+        rescale(moved, twice)
+        try:
+            after = _output(state, setup, moved[-1])
+        finally:
+            rescale(moved, [0.5] * len(moved))
+        wanted = before * 2.0 ** len(moved)
+        error = torch.linalg.vector_norm(after - wanted) / torch.linalg.vector_norm(wanted)
+        if not error <= TOLERANCE:
+            raise UsageError(
+                f"transfer: there is no factor by which re-scaling multiplies the function of task {state.name!r} "
+                f"({state.task.backbone}): doubling {', '.join(one.path for one in moved[:3])}, ... does not double "
+                f"what follows (relative error {float(error):.2g}). Shortcuts, normalisation and activations such as "
+                "tanh do this. Set norms=None, as the paper does for residual networks.",
+                subject=state.name,
+            )
+
+
+def _moved(kept: Sequence[Called]) -> tuple[Called, ...]:
+    return tuple(one for one in kept if not one.normed)
+
+
+def _output(state: TaskState, setup: SetUp, last: Called) -> Tensor:
+    """Return what a layer gives for four random images in eval mode, float64."""
+    caught: list[Tensor] = []
+    handle = last.layer.register_forward_hook(lambda module, given, result: caught.append(result.double()))
+    modes = [(module, module.training) for part in (state.extractor, state.head) for module in part.modules()]
+    images = torch.randn(4, len(state.data.mean), *state.data.size, generator=setup.rng("transfer", "images"))
+    try:
+        state.head.eval()(state.extractor.eval()(images.to(setup.precision.device)))
+    finally:
+        handle.remove()
+        for module, was in modes:
+            module.training = was
+    return caught[0]

@@ -1,0 +1,89 @@
+"""Random labels: a function of image and seed alone, any number of classes, fitted by the real trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import PluginError
+from compatkit_plugins.regularizers.random_labels import randomly_labelled
+
+
+def task(**settings: Any) -> ck.Task:
+    given = {"kwargs": {"widths": [48], "img_size": [12, 12]}, **settings}
+    return ck.Task("a", data_set("a"), "fully_connected", "blocks.0", **given)
+
+
+def test_a_label_depends_on_image_and_seed_and_not_on_the_other_images() -> None:
+    split = data_set("a", count=200).train
+    whole = randomly_labelled(split, 7, seed=1)
+    some = np.array([150, 3, 20])
+    part = randomly_labelled(split.take(some), 7, seed=1)
+    assert part.labels.tolist() == whole.labels[np.sort(some)].tolist()
+    assert randomly_labelled(split, 7, seed=2).labels.tolist() != whole.labels.tolist()
+
+
+def test_equal_images_have_equal_labels() -> None:
+    split = data_set("a").train
+    images = split.read(range(len(split)))
+    twice = ck.Split(np.concatenate([images, images]), np.tile(split.labels, 2), split.classes, "twice")
+    found = randomly_labelled(twice, 50, seed=0).labels
+    assert found[: len(split)].tolist() == found[len(split) :].tolist()
+
+
+@pytest.mark.parametrize("classes", [2, 5, 50])
+def test_labels_are_even_and_independent_of_the_real_ones(classes: int) -> None:
+    draw = np.random.default_rng(0)
+    count = 4000
+    images = draw.integers(0, 256, (count, 4, 4, 1)).astype(np.uint8)
+    split = ck.Split(images, np.arange(count) % 10, tuple("0123456789"), "noise")
+    found = randomly_labelled(split, classes, seed=0)
+    assert found.classes[-1] == f"random-{classes - 1}" and len(found.classes) == classes
+    table = np.zeros((10, classes))
+    np.add.at(table, (split.labels, found.labels), 1)
+    # chi-square of independence and evenness: mean 10 K - 1, deviation sqrt(2 (10 K - 1))
+    expected = count / (10 * classes)
+    chi = ((table - expected) ** 2 / expected).sum()
+    free = 10 * classes - 1
+    assert abs(chi - free) < 4 * np.sqrt(2 * free)
+
+
+def test_a_network_is_built_for_the_random_classes_and_learns_them() -> None:
+    fit = quick(steps=300, lr=0.003, evaluate_every=100, evaluate_on="train").fit(
+        [task()], [ck.use("random_labels", classes=5, seed=4)]
+    )
+    state = fit.tasks["a"]
+    assert [one.name for one in state.labels] == [f"random-{number}" for number in range(5)]
+    with torch.no_grad():
+        assert state.head(torch.zeros(1, 48)).shape == (1, 5)
+    assert fit.evaluations[-1]["accuracy"] > 0.9
+    assert fit.run["tasks"][0]["data"]["digest"] == randomly_labelled(task().data.train, 5, 4).digest
+    # what was learned says nothing about images that were not seen
+    found: Any = ck.measure(state, randomly_labelled(task().data.test, 5, 4), ["accuracy"])
+    assert found["accuracy"].value < 0.6
+
+
+def test_disjoint_subsets_share_no_image() -> None:
+    split = data_set("a", count=60).train
+    up, down = split.divide(20, 30, seed=1)
+    images, seen = down.read(range(30)), {one.tobytes() for one in up.read(range(20))}
+    assert (len(up), len(down)) == (20, 30) and not any(one.tobytes() in seen for one in images)
+
+
+@pytest.mark.parametrize("classes", [1, 0, 2.0, True, "5"])
+def test_counts_that_are_none_are_refused(classes: Any) -> None:
+    with pytest.raises(PluginError) as caught:
+        quick(steps=1).fit([task()], [ck.use("random_labels", classes=classes)])
+    assert caught.value.code == "plugin"
+
+
+def test_a_loader_is_refused() -> None:
+    batch = torch.zeros(8, 1, 12, 12), torch.arange(8) % 3
+    with pytest.raises(PluginError) as caught:
+        quick(steps=1).fit([task(loader=[batch])], ["random_labels"])
+    assert caught.value.code == "plugin"
