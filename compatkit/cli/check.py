@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.images import load_data_set
-from compatkit.cli.options import Asked, command, data_options, given
+from compatkit.cli.options import Asked, bn_policy_option, command, data_options, given
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
 
@@ -43,6 +43,7 @@ NAMED = 3
     metavar="NAME",
     help="Compare the heads' classes with those of this data set, by name or path.",
 )
+@bn_policy_option
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @data_options
 def check_command(context: click.Context, asked: Asked) -> None:
@@ -52,7 +53,7 @@ def check_command(context: click.Context, asked: Asked) -> None:
     check_outputs({"--markdown": asked.markdown})
     data = _classes(asked) if asked.name is not None else None
     held = registry(context)
-    verdicts = held.check_all(asked.extractor, asked.head, data=data)
+    verdicts = held.check_all(asked.extractor, asked.head, data=data, bn_policy=asked.bn_policy)
     failing = verdicts.unsatisfied(asked.require)
     if asked.markdown is not None:
         verdicts.to_markdown(asked.markdown)
@@ -83,7 +84,8 @@ def _tell(
 
     if asked.machine:
         there = [one.to_json() for one in bridges]
-        emit({**report.to_json(), "bridges": there, "required": asked.require, "satisfied": satisfied})
+        told = {"bridges": there, "required": asked.require, "satisfied": satisfied}
+        emit({**report.to_json(), **told, "bn_policy": asked.bn_policy})
         return
     click.echo(report_text(report))
     for one in bridges:
@@ -95,17 +97,27 @@ def _tell(
         where = given(context).words
         next_step("compatkit", *where, "recombine", str(report.extractor), str(report.head))
     if not satisfied:
-        click.echo(f"\n--require {asked.require}: no (exit code 1)")
+        click.echo(f"\n--require {asked.require}{_under(asked)}: no (exit code 1)")
 
 
 def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: Asked) -> None:
     if asked.machine:
         unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
-        emit({**json.loads(verdicts.to_json()), "required": asked.require, "unsatisfied": unsatisfied})
+        told = {"required": asked.require, "unsatisfied": unsatisfied, "bn_policy": asked.bn_policy}
+        emit({**json.loads(verdicts.to_json()), **told})
         return
     print_rich(verdicts)
     if failing:
         total = len(verdicts.extractors) * len(verdicts.heads)
         some = first([f"{extractor} with {head}" for extractor, head in failing], NAMED)
         click.echo()
-        paragraph(f"--require {asked.require}: not for {len(failing):,} of {total:,} (exit code 1): {some}")
+        paragraph(
+            f"--require {asked.require}{_under(asked)}: not for {len(failing):,} of {total:,} (exit code 1): {some}"
+        )
+
+
+def _under(asked: Asked) -> str:
+    """Return the normalisation that a level is required under, for levels that only a measurement reaches."""
+    from compatkit.contracts.report import MEASURED
+
+    return f" under normalisation {asked.bn_policy}" if asked.require in MEASURED else ""

@@ -59,7 +59,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
     held = registry(context)
     left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
     pair = str(left), str(right)
-    report = held.check(*pair)
+    report = held.check(*pair, bn_policy=asked.bn_policy)
     _refuse(report, asked.adapt)
     fits, anew = needs_fit(report), asked.publish is not None and estimates(asked.bn_policy)
     data = given_images = None
@@ -93,7 +93,7 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
             )
         cell = matrix.cell(*pair)
         if not model.inserted:  # figures with adapters are no evidence of the bare pair
-            report = held.check(*pair)
+            report = held.check(*pair, bn_policy=asked.bn_policy)
     reference, why_not = None, _why_not(cell)
     if asked.publish is not None and not why_not:
         reference = held.publish(model, asked.publish, about=about(context))

@@ -10,6 +10,7 @@ import attrs
 
 from compatkit.components.loading import Parts
 from compatkit.contracts import evidence
+from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
 from compatkit.contracts.check import report_of
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Kind
@@ -29,7 +30,14 @@ Pair = tuple[str, str]
 """Extractor and head, as named in a check."""
 
 
-def check_pair(store: Store, extractor: Component, head: Component, *, data: Data | None = None) -> Report:
+def check_pair(
+    store: Store,
+    extractor: Component,
+    head: Component,
+    *,
+    data: Data | None = None,
+    bn_policy: str = DEFAULT,
+) -> Report:
     """Compare an extractor with a head, including evidence.
 
     Args:
@@ -37,9 +45,10 @@ def check_pair(store: Store, extractor: Component, head: Component, *, data: Dat
         extractor: The extractor.
         head: The head.
         data: As for ``check``.
+        bn_policy: As for ``check``.
 
     Raises:
-        UsageError: The first is not an extractor, or the second not a head.
+        UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         DataError: As for ``check``.
         IntegrityError: Channel statistics are damaged.
     """
@@ -52,11 +61,17 @@ def check_pair(store: Store, extractor: Component, head: Component, *, data: Dat
         evidence=measured(store, *sides).get(pair, ()),
         channels=_channels(store, *sides),
         own=head.is_own(extractor),
+        bn_policy=check_policy(bn_policy),
     )
 
 
 def check_pairs(
-    store: Store, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None
+    store: Store,
+    extractors: str | Sequence[str],
+    heads: str | Sequence[str],
+    *,
+    data: Data | None = None,
+    bn_policy: str = DEFAULT,
 ) -> Verdicts:
     """Compare every extractor with every head; see ``Registry.check_all``. Reads each manifest once."""
     parts = Parts(store)
@@ -69,6 +84,7 @@ def check_pairs(
         evidence=measured(store, lefts, rights),
         channels=_channels(store, lefts, rights),
         own=_own(lefts, rights),
+        bn_policy=bn_policy,
     )
 
 

@@ -231,7 +231,7 @@ def put_together(
         IncompatibleError: The parts cannot be wired; carries the report.
     """
     left, *between, right = (_part(store, whose, pin, verify) for pin in made.pins)
-    report, policy = _report(store, left, right), made.policy
+    report, policy = _report(store, left, right, made.policy), made.policy
     try:
         pinned_ones = dict(zip(made.places, between, strict=True))
         adapters, taken = _adapters(left, blueprints, pinned_ones, made.origins, state)
@@ -291,10 +291,10 @@ def _reference(store: Store, whose: str, pin: Pin) -> Reference:
     return Reference(chosen.name, Version.parse(chosen.version), digest=pin.digest)
 
 
-def _report(store: Store, left: Component, right: Component) -> Report:
+def _report(store: Store, left: Component, right: Component, bn_policy: str) -> Report:
     """Return the present check of the two; without evidence if one has no name here."""
     if left.resolved.version is not None and right.resolved.version is not None:
-        return check_pair(store, left, right)
+        return check_pair(store, left, right, bn_policy=bn_policy)
     report = check(left.manifest, right.manifest, own=right.is_own(left))
     return attrs.evolve(report, extractor=left.reference, head=right.reference)
 

@@ -272,20 +272,33 @@ class Registry(Shown):
 
         return Listing(self.store.index.search(anywhere=words, **filters))
 
-    def check(self, extractor: str, head: str, *, data: Data | None = None) -> Report:
+    def check(
+        self, extractor: str, head: str, *, data: Data | None = None, bn_policy: str = DEFAULT
+    ) -> Report:
         """Compare the contracts of an extractor and a head, including evidence; reads no weights.
 
         Args:
             extractor: Reference of an extractor.
             head: Reference of a head.
             data: Classes that the pair is meant for; None skips the comparison of classes.
+            bn_policy: Batch-norm policy that the pair is meant to run under, as in ``matrix``. Only figures under it
+                count as evidence; others are told.
+
+        Raises:
+            NotFound: A reference does not resolve.
+            UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         """
         parts = Parts(self.store)
         left, right = (parts.component(self.store.resolve(one)) for one in (extractor, head))
-        return check_pair(self.store, left, right, data=data)
+        return check_pair(self.store, left, right, data=data, bn_policy=bn_policy)
 
     def check_all(
-        self, extractors: str | Sequence[str], heads: str | Sequence[str], *, data: Data | None = None
+        self,
+        extractors: str | Sequence[str],
+        heads: str | Sequence[str],
+        *,
+        data: Data | None = None,
+        bn_policy: str = DEFAULT,
     ) -> Verdicts:
         """Compare every extractor's contract with every head's, including evidence; reads no weights.
 
@@ -293,14 +306,15 @@ class Registry(Shown):
             extractors: Pattern, or patterns, such as ``"digits/*"``; other kinds are skipped.
             heads: The same for heads.
             data: Classes that the pairs are meant for; None skips the comparison of classes.
+            bn_policy: As for ``check``.
 
         Raises:
             NotFound: A pattern matches no extractor, or no head.
-            UsageError: A reference that is not a pattern has another kind.
+            UsageError: A reference that is not a pattern has another kind, or the policy is unknown.
             DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other
                 side.
         """
-        return check_pairs(self.store, extractors, heads, data=data)
+        return check_pairs(self.store, extractors, heads, data=data, bn_policy=bn_policy)
 
     def diff(self, old: str, new: str, *, tensors: bool = False) -> Difference:
         """Return the changes between two components, level by level, and the smallest version step they require.

@@ -20,7 +20,7 @@ from compatkit.data.split import Split
 from compatkit.errors import IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.recombination import Recombination
+from compatkit.evaluation.recombination import Recombination, policy_for
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import wrong_kind
 from compatkit.registry.store import Store
@@ -44,7 +44,7 @@ def recombine(
         )
     parts = Parts(store)
     left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
-    report = check_pair(store, left, right)
+    report = check_pair(store, left, right, bn_policy=policy_for(left, right, policy, images))
     given = [load_adapter(store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)]
     fits = adapt and data is None and not adapters and needs_fit(report)
     anew = images is None and policy is not None and estimates(policy)

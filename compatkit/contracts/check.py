@@ -18,6 +18,7 @@ import attrs
 
 from compatkit.contracts import rules
 from compatkit.contracts.arguments import named
+from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
 from compatkit.contracts.evidence import Cell
@@ -48,6 +49,7 @@ def check(
     evidence: Sequence[Cell] = (),
     channels: Blobs | None = None,
     own: bool = False,
+    bn_policy: str = DEFAULT,
 ) -> Report:
     """Compare the contracts of an extractor and a head.
 
@@ -55,19 +57,24 @@ def check(
         extractor: Manifest of the component that produces features.
         head: Manifest of the component that consumes them.
         data: Classes that the pair is meant for; None skips the comparison of classes.
-        evidence: Measured cells of this pair, oldest first; the newest that is not stale counts.
+        evidence: Measured cells of this pair, oldest first; the newest under ``bn_policy`` that is not stale counts.
         channels: Channel statistics by blob digest; if missing, statistics over the whole port are compared.
         own: Whether the extractor that the head was cut from or trained with computes the same function as this one.
             A registry knows; two manifests alone show it only for exactly that version.
+        bn_policy: Batch-norm policy that the pair is meant to run under, as in ``Registry.matrix``. Figures under
+            another are told but do not count.
 
     Returns:
         The report: wiring, promise, evidence and the findings.
 
     Raises:
-        UsageError: The first is not an extractor, or the second not a head.
+        UsageError: The first is not an extractor, the second not a head, or the policy is unknown.
         DataError: Two classes of the data, or of the head, have the same name, or one matches two of the other side.
     """
-    return report_of(extractor, head, data=data, evidence=evidence, channels=channels or {}, own=own)
+    policy = check_policy(bn_policy)
+    return report_of(
+        extractor, head, data=data, evidence=evidence, channels=channels or {}, own=own, bn_policy=policy
+    )
 
 
 def report_of(
@@ -79,6 +86,7 @@ def report_of(
     evidence: Sequence[Cell],
     channels: Blobs,
     own: bool,
+    bn_policy: str,
 ) -> Report:
     """Do what ``check`` does, with the references of the parts if known."""
     first, second = names or ("it", "it")
@@ -94,9 +102,10 @@ def report_of(
         for one in made_with:
             if own or one == digest:
                 training.append(rules.own(one, exact=one == digest).finding(extractor, head))
-    answers = _answers([one.severity for one in structural], [one.code for one in training], evidence)
+    severities, codes = [one.severity for one in structural], [one.code for one in training]
+    answers = _answers(severities, codes, evidence, bn_policy)
     classes = _classes(data, head, f"the head {second}" if names else "the head")
-    empirical = rules.empirical_findings(answers, evidence)
+    empirical = rules.empirical_findings(answers, evidence, bn_policy)
     findings = (*structural, *images, *classes, *training, *statistics, *empirical)
     return Report(answers.wiring, answers.promise, answers.evidence, findings, *(names or ()))
 
@@ -109,6 +118,7 @@ def compare(
     evidence: Mapping[tuple[str, str], Sequence[Cell]],
     channels: Blobs,
     own: Collection[tuple[str, str]],
+    bn_policy: str,
 ) -> Outlines:
     """Check every extractor with every head; arguments as for ``check_all``, keyed by reference."""
     for name, manifest in extractors.items():
@@ -118,8 +128,10 @@ def compare(
 
     def report(extractor: str, head: str) -> Report:
         names, parts = (extractor, head), (extractors[extractor], heads[head])
-        cells = evidence.get(names, ())
-        return report_of(*parts, names, data=data, evidence=cells, channels=channels, own=names in own)
+        cells, related = evidence.get(names, ()), names in own
+        return report_of(
+            *parts, names, data=data, evidence=cells, channels=channels, own=related, bn_policy=bn_policy
+        )
 
     lefts, rights = list(extractors.values()), list(heads.values())
     against, made_with = _against(lefts), _made_with(extractors, heads, own)
@@ -130,7 +142,7 @@ def compare(
         for place, rule in enumerate(RULES)
     ]
     classes = [codes_of(_classes(data, one, f"the head {name}")) for name, one in heads.items()]
-    outlines = _Outlines()
+    outlines = _Outlines(bn_policy)
     table: list[tuple[Outline, ...]] = []
     for row, extractor in enumerate(extractors):
         structural, images, training, statistics = (level.row(row) for level in levels)
@@ -201,12 +213,14 @@ def _classes(data: Data | None, head: Manifest, name: str) -> tuple[Finding, ...
     return label_findings(data.labels, head.contract.data.labels or (), head=name)
 
 
-def _answers(structural: Sequence[Severity], training: Sequence[str], cells: Sequence[Cell]) -> Report:
+def _answers(
+    structural: Sequence[Severity], training: Sequence[str], cells: Sequence[Cell], bn_policy: str
+) -> Report:
     """Return a report without findings from severities, codes and measured cells."""
     wired = (
         "refused" if "refuses" in structural else "needs-adapter" if "adaptable" in structural else "direct"
     )
-    return Report(wired, rules.promise_of(training), rules.newest(cells))
+    return Report(wired, rules.promise_of(training), rules.newest(cells, bn_policy))
 
 
 def _made_with(
@@ -262,9 +276,14 @@ class _Level:
 
 
 class _Outlines:
-    """Interned outlines: equal ones are one object."""
+    """Interned outlines: equal ones are one object.
 
-    def __init__(self) -> None:
+    Args:
+        bn_policy: Batch-norm policy that was asked about.
+    """
+
+    def __init__(self, bn_policy: str) -> None:
+        self._policy = bn_policy
         self._known: dict[Hashable, Outline] = {}
 
     def of(self, known: tuple[Codes, ...], cells: Sequence[Cell]) -> Outline:
@@ -274,12 +293,17 @@ class _Outlines:
             known: Codes at every level but the last: structural, data, classes, protocol, statistical.
             cells: Measurements of the pair.
         """
-        key = (known, tuple([(one.grade, one.restricted is None) for one in cells])) if cells else known
+        key: Hashable = known
+        if cells:
+            facts = [(one.grade, one.restricted is None, one.holds_under(self._policy)) for one in cells]
+            key = known, tuple(facts)
         found = self._known.get(key)
         if found is None:
             structural, _, _, training, _ = known
-            answers = _answers([one for _, one in structural], [one for one, _ in training], cells)
-            codes = (*known, codes_of(list(rules.empirical_findings(answers, cells))))
+            answers = _answers(
+                [one for _, one in structural], [one for one, _ in training], cells, self._policy
+            )
+            codes = (*known, codes_of(list(rules.empirical_findings(answers, cells, self._policy))))
             found = self._known[key] = Outline(answers, tuple(one for level in codes for one in level))
         return found
 

@@ -144,6 +144,16 @@ class Cell:
             said.append(f"recovered {self.recovered:.2f}")
         return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*said, *filter(None, [self.reason])])})"
 
+    def holds_under(self, bn_policy: str) -> bool:
+        """Whether the figures answer for a batch-norm policy.
+
+        They do if they were measured under it, if neither part has batch normalisation, or if the cell, made by hand,
+        does not say how it was measured.
+        """
+        return (
+            not self.settings.get("normalised", True) or self.settings.get("policy", bn_policy) == bn_policy
+        )
+
     @property
     def own(self) -> bool:
         """True on the diagonal: the head was trained with this extractor."""

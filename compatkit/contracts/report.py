@@ -41,10 +41,11 @@ _PROMISED: dict[Requirement, tuple[Promise, ...]] = {
     "shared-init": ("shared-init", "shared-head", "one-network"),
     "shared-head": ("shared-head", "one-network"),
 }
-_MEASURED: dict[Requirement, tuple[Grade, ...]] = {
+MEASURED: dict[Requirement, tuple[Grade, ...]] = {
     "compatible": ("compatible", "perfect"),
     "perfect": ("perfect",),
 }
+"""Levels that only a measurement reaches, with the grades that do."""
 
 
 @attrs.frozen
@@ -133,7 +134,7 @@ class Report(Shown):
             return False
         if wanted in _PROMISED:
             return self.promise in _PROMISED[wanted]
-        return wanted == "direct" or self.evidence in _MEASURED[wanted]
+        return wanted == "direct" or self.evidence in MEASURED[wanted]
 
     def with_findings(self, added: Iterable[Finding]) -> Report:
         """Return a copy with further findings at the end."""

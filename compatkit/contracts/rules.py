@@ -323,28 +323,34 @@ def _whose(port: str | None) -> str:
     return said if port is None else f"{said}, port {port!r}"
 
 
-def newest(cells: Sequence[Cell]) -> Grade:
-    """Return the grade of the newest measurement that is not stale, or of the newest if all are."""
-    grades: list[Grade] = [cell.grade for cell in cells if cell.restricted is not None]
+def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:
+    """Return the grade of the newest measurement under a batch-norm policy: of those not stale, if there are any."""
+    grades: list[Grade] = [
+        cell.grade for cell in cells if cell.restricted is not None and cell.holds_under(bn_policy)
+    ]
     fresh: list[Grade] = [grade for grade in grades if grade != "stale"]
     found = fresh or grades
     return found[-1] if found else "none"
 
 
-def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Finding]:
+def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -> Iterator[Finding]:
     """Yield findings on the measurements of a pair, or that it is unproven if only its shapes fit.
 
     Args:
         answers: Wiring, promise and evidence; its findings are ignored.
         cells: Measured cells of this pair, oldest first.
+        bn_policy: Batch-norm policy that was asked about; figures under another are told but do not count.
     """
     for cell in cells:
         if cell.restricted is not None:
-            yield _measured(cell)
+            yield _measured(cell, bn_policy)
     if answers.unproven:
         came = "only shared initial weights" if answers.promise == "shared-init" else "neither"
+        others = {policy_of(cell) for cell in cells if not cell.holds_under(bn_policy)}
         if answers.evidence == "stale":
             came = "only figures from before the metric changed"
+        elif others:
+            came = f"only figures under normalisation {', '.join(sorted(others))}, asked about {bn_policy}"
         yield Finding(
             "unproven",
             "empirical",
@@ -356,7 +362,12 @@ def empirical_findings(answers: Report, cells: Sequence[Cell]) -> Iterator[Findi
         )
 
 
-def _measured(cell: Cell) -> Finding:
+def policy_of(cell: Cell) -> str:
+    """Return the batch-norm policy that a cell was measured under."""
+    return str(cell.settings.get("policy", "unknown"))
+
+
+def _measured(cell: Cell, bn_policy: str) -> Finding:
     came = "no figure"
     if (figure := cell.restricted) is not None:
         came = f"{figure.accuracy:.3f} [{figure.low:.3f}, {figure.high:.3f}] on {figure.count} images"
@@ -364,15 +375,19 @@ def _measured(cell: Cell) -> Finding:
         came += f", recovered {cell.recovered:.3f}"
     bound = f"bound {cell.bound.accuracy:.3f}" if cell.bound is not None else "no bound measured"
     chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
-    policy = cell.settings.get("policy", "unknown")
+    policy, counts, remedy = policy_of(cell), cell.holds_under(bn_policy), ""
+    if not counts:
+        remedy = f"does not count for normalisation {bn_policy}; ask about {policy} (bn_policy, --bn-policy)"
+    elif cell.grade == "stale":
+        remedy = "measure again: the metric has changed since"
     return Finding(
         "evidence",
         "empirical",
-        "warns" if cell.grade in ("chance", "stale") else "informs",
+        "warns" if counts and cell.grade in ("chance", "stale") else "informs",
         f"{chance}, {bound}",
         f"{came}: {cell.grade}",
         f"this extractor with this head, normalisation {policy}, data {cell.settings.get('data', 'unknown')}",
-        "measure again: the metric has changed since" if cell.grade == "stale" else "",
+        remedy,
     )
 
 

@@ -112,9 +112,7 @@ class Recombination(Assembly):
                 to other parts.
         """
         own = head.trained_with == extractor.digest
-        if normalisation is None:
-            normalisation = "reestimate" if images is not None else "running" if own else DEFAULT
-        policy = check_policy(normalisation)
+        policy = policy_for(extractor, head, normalisation, images)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
         if estimates(policy) != (images is not None or statistics is not None):
@@ -183,6 +181,19 @@ class Recombination(Assembly):
         """Return how it was composed, for ``repr``."""
         between = "".join(f"\n{one}" for one in self.inserted)
         return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
+
+
+def policy_for(extractor: Component, head: Component, stated: str | None, images: Split | None) -> str:
+    """Return the batch-norm policy of a recombination; see ``Recombination.of`` for what None means.
+
+    Raises:
+        UsageError: The policy is unknown.
+    """
+    if stated is not None:
+        return check_policy(stated)
+    if images is not None:
+        return "reestimate"
+    return "running" if head.trained_with == extractor.digest else DEFAULT
 
 
 def _apart(part: Component) -> Component:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.arguments import named
+from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
 from compatkit.reports.markdown import escape, row
@@ -114,6 +115,7 @@ def check_all(
     evidence: Mapping[tuple[str, str], Sequence[Cell]] | None = None,
     channels: Blobs | None = None,
     own: Collection[tuple[str, str]] = (),
+    bn_policy: str = DEFAULT,
 ) -> Verdicts:
     """Compare every extractor's contract with every head's; reads no weights.
 
@@ -124,16 +126,25 @@ def check_all(
         evidence: Measured cells by references of extractor and head, oldest first.
         channels: As for ``check``, for all manifests.
         own: References of the pairs for which ``check(own=True)`` applies.
+        bn_policy: As for ``check``, for all pairs.
 
     Returns:
         A verdict per pair; its report equals that of ``check``.
 
     Raises:
-        UsageError: A component is not an extractor, or not a head.
+        UsageError: A component is not an extractor, or not a head; or the policy is unknown.
         DataError: Two classes of the data, or of a head, have the same name, or one matches two of the other side.
     """
     lefts, rights = _named(extractors, "extractor"), _named(heads, "head")
-    found = compare(lefts, rights, data=data, evidence=evidence or {}, channels=channels or {}, own=own)
+    found = compare(
+        lefts,
+        rights,
+        data=data,
+        evidence=evidence or {},
+        channels=channels or {},
+        own=own,
+        bn_policy=check_policy(bn_policy),
+    )
     return Verdicts(found.extractors, found.heads, found.outlines, found.report)
 
 

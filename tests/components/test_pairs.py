@@ -21,7 +21,7 @@ from compatkit.errors import DataError, FormatError, NotFound, UsageError
 from compatkit.registry.blobs import Objects
 from compatkit.registry.store import Store
 
-CELL = cell()
+CELL = cell(policy="batch")
 
 
 @pytest.fixture
@@ -86,12 +86,59 @@ def measure(store: Store, left: str, right: str, measured: Cell) -> None:
 
 def test_evidence_counts_for_the_pairs_that_were_measured(registry: ck.Registry) -> None:
     measure(registry.store, "a/one.extractor", "a/one.head", CELL)
-    old = cell("perfect", metric_version="0")
+    old = cell("perfect", metric_version="0", policy="batch")
     measure(registry.store, "a/one.extractor", "a/shared.dcc", old)
     table = registry.check_all("*", "*")
     answers = [[outline.answers.evidence for outline in row] for row in table.outlines]
     assert answers == [["compatible", "stale", "none"], ["none", "none", "none"]]
     assert table.counts() == {"compatible": 1, "unproven": 1, "adaptable": 4}
+
+
+def test_evidence_counts_under_the_normalisation_that_was_asked_about(registry: ck.Registry) -> None:
+    """Whatever was measured last: another normalisation makes another network of the same two parts."""
+    pair, table = ("a/one.extractor", "a/one.head"), ("a/*.extractor", "a/*.head")
+    measure(registry.store, *pair, cell("perfect", 90, policy="batch"))
+    measure(registry.store, *pair, cell("chance", 10, policy="running"))
+    measure(registry.store, *pair, cell("weak", 30, policy="mix:16"))
+    for policy, grade in {
+        "batch": "perfect",
+        "running": "chance",
+        "mix:16": "weak",
+        "reestimate": "none",
+    }.items():
+        report = registry.check(*pair, bn_policy=policy)
+        assert report.evidence == grade
+        assert report.satisfies("compatible") == (policy == "batch")
+        assert (
+            registry.check_all(*table, bn_policy=policy).report(*(f"{one}@1.0.0" for one in pair)) == report
+        )
+        told = [one for one in report.findings if one.code == "evidence"]
+        assert len(told) == 3, "all are shown"
+        assert sum("does not count" in one.remedy for one in told) == (3 if grade == "none" else 2)
+    assert registry.check(*pair).evidence == "perfect", "as a matrix measures by default"
+    assert registry.check_all(*table).counts() == {"perfect": 1}
+    with pytest.raises(UsageError) as caught:
+        registry.check(*pair, bn_policy="bathc")
+    assert caught.value.subject == "bathc"
+    with pytest.raises(UsageError):
+        registry.check_all(*table, bn_policy="bathc")
+
+
+def test_without_batch_normalisation_every_figure_counts(registry: ck.Registry) -> None:
+    """No policy changes what such a pair computes."""
+    measure(
+        registry.store, "a/one.extractor", "a/one.head", cell("weak", 30, policy="running", normalised=False)
+    )
+    assert registry.check("a/one.extractor", "a/one.head", bn_policy="batch").evidence == "weak"
+
+
+def test_figures_under_another_normalisation_leave_a_pair_unproven(store: Store) -> None:
+    publish(store, "x/left", extractor(), 1)
+    publish(store, "x/right", head(), 2)
+    measure(store, "x/left", "x/right", cell("perfect", policy="running"))
+    report = ck.Registry.open(store.root).check("x/left", "x/right")
+    (found,) = [one for one in report.findings if one.code == "unproven"]
+    assert report.word == "unproven" and "only figures under normalisation running" in found.came
 
 
 def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: ck.Registry) -> None:

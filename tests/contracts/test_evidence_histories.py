@@ -382,10 +382,16 @@ def question(held: World, wanted: Wanted) -> None:
     assert found.settings["cells"]["measured"] == len(held.measured)
     with warnings.catch_warnings():  # of damaged results
         warnings.simplefilter("ignore")
-        checked = held.registry.check_all("*.extractor", "*.head")
+        checked = held.registry.check_all("*.extractor", "*.head", bn_policy=wanted.policy)
     for left, right, outline in checked.pairs():
         functions = held.functions[left], held.functions[right]
-        bare = [one for one, _ in held.log if (one.extractor, one.head) == functions and not one.adapters]
+        bare = [
+            one
+            for one, _ in held.log
+            if (one.extractor, one.head) == functions
+            and not one.adapters
+            and (one.policy == wanted.policy or not one.normalised)
+        ]
         fresh = [one for one in bare if one.version == cells.METRIC_VERSION]
         assert outline.answers.evidence == ("perfect" if fresh else "stale" if bare else "none")
 
