@@ -25,10 +25,11 @@ from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError
 from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.blobs import Verify
+from compatkit.registry.history import change_between
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
-from compatkit.registry.versions.diff import Difference, diff
+from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
     from torch import nn
@@ -319,6 +320,8 @@ class Registry(Shown):
     def diff(self, old: str, new: str, *, tensors: bool = False) -> Difference:
         """Return the changes between two components, level by level, and the smallest version step they require.
 
+        For two versions of one name, a step that its number shows to be measured counts as measured.
+
         Args:
             old: Reference of the old component, of any name and kind.
             new: Reference of the new component.
@@ -328,13 +331,12 @@ class Registry(Shown):
             NotFound: A reference does not resolve.
             IntegrityError: A manifest, or a payload that is compared, is missing or damaged.
         """
-        before, after = self.store.manifest(old), self.store.manifest(new)
-        found = diff(before, after)
+        found = change_between(self.store, old, new)
         if not tensors:
             return found
         from compatkit.registry.versions.tensors import tensor_changes
 
-        states = self.store.load_state(before), self.store.load_state(after)
+        states = (self.store.load_state(self.store.manifest(one)) for one in (old, new))
         return attrs.evolve(found, tensors=tensor_changes(*states))
 
     def matrix(

@@ -15,8 +15,9 @@ from compatkit.errors import CompatkitError, NotFound
 from compatkit.registry.aliases import read_move
 from compatkit.registry.maintenance.files import read_json
 from compatkit.registry.maintenance.survey import Survey
-from compatkit.registry.names import Bump, Version, check_name
-from compatkit.registry.versions.diff import diff
+from compatkit.registry.names import Bump, Version, check_name, is_digest
+from compatkit.registry.steps import published_change
+from compatkit.registry.versions.diff import Difference, diff
 
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
@@ -77,12 +78,34 @@ def log(store: Store, name: str) -> list[HistoryEntry]:
     return [entry for _, entry, _ in found]
 
 
+def change_between(store: Store, old: str, new: str) -> Difference:
+    """Return the changes between two components; for two versions of one name, with the steps that were published.
+
+    Args:
+        store: The registry.
+        old: Reference of the old component, or digest of its manifest.
+        new: The same of the new one.
+
+    Raises:
+        NotFound: A reference does not resolve.
+        IntegrityError: A manifest is missing or damaged.
+    """
+    before, after = store.manifest(old), store.manifest(new)
+    if not is_digest(old) and not is_digest(new):
+        left, right = store.resolve(old), store.resolve(new)
+        if left.name == right.name and left.version is not None and right.version is not None:
+            admitted = f"{right.name}@{right.version}" in store.policies.admitted(right.name)
+            return published_change((left.version, before), (right.version, after), admitted=admitted)
+    return diff(before, after)
+
+
 Dated = tuple[float, HistoryEntry, int]
 """Seconds, the entry, and the number that decides among those of one second: files and logs have coarse clocks."""
 
 
 def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
     before: tuple[Version, Manifest] | None = None
+    admitted = store.policies.admitted(name)
     for number, version in enumerate(sorted(survey.names[name].versions)):
         written = _written(survey.root / f"refs/{name}/@versions/{version}")
         try:
@@ -98,15 +121,19 @@ def _published(store: Store, survey: Survey, name: str) -> Iterator[Dated]:
             continue
         if manifest is None:
             continue  # it was removed at this moment
-        step, detail = (None, "the first version") if before is None else _step(*before, manifest)
+        step, detail = None, "the first version"
+        if before is not None:
+            step, detail = _step(before, (version, manifest), f"{name}@{version}" in admitted)
         yield written, HistoryEntry(_iso(written), "published", str(version), detail, step), number
         before = version, manifest
 
 
-def _step(version: Version, old: Manifest, new: Manifest) -> tuple[Bump, str]:
-    found = diff(old, new)
+def _step(
+    before: tuple[Version, Manifest], after: tuple[Version, Manifest], admitted: bool
+) -> tuple[Bump, str]:
+    found = published_change(before, after, admitted=admitted)
     if found.bump == "none":
-        return "none", f"the same as {version}"
+        return "none", f"the same as {before[0]}"
     reasons = [
         reason
         for grouped in found.told().values()
@@ -115,7 +142,7 @@ def _step(version: Version, old: Manifest, new: Manifest) -> tuple[Bump, str]:
     ]
     told = dict.fromkeys(reasons)
     more = f"; and {len(told) - REASONS} more" if len(told) > REASONS else ""
-    return found.bump, f"{found.bump} from {version}: {'; '.join(list(told)[:REASONS])}{more}"
+    return found.bump, f"{found.bump} from {before[0]}: {'; '.join(list(told)[:REASONS])}{more}"
 
 
 def _withdrawn(survey: Survey, name: str) -> Iterator[Dated]:

@@ -96,6 +96,18 @@ class PolicyLog:
         found = (self._read(scope, number) for number in self._log(scope).numbers())
         return [one for one in found if one is not None]
 
+    def admitted(self, name: str) -> set[str]:
+        """Return the versions of a name, ``name@version``, that came in unmeasured; damaged entries are passed over."""
+        found: set[str] = set()
+        for scope, numbers in self._scopes().items():
+            for number in numbers if matches(scope, name) else ():
+                try:
+                    one = self._read(scope, number)
+                except FormatError:
+                    continue
+                found |= {one.admitted} if one is not None and one.admitted else set()
+        return {one for one in found if one.rpartition("@")[0] == name}
+
     def set(
         self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
     ) -> Revision | None:

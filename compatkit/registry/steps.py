@@ -7,6 +7,8 @@ number that is too small even so is untrue: whoever asked for ``^1`` gets what d
 
 from __future__ import annotations
 
+import attrs
+
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import VersionTooSmall
 from compatkit.registry.names import Version
@@ -15,6 +17,8 @@ from compatkit.registry.versions.rules import MEASURED
 
 SHOWN = 8
 """Reasons that a message lists; a head may lose thousands of labels at once."""
+PUBLISHED, ADMITTED = ", published as measured", ", let in unmeasured"
+"""Ends of reasons for a step that only a measurement makes small enough; the second is recorded by a policy's log."""
 STAY = (
     "New weights stay within a major line only if they were trained against the frozen auxiliary head of the "
     "version before, or were measured. "
@@ -57,6 +61,30 @@ def untrue(
         f"the step from {before[0]} to {after[0]} is smaller than the change between them, which needs at least "
         f"{least}: {_reasons(before[0], after[0], change).replace(MEASURED, ', measured or not')}"
     )
+
+
+def published_change(
+    before: tuple[Version, Manifest], after: tuple[Version, Manifest], *, admitted: bool = False
+) -> Difference:
+    """Compare two versions of one name, with the steps that were demanded when the later one was published.
+
+    Two manifests do not show whether a new function was measured; the number does. Where only a measurement makes it
+    large enough, it was published as measured, or let in without.
+
+    Args:
+        before: A version, with its manifest.
+        after: Another version of that name, with its manifest.
+        admitted: Whether the log of a policy says that the later one was let in unmeasured.
+    """
+    change = diff(before[1], after[1])
+    if after[0] <= before[0] or after[0] >= before[0].bumped(change.bump):
+        return change
+    measured = diff(before[1], after[1], measured=True)
+    if after[0] < before[0].bumped(measured.bump):
+        return change  # an untrue number proves nothing
+    how = ADMITTED if admitted else PUBLISHED
+    told = [attrs.evolve(one, reason=one.reason.replace(MEASURED, how)) for one in measured.changes]
+    return Difference(tuple(told))
 
 
 def _reasons(before: Version, target: Version, change: Difference) -> str:

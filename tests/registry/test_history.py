@@ -10,10 +10,12 @@ from typing import Any
 import attrs
 import pytest
 
+from compatkit.components.registry import Registry
 from compatkit.contracts.manifest import About
 from compatkit.errors import InvalidName, NotFound
 from compatkit.registry import refs as references
 from compatkit.registry.history import HistoryEntry, log
+from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]
@@ -80,6 +82,37 @@ def test_steps_are_values_for_programs(told: Store) -> None:
         "step": None,
         "damaged": False,
     }
+
+
+@pytest.mark.parametrize("admitted", [False, True])
+def test_a_version_that_was_measured_or_let_in_keeps_its_step(
+    store: Store, publish: Publish, manifest_of: Publish, put: Publish, admitted: bool
+) -> None:
+    """Two manifests do not show whether new weights were measured; the number and the policy's log do."""
+    publish(store, "a/b")
+    store.publish("a/b", manifest_of(put(store, 1)), measured=True)
+    if admitted:
+        store.policies.admit("a/*", store.resolve("a/b@1.1.0"))
+    ending = "let in unmeasured" if admitted else "published as measured"
+    entry = log(store, "a/b")[0]
+    assert (entry.version, entry.step) == ("1.1.0", "minor")
+    assert entry.detail == f"minor from 1.0.0: new weights, {ending}"
+    registry = Registry(store)
+    digests = [f"a/b@{store.resolve(f'a/b@{version}').digest}" for version in ("1.0.0", "1.1.0")]
+    for pair in (("a/b@1.0.0", "a/b@1.1.0"), digests):
+        found = registry.diff(*pair)
+        assert found.bump == "minor" and ending in str(found)
+    assert registry.diff("a/b@1.1.0", "a/b@1.0.0").bump == "major", "back again, nothing was measured"
+    bare = [one.partition("@")[2] for one in digests]
+    assert registry.diff(*bare).bump == "major", "manifests without a name have no numbers"
+
+
+def test_a_number_that_no_measurement_excuses_proves_nothing(store: Store, publish: Publish) -> None:
+    """New weights as a PATCH: nobody can have published that, and the log does not make it look so."""
+    publish(store, "a/b")
+    other = str(publish(store, "a/c", value=1).digest)
+    store.references.create("a/b", Version.parse("1.0.1"), other, lambda: None)
+    assert [(one.version, one.step) for one in log(store, "a/b")] == [("1.0.1", "major"), ("1.0.0", None)]
 
 
 def test_within_one_second_what_must_come_first_does(store: Store, publish: Publish) -> None:
