@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from string import ascii_lowercase
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
@@ -16,8 +18,10 @@ from compatkit.reports.wording import (
     clip,
     explained,
     interval,
+    rung_of,
     settings_line,
     share,
+    through,
     verdict,
     visible,
 )
@@ -118,17 +122,20 @@ def _longest(names: list[str]) -> int:
 
 
 def _draw_cells(axes: Axes, matrix: CellGrid, scale: Scale) -> None:
+    letters = _rung_letters(matrix)
     for row, part in enumerate(matrix.extractors):
         bounds: list[float] = []
         for column, head in enumerate(matrix.heads):
             cell = matrix.find(part.reference, head.reference)
-            _draw_cell(axes, cell, row, column, scale)
+            _draw_cell(axes, cell, row, column, scale, letters)
             if cell is not None and cell.bound is not None and cell.state != "stale":
                 bounds.append(cell.bound.accuracy)
         _draw_bound(axes, bounds, row, len(matrix.heads), scale)
 
 
-def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scale) -> None:
+def _draw_cell(
+    axes: Axes, cell: Cell | None, row: int, column: int, scale: Scale, letters: Mapping[str, str]
+) -> None:
     said = verdict(cell)
     if said.key == "left-out":
         return
@@ -149,14 +156,18 @@ def _draw_cell(axes: Axes, cell: Cell | None, row: int, column: int, scale: Scal
     )  # stale figures are printed without shading, so that they do not look current
     fill, ink = (EMPTY, QUIET) if is_stale else shade(cell.restricted.accuracy)
     _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None, hatch=".." if is_stale else None)
+    rung = rung_of(cell)
     if scale.lines == 3:
         last = f"{said.mark} {said.word}"
-        x, y = column + 0.5, row + 0.5
+        x, y = column + 0.5, row + (0.42 if rung else 0.5)  # a bridged cell has a line more
         text_at(axes, x, y - 0.22, share(cell.restricted.accuracy), scale.number, ink, weight="bold")
         text_at(axes, x, y + 0.06, interval(cell.restricted), scale.small, ink)
         text_at(axes, x, y + 0.28, last, scale.small + 0.5, ink, weight="bold")
+        if rung:
+            text_at(axes, x, y + 0.46, printable(through(cell).strip()), scale.small, ink)
     else:
-        _lines(axes, row, column, [(brief(cell.restricted.accuracy), scale.number)], said.mark, ink, scale)
+        mark = f"{said.mark} {letters[rung]}" if rung else said.mark
+        _lines(axes, row, column, [(brief(cell.restricted.accuracy), scale.number)], mark, ink, scale)
 
 
 def _lines(
@@ -217,8 +228,21 @@ def _legend_lines(matrix: CellGrid, per_line: float) -> list[str]:
         matrix.find(part.reference, head.reference) for part in matrix.extractors for head in matrix.heads
     )
     words = [f"{one.mark} {_meaning(one)}" for one in explained(cells)]
+    if Scale.of(len(matrix.extractors), len(matrix.heads)).lines < 3:
+        words += [
+            printable(f"{letter} through {visible(rung)}") for rung, letter in _rung_letters(matrix).items()
+        ]
     each = max(1, int(per_line))
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
+
+
+def _rung_letters(matrix: CellGrid) -> dict[str, str]:
+    """Return a letter for each rung that a shown cell is bridged by, for cells without room for its name."""
+    cells = (
+        matrix.find(part.reference, head.reference) for part in matrix.extractors for head in matrix.heads
+    )
+    rungs = dict.fromkeys(filter(None, map(rung_of, cells)))
+    return {rung: ascii_lowercase[place % 26] * (1 + place // 26) for place, rung in enumerate(rungs)}
 
 
 def _meaning(one: VerdictWord) -> str:

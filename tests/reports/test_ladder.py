@@ -13,6 +13,7 @@ import pytest
 
 from compatkit.contracts.evidence import Rung
 from compatkit.errors import UsageError
+from compatkit.reports import heatmap
 from compatkit.reports.ladder import picture
 from compatkit.reports.matrix import Matrix
 from compatkit.reports.page import render
@@ -101,6 +102,21 @@ def test_every_form_says_by_which_rung_a_pair_is_bridged() -> None:
     assert page.count("compatible through ridge3x3") >= 2  # the square, and what a screen reader says of it
     bare = bridged(tuple(attrs.evolve(one, chosen=False) for one in RUNGS))
     assert "through" not in str(bare)
+
+
+def test_the_picture_says_in_the_cell_by_which_rung_it_is_bridged() -> None:
+    figure = heatmap._figure(bridged())
+    assert [one.get_text() for one in figure.axes[0].texts].count("through ridge3x3") == 1
+    assert not any("through" in one.get_text() for one in figure.texts), "no legend where the cell has room"
+    crowd = examples.crowd(12)
+    pairs = [(one.extractor, one.head) for one in crowd.cells if one.restricted is not None and not one.own]
+    other = (attrs.evolve(RUNGS[2], name="procrustes"),)
+    many = crowd.with_ladders({}, {pairs[0]: RUNGS, pairs[1]: other, pairs[2]: RUNGS})
+    figure = heatmap._figure(many)
+    letters = [one.get_text().split()[-1] for one in figure.axes[0].texts if " " in one.get_text()]
+    assert letters == ["a", "b", "a"], "small cells have a letter beside the mark"
+    legend = " ".join(one.get_text() for one in figure.texts)
+    assert "a through ridge3x3" in legend and "b through procrustes" in legend
 
 
 def test_every_table_says_that_figures_are_through_a_bridge() -> None:
