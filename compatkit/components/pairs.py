@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 import attrs
 
 from compatkit.components.loading import Parts
+from compatkit.components.matrices.bounds import OwnHead, bounds_of
 from compatkit.contracts import evidence
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs, ChannelFigures, channel_statistics
@@ -106,7 +107,8 @@ def measured(
     """
     lefts, rights = _by_function(extractors), _by_function(heads)
     found: dict[Pair, list[Cell]] = {}
-    cells = Cells()
+    cells, parts = Cells(), Parts(store)
+    owns: dict[str, OwnHead | None] = {}
     for result in store.evidence.kept(list(lefts), list(rights)):
         pairs = list(product(lefts[result.extractor], rights[result.head]))
         try:
@@ -118,6 +120,13 @@ def measured(
             continue
         if cell.settings["metric_version"] != evidence.METRIC_VERSION:
             cell = attrs.evolve(cell, grade="stale")
+        if cell.bound is not None:
+            place = result.extractor
+            if place not in owns:
+                extractor = next(one for one in extractors if one.function == place)
+                own = bounds_of(parts, [extractor], heads).get(extractor.reference)
+                owns[place] = None if own is None else OwnHead(own)
+            cell = cell if (known := owns[place]) is None else known.judge(cell)
         for pair in pairs:
             found.setdefault(pair, []).append(cell)
     cells.warn(stacklevel=4)

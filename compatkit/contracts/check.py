@@ -102,7 +102,8 @@ def report_of(
         for one in made_with:
             if own or one == digest:
                 training.append(rules.own(one, exact=one == digest).finding(extractor, head))
-    severities, codes = [one.severity for one in structural], [one.code for one in training]
+    severities: list[Severity] = [one.severity for one in structural]
+    codes = [one.code for one in training]
     answers = _answers(severities, codes, evidence, bn_policy)
     classes = _classes(data, head, f"the head {second}" if names else "the head")
     empirical = rules.empirical_findings(answers, evidence, bn_policy)

@@ -88,7 +88,8 @@ class Cell:
             could be measured.
         unrestricted: The same examples, argmax over all outputs of the head.
         chance: Share of the most frequent common class among those examples.
-        bound: The extractor with its own head, same images, same policy (n_aa).
+        bound: The extractor with its own head, same images, same policy (n_aa); None unless that head knows all
+            common classes.
         recovered: (accuracy - chance) / (bound - chance); None unless there is a bound above chance.
         difference: Paired 95 % interval of accuracy minus bound.
         common: Common classes, named as in the data set.
@@ -322,6 +323,14 @@ def grade(
     if difference is not None and difference[0] > -PERFECT_LOSS:
         return "perfect"
     return weak_or_compatible(measured.accuracy, chance, limit)
+
+
+def without_bound(cell: Cell) -> Cell:
+    """Return a measured cell without its upper bound, graded again from its counts."""
+    if cell.restricted is None or cell.bound is None:
+        return cell
+    given = cell.grade if cell.grade == "stale" else grade(cell.restricted, cell.chance or 0.0)
+    return attrs.evolve(cell, grade=given, bound=None, recovered=None, difference=None)
 
 
 def _tail(k: int, n: int, chance: float) -> float:

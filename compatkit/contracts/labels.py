@@ -307,8 +307,12 @@ def names(labels: Sequence[Label]) -> str:
     """Return the first names, with the total if there are more."""
     if not labels:
         return "no named classes"
-    shown = ", ".join(one.name for one in labels[:SHOWN])
-    return shown + (f", ... ({len(labels)} classes)" if len(labels) > SHOWN else "")
+    return first_names([one.name for one in labels])
+
+
+def first_names(classes: Sequence[str]) -> str:
+    """Return the first of some names, with the total if there are more."""
+    return ", ".join(classes[:SHOWN]) + (f", ... ({len(classes)} classes)" if len(classes) > SHOWN else "")
 
 
 def _compared(asked: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:

@@ -40,32 +40,22 @@ class Tally:
     _right: Tensor | None = attrs.field(default=None, init=False)
 
     @classmethod
-    def start(
-        cls,
-        labels: Tensor,
-        pairs: Iterable[tuple[int, int]],
-        classes: int,
-        *,
-        counted: Iterable[int] | None = None,
-    ) -> Tally:
+    def start(cls, labels: Tensor, pairs: Iterable[tuple[int, int]], classes: int) -> Tally:
         """Return an empty tally.
 
         Args:
             labels: Class indices of the split, int64 ``(n,)``.
             pairs: Matching (class of the split, output of the head), each once.
-            classes: Number of classes of the split.
-            counted: Classes whose examples count; None for those of ``pairs``. Examples of a counted class without an
-                output are wrong.
+            classes: Number of classes of the split; examples of those of ``pairs`` count.
         """
         listed = list(pairs)
         places = torch.full((classes,), OUTSIDE, dtype=torch.int64)
         for position, (own, _) in enumerate(listed):
             places[own] = position
-        counts = torch.zeros(classes, dtype=torch.bool)
-        counts[[own for own, _ in listed] if counted is None else list(counted)] = True
         columns = torch.tensor([output for _, output in listed], dtype=torch.int64)
         nothing = torch.full(labels.shape, OUTSIDE, dtype=torch.int64)
-        return cls(columns, places[labels], counts[labels], nothing, nothing.clone())
+        place = places[labels]
+        return cls(columns, place, place != OUTSIDE, nothing, nothing.clone())
 
     def anew(self) -> Tally:
         """Return an empty tally for the same examples and outputs."""
@@ -94,7 +84,7 @@ class Tally:
     def restricted(self) -> Tensor:
         """Whether each example counts and is right by the argmax over ``columns``, bool ``(n,)``."""
         if self._right is None:  # cached: every other head of the row compares with the bound
-            self._right = self.counted & (self.place != OUTSIDE) & (self.best == self.place)
+            self._right = self.counted & (self.best == self.place)
         return self._right
 
     @property
@@ -104,7 +94,7 @@ class Tally:
             return torch.zeros_like(self.counted)
         # Examples without a place are compared with column 0, but do not count as right below.
         target = self.columns[self.place.clamp(min=0)]
-        return self.counted & (self.place != OUTSIDE) & (self.free == target)
+        return self.counted & (self.free == target)
 
     @property
     def broken(self) -> int:

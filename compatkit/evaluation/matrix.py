@@ -23,7 +23,7 @@ from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Se
 from compatkit.evaluation.figures import Tally, chance_level
 from compatkit.evaluation.normalisation import normalised
 from compatkit.evaluation.passes import Column, run
-from compatkit.evaluation.planning import BROKEN, Prospect, notes_of, prospect
+from compatkit.evaluation.planning import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
 from compatkit.evaluation.preprocessing import Prepared, prepare
 
 Adapters = Mapping[tuple[str, str], Sequence[Adapter]]
@@ -223,13 +223,18 @@ def _row(
 def _bound(
     own: _PlannedCell, wired: Sequence[_PlannedCell], column: Column, labels: Tensor, classes: int
 ) -> None:
-    """Count the bound of each pair with the extractor's own head, once per set of common classes."""
+    """Count the bound of each pair with the extractor's own head, once per set of common classes.
+
+    A pair with a class that this head does not know gets none: it is no bound for what the head cannot answer.
+    """
     counts: dict[frozenset[int], Tally] = {}
     for pair in wired:
         kept = frozenset(mine for mine, _ in pair.prospect.classes)
+        known = [one for one in own.prospect.classes if one[0] in kept]
+        if len(known) < len(kept):
+            continue
         if kept not in counts:
-            known = [one for one in own.prospect.classes if one[0] in kept]
-            counts[kept] = Tally.start(labels, known, classes, counted=kept)
+            counts[kept] = Tally.start(labels, known, classes)
             column.tallies.append(counts[kept])
         pair.bound = counts[kept]
 
@@ -243,7 +248,7 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         "none",
         common=pair.prospect.common,
         settings=settings,
-        findings=notes_of(pair.prospect, settings),
+        findings=notes_of(pair.prospect, settings, figures=False),
         reason=pair.reason,
     )
     tally, bound = pair.tally, pair.bound if own is not None and not own.reason else None
@@ -259,6 +264,9 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         difference = (0.0, 0.0) if same else paired_interval_of_counts(*tally.against(bound), tally.count)
     if tally.broken:
         settings[BROKEN] = tally.broken
+    notes = notes_of(pair.prospect, settings, figures=True)
+    if own is not None and (unknown := unknown_classes(own.head.labels, pair.prospect.common)):
+        notes += (no_bound(own.head.reference, unknown),)
     return attrs.evolve(
         cell,
         grade=grade(measured, chance, limit, difference),
@@ -268,5 +276,5 @@ def _cell(pair: _PlannedCell, split: Split, settings: Settings, own: _PlannedCel
         bound=limit,
         recovered=recovered(measured.accuracy, chance, limit.accuracy if limit is not None else None),
         difference=difference,
-        findings=notes_of(pair.prospect, settings),
+        findings=notes,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.contracts.check import Report, check
 from compatkit.contracts.contract import Label
-from compatkit.contracts.labels import label, shared_classes
+from compatkit.contracts.labels import Labels, first_names, label, shared_classes
 from compatkit.contracts.report import Promise
 from compatkit.evaluation.conditions import ImageFacts
 
@@ -65,9 +65,31 @@ def prospect(
     return Prospect(report, classes, names, _reason(report, images, names, adapted))
 
 
-def notes_of(known: Prospect, settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a cell's notes for display: findings of the check, and remarks on the settings."""
-    notes = [str(one) for one in known.report.findings]
+def unknown_classes(own: Labels, common: Sequence[str]) -> tuple[str, ...]:
+    """Return the common classes of a cell that the extractor's own head does not know, so that it gives no bound.
+
+    Args:
+        own: Classes of that head.
+        common: Names of the common classes, as in the images' data set.
+    """
+    known = {mine for mine, _ in shared_classes(_labels(tuple(common)), own)}
+    return tuple(name for place, name in enumerate(common) if place not in known)
+
+
+def no_bound(head: str, unknown: Sequence[str]) -> str:
+    """Return the note that a head gives no bound."""
+    return f"No bound: {head}, the extractor's own head, does not know {first_names(unknown)} of the common classes."
+
+
+def notes_of(known: Prospect, settings: Mapping[str, Any], *, figures: bool) -> tuple[str, ...]:
+    """Return a cell's notes for display: findings of the check, and remarks on the settings.
+
+    Args:
+        known: What is known of the pair.
+        settings: Settings of the cell.
+        figures: Whether the cell has figures that hold, so that it is not unproven.
+    """
+    notes = [str(one) for one in known.report.findings if not figures or one.level != "empirical"]
     if not settings["normalised"]:
         notes.append(
             f"No batch normalisation in either part: the policy {settings['policy']!r} changes nothing."

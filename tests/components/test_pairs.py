@@ -10,13 +10,13 @@ import attrs
 import pytest
 import torch
 from measured import cell, keep
-from sample_components import extractor, head, maps, shared, vector
+from sample_components import extractor, head, labels, maps, shared, vector
 
 import compatkit as ck
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics
-from compatkit.contracts.evidence import Cell
-from compatkit.contracts.manifest import Manifest, Parent
+from compatkit.contracts.evidence import Cell, figure
+from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import DataError, FormatError, NotFound, UsageError
 from compatkit.registry.blobs import Objects
 from compatkit.registry.store import Store
@@ -139,6 +139,36 @@ def test_figures_under_another_normalisation_leave_a_pair_unproven(store: Store)
     report = ck.Registry.open(store.root).check("x/left", "x/right")
     (found,) = [one for one in report.findings if one.code == "unproven"]
     assert report.word == "unproven" and "only figures under normalisation running" in found.came
+
+
+@pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])
+def test_a_recorded_bound_over_classes_that_its_head_does_not_know_is_none(
+    store: Store, known: tuple[str, ...]
+) -> None:
+    """Such bounds were recorded once, with what they made of the grade; the counts of a record grade it again."""
+    publish(store, "x/one.extractor", extractor(), 1)
+    own = (Parent("trained_with", str(store.resolve("x/one.extractor").digest)),)
+    publish(store, "x/one.head", attrs.evolve(head(classes=labels(*known)), parents=own), 2)
+    publish(store, "y/two.head", head(normalisation="batch", classes=labels("0", "1")), 3)
+    bound = function_digest(store.manifest("x/one.head"))
+    recorded = attrs.evolve(
+        cell("undecided", 60, policy="batch", bound=bound), bound=figure(0, 100), difference=(0.4, 0.8)
+    )
+    measure(store, "x/one.extractor", "y/two.head", recorded)
+    registry = ck.Registry.open(store.root)
+    expected, told = ("undecided", "bound 0.000") if "1" in known else ("compatible", "no bound measured")
+    for heads in ("y/two.head", "*"):  # with and without the head of the bound at hand
+        report = registry.check_all("x/one.extractor", heads).report(
+            "x/one.extractor@1.0.0", "y/two.head@1.0.0"
+        )
+        (found,) = [one for one in report.findings if one.code == "evidence"]
+        assert report.evidence == expected and told in found.expected
+    assert registry.check("x/one.extractor", "y/two.head").evidence == expected
+    (measured,) = registry.matrix("x/one.extractor", "y/two.head", fill="none").cells
+    assert (measured.grade, measured.state) == (expected, "measured")
+    assert (measured.bound is None) == (expected == "compatible")
+    assert not any(one.startswith("unproven") for one in measured.findings), "it was measured"
+    assert any("does not know" in one for one in measured.findings) == (expected == "compatible")
 
 
 def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: ck.Registry) -> None:

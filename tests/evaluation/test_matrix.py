@@ -15,7 +15,7 @@ from sample_components import FEATURES, GREY, extractor, head, initial, labels, 
 from torch import Tensor, nn
 
 from compatkit.contracts.contract import Label
-from compatkit.contracts.evidence import Cell, figure, paired_interval, recovered
+from compatkit.contracts.evidence import Cell, figure, grade, paired_interval, recovered
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, EnvironmentFailure, UsageError
 from compatkit.evaluation.component import Component
@@ -247,6 +247,27 @@ def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
     assert (own_cell.restricted, own_cell.chance) == (figure(4, 5), 0.4)
     assert own_cell.bound == own_cell.restricted
     assert own_cell.difference == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("known", "unknown"),
+    [(("car", "cat", "frog"), "ship"), (("frog", "car"), "cat, ship"), (("frog", "dog"), "car, cat, ship")],
+)
+def test_an_own_head_that_lacks_a_counted_class_gives_no_bound(known: tuple[str, ...], unknown: str) -> None:
+    """It cannot answer for that class: counted as wrong, it would make every other head look perfect."""
+    left, _, _, split = table_parts()
+    own = Table(*((5,) + (0,) * (len(known) - 1),) * 5)
+    mine = loaded("own", head(data=RAW, classes=labels(*known)), own, left)
+    other = loaded("all", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*((5, 0, 0),) * 5))
+    cells = measured([left], [mine, other], {left.reference: split}, policy="running")
+    cell = cells[1]
+    assert cell.restricted == figure(2, 5)
+    assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
+    assert cell.grade == grade(figure(2, 5), 0.4), "graded as without any own head"
+    assert f"does not know {unknown} of the common classes" in cell.findings[-1]
+    if "car" in known:  # the diagonal counts what its own head knows
+        assert cells[0].bound == cells[0].restricted
+        assert not any("No bound" in one for one in cells[0].findings)
 
 
 def test_without_the_own_head_there_is_no_bound() -> None:

@@ -16,18 +16,17 @@ import attrs
 
 from compatkit.components.images import OR_SET, held_out, images_again
 from compatkit.components.loading import Parts
+from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.matrices.known import Known, Pair, PairQuery, look
 from compatkit.components.matrices.where import Where, parse
 from compatkit.contracts import evidence as metric
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.evidence import ADAPTED, STATE, Cell
-from compatkit.contracts.manifest import TRAINED
-from compatkit.errors import IntegrityError, NotFound, UsageError, suggest
+from compatkit.errors import NotFound, UsageError, suggest
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress
 from compatkit.evaluation.planning import Prospect, notes_of, prospect
 from compatkit.evaluation.records import keep
-from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 from compatkit.reports.matrix import Matrix
 
@@ -108,46 +107,6 @@ def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -
             subject=where.texts,
         )
     return fitting
-
-
-def bounds_of(
-    parts: Parts, extractors: Sequence[Component], heads: Sequence[Component]
-) -> dict[str, Component]:
-    """Return the head that gives the upper bound of each extractor, by reference of the extractor.
-
-    It is the first of ``heads`` that was trained with the extractor, else one of the registry: the one beside it by
-    name, else the first name and lowest version. Withdrawn ones do not count.
-
-    Args:
-        parts: Components of the registry.
-        extractors: Rows of the matrix.
-        heads: Columns of the matrix.
-    """
-    found: dict[str, Component] = {}
-    for extractor in extractors:
-        own = next((one for one in heads if one.is_own(extractor)), None) or _elsewhere(parts, extractor)
-        if own is not None:
-            found[extractor.reference] = own
-    return found
-
-
-def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
-    references = parts.store.references
-    released = (references.digest(extractor.name, one) for one in references.versions(extractor.name))
-    same = (one for one in released if one is not None and parts.function_of(one) == extractor.function)
-    beside = f"{extractor.name.removesuffix('.extractor')}.head"
-    hits = [
-        hit
-        for digest in sorted({extractor.digest, *same})
-        for hit in parts.store.index.search(parent=digest, kind="head")
-        if (TRAINED, digest) in hit.parents
-    ]
-    for hit in sorted(hits, key=lambda one: (one.name != beside, one.name, Version.parse(one.version))):
-        try:
-            return parts.component(parts.store.resolve(f"{hit.name}@{hit.version}"))
-        except (NotFound, IntegrityError):
-            continue  # deleted since the index was updated, or damaged
-    return None
 
 
 def check_fill(name: str) -> Fill:
@@ -325,7 +284,9 @@ class Pairs:
     def _with_findings(self, cell: Cell, left: Component, right: Component) -> Cell:
         images = self.known.images[left.reference]
         found = _prospect(left, right, images, cell.settings)
-        return attrs.evolve(cell, findings=(*notes_of(found, cell.settings), *cell.findings))
+        return attrs.evolve(
+            cell, findings=(*notes_of(found, cell.settings, figures=cell.state == "measured"), *cell.findings)
+        )
 
 
 def _prospect(left: Component, right: Component, images: ImageFacts, settings: Mapping[str, Any]) -> Prospect:
@@ -345,6 +306,6 @@ def _without_figure(left: Component, right: Component, images: ImageFacts, asked
         "none",
         common=found.common,
         settings=settings if found.reason else settings | {STATE: "missing"},
-        findings=notes_of(found, settings),
+        findings=notes_of(found, settings, figures=False),
         reason=found.reason or MISSING,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 
 from compatkit.components.images import family_of, trained_on
+from compatkit.components.matrices.bounds import OwnHead
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import DataError, FormatError
 from compatkit.evaluation.component import Component
@@ -41,10 +42,12 @@ class PairQuery:
     Attributes:
         settings: Settings of a cell.
         cells: Reads results.
+        own: Head that gives the bound, if there is one.
     """
 
     settings: Settings
     cells: Cells
+    own: OwnHead | None = None
     key: dict[str, Any] = attrs.field(
         init=False, default=attrs.Factory(lambda self: key_of(self.settings), takes_self=True)
     )
@@ -77,7 +80,7 @@ class PairQuery:
             cell = self._cell(result, extractor, head)
             if cell is not None:
                 note = differing(fresh)
-                return attrs.evolve(cell, findings=(note,)) if note else cell
+                return attrs.evolve(cell, findings=(*cell.findings, note)) if note else cell
         cell = None if stale is None else self._cell(stale[0], extractor, head)
         return None if cell is None or stale is None else attrs.evolve(cell, grade="stale", reason=stale[1])
 
@@ -88,10 +91,11 @@ class PairQuery:
             promise(extractor.anchors, head.anchors, own=own),
         )
         try:
-            return self.cells.of(result, *pair, promise=promised, own=own)
+            cell = self.cells.of(result, *pair, promise=promised, own=own)
         except FormatError as error:
             self.cells.leave_out(*pair, error)
             return None
+        return cell if self.own is None else self.own.judge(cell)
 
     def _say(self, result: StoredResult) -> str | None:
         """Return ``""`` for a result of these conditions, a reason for a stale one of the question, else None."""
@@ -158,7 +162,9 @@ def look(
         else:
             seen = _last_seen(extractor, [one for head in heads for one in row.get(head.function, ())], cells)
         known.images[extractor.reference] = seen
-        bound = bounds[extractor.reference].function if extractor.reference in bounds else ""
+        head_of_bound = bounds.get(extractor.reference)
+        bound = "" if head_of_bound is None else head_of_bound.function
+        own = None if head_of_bound is None else OwnHead(head_of_bound)
         shared: dict[bool, PairQuery] = {}  # queries shared by the pairs of a row
         for head in heads:
             pair = extractor.reference, head.reference
@@ -168,7 +174,7 @@ def look(
                 settings = conditions.settings(
                     images=seen, normalised=normalised, bound=bound, adapters=adapters
                 )
-                asked = PairQuery(settings, cells)
+                asked = PairQuery(settings, cells, own)
                 if not adapters:
                     shared[normalised] = asked
             known.asked[pair] = asked
