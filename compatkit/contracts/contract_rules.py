@@ -125,15 +125,18 @@ def _expect(fits: bool, path: str, expected: str, value: object) -> None:
 
 
 def _name(name: str, path: str) -> None:
-    _expect(bool(name.strip()) and len(name) <= LONGEST, path, f"a name of 1 to {LONGEST} characters", name)
-    if name.isascii() and name.isprintable():
-        return
-    odd = [
-        one
-        for one in name
-        if unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in _JOINERS
-    ]
-    _expect(not odd, path, "a name without control characters", name)
+    expected = name_expected(name)
+    _expect(expected is None, path, str(expected), name)
+
+
+def name_expected(name: str) -> str | None:
+    """Return what a class name should be where this one is not; None of one that a contract can hold."""
+    if not name.strip() or len(name) > LONGEST:
+        return f"a name of 1 to {LONGEST} characters"
+    odd = not (name.isascii() and name.isprintable()) and any(
+        unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in _JOINERS for one in name
+    )
+    return "a name without control characters" if odd else None
 
 
 def _blueprint(blueprint: Blueprint, path: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.contracts.contract_rules import folded, name_expected
 from compatkit.errors import DataError
 
 LARGEST_SIDE = 4096
@@ -69,23 +70,36 @@ def check_labels(labels: Any, count: int, classes: tuple[str, ...], owner: str) 
 
 
 def check_names(classes: Iterable[Any], owner: str) -> tuple[str, ...]:
-    """Return the class names as a tuple of plain strings.
+    """Return the class names as a tuple of plain strings: those that a contract can hold.
 
     Raises:
-        DataError: There is none, one is no text or empty, or one comes twice.
+        DataError: There is none, one is no text, empty, too long or has control characters, or two are one but for case
+            and Unicode composition.
     """
     if isinstance(classes, str):
         raise DataError(f"{owner}: classes must be several names, got the one text {classes!r}.")
     names = tuple(classes)
     if not names:
         raise DataError(f"{owner}: there must be at least one class name.")
-    seen: set[str] = set()
+    seen: dict[str, str] = {}
     for name in names:
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"{owner}: class names must be texts that are not empty, got {name!r}.")
-        if name in seen:
-            raise DataError(f"{owner}: class names must differ, {str(name)!r} comes twice.")
-        seen.add(name)
+        expected = name_expected(name)
+        if expected is not None:
+            raise DataError(
+                f"{owner}: a class is called {str(name)!r:.100}; expected is {expected}. Rename the class.",
+                subject=name,
+            )
+        key = folded(name)
+        if key in seen:
+            same = (
+                "comes twice"
+                if seen[key] == name
+                else f"is {seen[key]!r} but for case or Unicode composition"
+            )
+            raise DataError(f"{owner}: class names must differ, {str(name)!r} {same}.", subject=name)
+        seen[key] = str(name)
     return tuple(str(name) for name in names)
 
 
