@@ -123,7 +123,10 @@ def located(address: str, ending: str) -> tuple[Address, str, list[str]]:
             root, found = posixpath.dirname(path), [path] if system.isfile(path) else []
     paths = sorted(str(one) for one in found if str(one).endswith(ending))
     if not paths:
-        raise DataError(f"There are no {ending} files at {address}.", subject=address)
+        braces = (
+            " Braces are not expanded: write a pattern with * and ?, or the folder." if "{" in address else ""
+        )
+        raise DataError(f"There are no {ending} files at {address}.{braces}", subject=address)
     return place, root, paths
 
 

@@ -34,19 +34,30 @@ def read_folder(
         Both parts; or all images, where the folder does not divide them.
 
     Raises:
-        DataError: There are no class folders, a class has no image, or the two parts differ in classes.
+        DataError: There are no class folders, a class has no image or parts of its own, or the two parts differ in
+            classes.
         EnvironmentFailure: A folder cannot be read.
     """
     root = Path(path).expanduser().resolve()
     called = name or root.name
     train, held = _part(root, TRAIN), _part(root, TEST)
     if train is None and held is None:
+        divided = next(
+            (one for one in class_folders(root) if _part(root / one, TRAIN) and _part(root / one, TEST)), None
+        )
+        if divided is not None:
+            raise DataError(
+                f"{root / divided} holds training and test images of its own, so that it is no class folder. Load "
+                f"{root / divided} if it is a data set. If it is a class, {root.name}/train/{divided}/ and "
+                f"{root.name}/val/{divided}/ are expected.",
+                subject=root / divided,
+            )
         return _split(root, root, f"{called}/train", progress)
     if train is None or held is None:
         lacks, there = (TRAIN, held) if train is None else (TEST, train)
         raise DataError(
-            f"{root} holds {there and there.name}/ and no {' or '.join(f'{one}/' for one in lacks)}. Give both, or one "
-            f"level of class folders.",
+            f"{root} holds {there and there.name}/ and no {' or '.join(f'{one}/' for one in lacks)}. Give both, "
+            f"one level of class folders, or {there} alone, of which a share is held out.",
             subject=root,
         )
     splits = [
@@ -125,7 +136,7 @@ def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]
     Its lines are ``folder name``; it lies beside the class folders, or beside the folders of both parts.
 
     Raises:
-        DataError: A line of it names no class folder.
+        DataError: A line of it names no class folder, or one that another line names.
     """
     given = next((one for one in (root / NAMES, above / NAMES) if one.is_file()), None)
     if given is None:
@@ -133,6 +144,8 @@ def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]
     called: dict[str, str] = {}
     for line in lines_of(given.read_bytes(), given):
         folder, _, name = line.replace("\t", " ").partition(" ")
+        if folder in called:
+            raise DataError(f"{given} names {folder!r} twice. Leave one line out.", subject=given)
         called[folder] = name.strip() or folder
     unknown = [one for one in called if one not in folders]
     if unknown:

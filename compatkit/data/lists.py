@@ -9,6 +9,7 @@ import csv
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
@@ -40,6 +41,11 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
         raise DataError(
             f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
         )
+    unlabelled = next((row for row, one in enumerate(columns["label"]) if not one), None)
+    if unlabelled is not None:
+        raise DataError(
+            f"{table}, row {unlabelled + 1} has no label. Give one, or remove the row.", subject=table
+        )
     paths, folder = columns["path"], table.parent
     gone = [row for row, one in enumerate(paths) if not one or not os.path.isfile(folder / one)]
     if gone:
@@ -48,11 +54,41 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
             "are missing). Paths start at the folder of the table.",
             subject=folder / paths[gone[0]],
         )
+    _check_repeated(columns, table)
     given = folder / NAMES
     names = lines_of(given.read_bytes(), given) if given.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
     whole = Split(listed(folder, paths), labels, classes, f"{table.stem}/train")
     return parted(whole, columns["split"], table.stem, table) if "split" in columns else whole
+
+
+def _check_repeated(columns: dict[str, list[str]], table: Path) -> None:
+    """Refuse a file in two classes or parts; or in two rows, where a share is held out.
+
+    Raises:
+        DataError: There is one.
+    """
+    paths = columns["path"]
+    if len(set(paths)) == len(paths):
+        return
+    first: dict[str, int] = {}
+    for row, path in enumerate(paths):
+        before = first.setdefault(path, row)
+        if before == row:
+            continue
+        said = f"{table}, rows {before + 1} and {row + 1} name one file, {path}"
+        for what in ("label", "split"):
+            if what in columns and columns[what][before] != columns[what][row]:
+                raise DataError(
+                    f"{said}, with another {what}: {columns[what][before]}, {columns[what][row]}. Leave one out.",
+                    subject=path,
+                )
+        if "split" not in columns:
+            raise DataError(
+                f"{said}, and a share of the rows is held out: it might be trained on and tested on. Leave one row "
+                "out, or divide the images by a column split.",
+                subject=path,
+            )
 
 
 def _csv(table: Path) -> dict[str, list[str]]:
@@ -68,7 +104,15 @@ def _csv(table: Path) -> dict[str, list[str]]:
             f"{table}, row {short + 1} has more or fewer values than there are columns. Quote values with commas.",
             subject=table,
         )
-    return {name: [row[name].strip() for row in rows] for name in reader.fieldnames or ()}
+    names = reader.fieldnames or ()
+    if len(names) == 1 and (other := next((one for one in ";\t|" if one in names[0]), None)):
+        raise DataError(
+            f"{table} separates its values with {other!r}. Separate them with commas.", subject=table
+        )
+    twice = next((one for one in names if names.count(one) > 1), None)
+    if twice is not None:
+        raise DataError(f"{table} has the column {twice!r} twice. Remove one.", subject=table)
+    return {name: [row[name].strip() for row in rows] for name in names}
 
 
 def _parquet(table: Path) -> dict[str, list[str]]:
@@ -82,7 +126,24 @@ def _parquet(table: Path) -> dict[str, list[str]]:
     try:
         file = parquet.ParquetFile(io.BytesIO(read_file(table)))
         wanted = [one for one in (*COLUMNS, "split") if one in file.schema_arrow.names]
+        for name in wanted:
+            _check_type(file.schema_arrow.field(name).type, name, table)
         read = file.read(columns=wanted).to_pydict()
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
     return {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}
+
+
+def _check_type(kind: Any, name: str, table: Path) -> None:
+    """Refuse a column of other than text, or of labels that are not whole numbers either: these would become classes.
+
+    Raises:
+        DataError: It is one.
+    """
+    from pyarrow import types
+
+    held = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(held) or types.is_large_string(held)
+    if not text and not (name == "label" and types.is_integer(held)):
+        expected = "text or whole numbers" if name == "label" else "text"
+        raise DataError(f"{table}: the column {name} is of type {kind}; expected {expected}.", subject=name)

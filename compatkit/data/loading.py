@@ -104,6 +104,11 @@ def load(
     folders = _folders(root)
     asked = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
     stated = {key: value for key, value in asked.items() if value is not None}
+    if not isinstance(name_or_path, str | os.PathLike):
+        raise DataError(
+            f"A data set is given by its name or path, got {type(name_or_path).__name__}.",
+            subject=name_or_path,
+        )
     if is_path(name_or_path):
         found, spec = _at(os.fspath(name_or_path), folders, download, progress)
         source = Source({"name": spec, **stated})
@@ -193,6 +198,7 @@ def is_path(name_or_path: str | os.PathLike[str]) -> bool:
         not isinstance(name_or_path, str)
         or "/" in text
         or os.sep in text
+        or text in (os.curdir, os.pardir)
         or text.endswith(ends)
         or (text.startswith(PREFIX))
     )
@@ -229,7 +235,10 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             subject=name,
         )
     known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
-    hint = f" The folder here is {name}/." if Path(name).is_dir() else suggest(name.lower(), known)
+    there = bool(name) and Path(name).is_dir()
+    hint = (
+        f" To load the folder {name} that is here, write {name}/." if there else suggest(name.lower(), known)
+    )
     raise UnknownName(
         f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths. Looked in {looked}.",
         subject=name,

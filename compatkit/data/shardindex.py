@@ -62,7 +62,7 @@ def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[
             folder, base = posixpath.split(member.name)
             stem, _, ending = base.partition(".")
             ending = f".{ending.lower()}"
-            if not stem or not ending.endswith((CLASS, *ENDINGS)):
+            if not stem or (ending != CLASS and not ending.endswith(ENDINGS)):
                 continue
             sample = samples.setdefault(f"{folder}/{stem}", _Sample())
             if ending == CLASS:
@@ -74,7 +74,8 @@ def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[
                 continue
             if sample.image is not None:
                 raise DataError(
-                    f"{path}: sample {stem!r} has two images, {sample.image[3]} and {member.name}; expected one.",
+                    f"{path}: sample {stem!r} has two images, {sample.image[3]} and {member.name}; expected one. "
+                    "The name of a sample ends at its first dot.",
                     subject=path,
                 )
             hashed, came = hashlib.blake2b(digest_size=16), 0

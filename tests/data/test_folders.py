@@ -183,6 +183,30 @@ def test_one_part_alone(tmp_path: Path, part: str) -> None:
     assert error.subject == root and "Give both" in str(error)
 
 
+@pytest.mark.parametrize("test", ["val", "test"])
+def test_a_folder_of_data_sets_is_no_data_set(tmp_path: Path, test: str) -> None:
+    """Its data sets would be classes, and their training images test images."""
+    root = tmp_path / "photos"
+    for place in ("phone", "studio"):
+        for part in ("train", test):
+            class_folder(root / place / part, {"ant": 2, "bee": 2})
+    error = refused(root)
+    assert error.code == "data" and error.subject == root / "phone"
+    assert ck.data.load(root / "phone").classes == ("ant", "bee")
+
+
+def test_a_class_that_is_called_like_a_part(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "vehicles", {"bus": 2, "tram": 3})
+    class_folder(root / "bus" / "train", {"": 2})
+    assert undivided(root).counts == (4, 3)
+
+
+def test_a_class_folder_whose_name_no_contract_holds(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2, "bee": 2})
+    (root / "bee").rename(root / "be\ne")
+    assert refused(root).subject == "be\ne"
+
+
 @pytest.mark.parametrize("more", ["train", "val"])
 def test_parts_that_differ_in_classes(tmp_path: Path, more: str) -> None:
     root = tmp_path / "photos"

@@ -116,7 +116,43 @@ def test_tables_that_are_none(photos: Path) -> None:
     error = refused(path)
     assert error.subject == photos / "nowhere.png" and "row 11" in str(error)
     write(path, [*good[:-1], {**good[-1], "label": ""}])
-    assert refused(path).subject == ""
+    assert refused(path).subject == path and "row 10" in str(refused(path))
+    path.write_text("path;label\na.png;ant\n")
+    assert "commas" in str(refused(path))
+    path.write_text("path,label,label\na.png,ant,bee\n")
+    assert "'label' twice" in str(refused(path))
+
+
+def test_a_file_that_is_listed_again(photos: Path) -> None:
+    """In two classes, in two parts, or on both sides of what is held out; to weigh training images is no mistake."""
+    good, path = rows(photos), photos / "list.csv"
+    again = good[2]["path"]
+    for more in ({"label": "bee"}, {}):
+        error = refused(write(path, [*good, {**good[2], **more}]))
+        assert error.subject == again and "rows 3 and 11" in str(error)
+    parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
+    assert refused(write(path, [*parts, {**parts[2], "split": "val"}])).subject == again
+    assert ck.data.load(write(path, [*parts, parts[2]])).train.counts == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("label", [0.0, 1.0]),
+        ("label", [["ant"], ["bee"]]),
+        ("label", [{"name": "ant"}, {"name": "bee"}]),
+        ("label", [b"ant", b"bee"]),
+        ("label", [None, None]),
+        ("path", [0, 1]),
+        ("path", [b"ant/000.png", b"bee/000.png"]),
+    ],
+)
+def test_columns_that_hold_other_than_names(photos: Path, column: str, values: list[Any]) -> None:
+    table = [
+        {"path": "ant/000.png", "label": "ant", column: values[0]},
+        {"path": "bee/000.png", "label": "bee", column: values[1]},
+    ]
+    assert refused(write(photos / "list.parquet", table)).subject == column
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,17 @@ def test_an_unknown_name_lists_what_is_known(write, arrays, tmp_path):
     assert caught.value.exit_code == 2
 
 
+def test_what_is_neither_a_name_nor_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load(None)
+    assert caught.value.subject is None and "NoneType" in str(caught.value)
+    with pytest.raises(UnknownName, match=r"There is no data set ''\. Known"):
+        load("")
+    with pytest.raises(DataError, match="no class folders"):
+        load(".")
+
+
 def test_a_file_in_place_of_a_folder_is_named(write, arrays):
     path = write(arrays)
     with pytest.raises(DataError, match="is a file; root and COMPATKIT_DATA name a folder"):

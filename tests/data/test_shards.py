@@ -221,6 +221,9 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
     del bare["00003.cls"]
     assert "00003.png has no class" in str(refused(shard(path, bare)))
     assert "two images" in str(refused(shard(path, {**samples(), "00003.left.jpg": b""})))
+    assert "Braces" in str(refused(tmp_path / "train-{0000..0001}.tar"))
+    shard(path, {**samples(), "00003.part.cls": b"0"})  # neither the sample's image nor its class
+    assert len(ck.data.load(path).train) + len(ck.data.load(path).test) == len(samples()) // 2
     assert refused(shard(path, {**samples(), "00003.cls": bytes(5000)})).subject == str(path)
     assert refused(tmp_path / "none-*.tar").subject
     assert refused(tmp_path / "none.tar").subject
