@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -45,7 +46,7 @@ def show(context: click.Context, asked: Asked) -> None:
     check_outputs({"--sheet": asked.sheet})
     with progress("data") as report:
         splits = _splits(asked, report)
-        found = survey(splits, report)
+        found = attrs.evolve(survey(splits, report), others=_left_out(asked.name))
     if asked.sheet is not None:
         from compatkit.reports.writing import write
 
@@ -94,6 +95,18 @@ def _splits(asked: Asked, report: Progress) -> list[Split]:
     return [data.train, data.test]
 
 
+def _left_out(name: str) -> dict[str, int]:
+    """Return the files that are not read, where a name is the path of a folder of images."""
+    from compatkit.data.kinds import kind_of
+    from compatkit.data.loading import is_path
+    from compatkit.data.survey import left_out
+
+    place = Path(name).expanduser()
+    if is_path(name) and place.is_dir() and kind_of(place) in ("classes", "flat"):
+        return left_out(place)
+    return {}
+
+
 def _tell(found: DataSurvey) -> None:
     head = ("split", "images", "classes", "height", "width", "kinds", "damaged", "copies")
     table = [
@@ -126,6 +139,10 @@ def _tell(found: DataSurvey) -> None:
         _tell_copies(f"Within {part.name}", part.copies)
     if found.shared is not None:
         _tell_copies(f"In {found.parts[1].name} and in {found.parts[0].name}", found.shared)
+    if found.others:
+        kinds = first([f"{kind} {count:,}" for kind, count in found.others.items()], SHOWN)
+        click.echo()
+        paragraph(f"Not read: {kinds}. Convert photos among these to JPEG or PNG to use them.")
 
 
 def _tell_copies(where: str, copies: Copies) -> None:

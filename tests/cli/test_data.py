@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,13 @@ def test_a_folder(run: Any, photos: Path) -> None:
     ]
     assert train == ["photos/train", "7", "2", "9 - 10 - 12", "10 - 12 - 13", "RGB 7", "0", "0"]
     assert [line[0] for line in lines if line[0].startswith("a")] == ["a very long name of a beetle", "ant"]
+
+
+def test_files_that_are_not_read_are_told(run: Any, photos: Path) -> None:
+    assert "Not read" not in run("data", "show", photos).out
+    (photos / "train" / "ant" / "IMG_0001.HEIC").write_bytes(b"")
+    assert "Not read: .heic 1." in run("data", "show", photos).out
+    assert json.loads(run("data", "show", photos, "--json").out)["others"] == {".heic": 1}
 
 
 def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
