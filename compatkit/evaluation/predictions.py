@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import overload
 
 import attrs
 from torch import Tensor
@@ -27,7 +28,7 @@ class Prediction:
 
 @attrs.frozen(eq=False, repr=False)
 class Predictions(Shown):
-    """Predictions for images in order: ``predictions[0].label``.
+    """Predictions for images in order: ``predictions[0].label``; ``predictions[:5]`` are the first five.
 
     Attributes:
         probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1.
@@ -58,7 +59,13 @@ class Predictions(Shown):
     def __len__(self) -> int:
         return len(self.probabilities)
 
-    def __getitem__(self, image: int) -> Prediction:
+    @overload
+    def __getitem__(self, image: int) -> Prediction: ...
+    @overload
+    def __getitem__(self, image: slice) -> Predictions: ...
+    def __getitem__(self, image: int | slice) -> Prediction | Predictions:
+        if isinstance(image, slice):
+            return Predictions(self.probabilities[image], self.classes)
         row = self.probabilities[image]
         at = int(row.argmax())
         return Prediction(self.classes[at], float(row[at]), at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -95,6 +96,21 @@ def _augment(value: object) -> Augment:
                 subject=name,
             )
     return MOVING.get(str(names[0]), tuple(map(str, names))) if names else ()
+
+
+def _size(value: Any) -> tuple[int, int] | None:
+    """Return height and width; one number stands for both."""
+    if value is None:
+        return None
+    sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
+    if len(sides) != 2 or not all(
+        isinstance(one, Integral) and one is not True and int(one) > 0 for one in sides
+    ):
+        raise UsageError(
+            f"Task.size expects (height, width) in pixels, or one number for both; got {value!r:.100}.",
+            subject=value,
+        )
+    return int(sides[0]), int(sides[1])
 
 
 def _loader(instance: Task, attribute: object, value: object) -> None:
@@ -222,7 +238,7 @@ class Task:
     size: tuple[int, int] | None = attrs.field(
         default=None,
         kw_only=True,
-        converter=lambda value: (value, value) if isinstance(value, int) else value,
+        converter=_size,
         metadata={WRITTEN: int | tuple[int, int]},
     )
     weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)

@@ -116,6 +116,8 @@ def test_predict_takes_images_as_they_are(left: Component, right: Component, ima
     found = model.predict(images.images, batch_size=7).positions
     assert torch.equal(found, right.module.eval()(left.module.eval()(pixels(left, images))).argmax(1))
     assert torch.equal(found, model.predict(images).positions)
+    some = model.predict(images)[2:5]
+    assert len(some) == 3 and [one.position for one in some] == found[2:5].tolist()
     assert state(model) == before
 
 

@@ -165,6 +165,8 @@ IMAGES, LABELS = torch.zeros(4, 1, 4, 4), torch.zeros(4, dtype=torch.int64)
         ((IMAGES.long(), LABELS), "images of type torch.int64"),
         ((IMAGES, LABELS[:3]), r"labels of shape \(3,\) and type torch.int64 with 4 images"),
         ((IMAGES, LABELS.float()), "type torch.float32"),
+        ((IMAGES, LABELS.bool()), "type torch.bool"),
+        ((torch.zeros(4, 4, 4, 1), LABELS), "channels come first"),
         (
             (torch.zeros(5, 1, 4, 4), torch.zeros(5, dtype=torch.int64)),
             "5 images in a batch. The trainer's batch_size",

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from small import data_set, quick
@@ -126,7 +127,11 @@ def test_tasks_say_what_they_expect() -> None:
     assert caught.value.subject == "rotate"
     with pytest.raises(UsageError, match="task name"):
         task("Not A Name")
-    assert task(size=16).size == (16, 16)
+    assert task(size=16).size == (16, 16) and task(size=[16, np.int64(8)]).size == (16, 8)
+    for size in ("128", (128,), (16, 16, 3), 0, (16, -1), 16.0, True):
+        with pytest.raises(UsageError) as caught:
+            task(size=size)
+        assert caught.value.subject == size
 
 
 def test_weights_of_another_shape_are_refused() -> None:

@@ -290,13 +290,19 @@ class Streamed:
         images, labels = given
         shape = len(self._data.mean), *self._data.size
         if images.dim() != 4 or tuple(images.shape[1:]) != shape:
+            last = tuple(images.shape[1:]) == (*shape[1:], shape[0])
             raise wrong(
                 f"images of shape {tuple(images.shape)}",
-                f"The task takes (batch, {str(shape)[1:]}: set Task.size.",
+                f"The task takes (batch, {str(shape)[1:]}: "
+                + (
+                    "channels come first, as of images.permute(0, 3, 1, 2)."
+                    if last
+                    else "set Task.size, or convert them."
+                ),
             )
         if images.dtype != torch.uint8 and not images.is_floating_point():
             raise wrong(f"images of type {images.dtype}", "Give bytes, or normalised floating-point numbers.")
-        if labels.shape != images.shape[:1] or labels.is_floating_point():
+        if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
             raise wrong(
                 f"labels of shape {tuple(labels.shape)} and type {labels.dtype} with {len(images)} images",
                 "Give one class index, a whole number, for each image.",
@@ -316,7 +322,7 @@ class Streamed:
                 f"labels from {int(labels.min())} to {int(labels.max())}",
                 f"The task's data names {classes} classes: labels are 0 to {classes - 1}.",
             )
-        return images, labels
+        return images.detach(), labels
 
     def describe(self) -> str:
         """See ``BatchSource``."""
