@@ -34,7 +34,12 @@ def near(word: object, known: Iterable[str], count: int = 1, cutoff: float = 0.6
 
 
 def suggest(word: object, known: Iterable[str]) -> str:
-    """Return ``" Did you mean 'bilinear'?"`` if a known word is spelled similarly, else ``""``."""
+    """Return ``" Did you mean 'bilinear'?"`` if a known word is spelled similarly, else ``""``.
+
+    Args:
+        word: What was given.
+        known: Words that are allowed.
+    """
     found = near(word, known)
     return f" Did you mean {found[0]!r}?" if found else ""
 

@@ -84,7 +84,13 @@ def rotation(run: Run) -> ck.Use:
 
 
 def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
-    """Return the trainer of the networks, or of the update, from settings with the prefix ``of``."""
+    """Return the trainer of the networks, or of the update, from settings with the prefix ``of``.
+
+    Args:
+        run: Settings and seed.
+        of: Prefix of the settings: empty for the networks.
+        settings: Further settings of the trainer.
+    """
     given = {name: run.settings[of + name] for name in ("steps", "lr")}
     return ck.Trainer(
         **{**given, "batch_size": run.settings["batch_size"], "seed": run.seed, "progress": False, **settings}
@@ -92,7 +98,13 @@ def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
 
 
 def bounds(run: Run, data: ck.DataSet, registry: ck.Registry) -> dict[str, str]:
-    """Train each network separately on all classes; return the head of each by the name of its network."""
+    """Train each network separately on all classes; return the head of each by the name of its network.
+
+    Args:
+        run: Settings, arm and seed.
+        data: Images of all classes.
+        registry: Where the parts are published.
+    """
     changed, heads = run.arm == "bound-changed", {}
     uses = ["dcc", rotation(run)] if changed else [rotation(run)]
     for task in tasks(run, data, changed=changed):
@@ -106,6 +118,11 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
 
     For the independent arm each has its own seed and head: with the same seed the heads would start equal, and the
     controls would be partly compatible.
+
+    Args:
+        run: Settings, arm and seed.
+        data: Images of all classes.
+        registry: Where the parts are published.
     """
     uses = ["dcc", *([rotation(run)] if run.arm in WITH_ROTATION else [])]
     given = tasks(run, data.of_classes(data.classes[:OLD]))
@@ -119,7 +136,14 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
 
 
 def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict[str, str]:
-    """Extend a head to all classes and train it on the reference extractor; return the published references."""
+    """Extend a head to all classes and train it on the reference extractor; return the published references.
+
+    Args:
+        run: Settings, arm and seed.
+        data: Images of all classes.
+        registry: Where the parts are published.
+        head: Reference of the head of the old classes.
+    """
     registry.extend(head, data.classes[OLD:], "extended/ten.head", seed=run.seed)
     extractor = f"{head.partition('/')[0]}/{REFERENCE}.extractor"
     moves, settings = run.arm == "rp-frozen", run.settings
@@ -141,7 +165,15 @@ def update(run: Run, data: ck.DataSet, registry: ck.Registry, head: str) -> dict
 
 
 def accuracy(run: Run, registry: ck.Registry, extractor: str, head: str, test: ck.Split) -> float | None:
-    """Return the accuracy of a recombination on all classes, under batch statistics."""
+    """Return the accuracy of a recombination on all classes, under batch statistics.
+
+    Args:
+        run: Settings.
+        registry: Where the parts are published.
+        extractor: Its reference.
+        head: Its reference.
+        test: Images of all classes.
+    """
     (cell,) = registry.matrix(
         extractor, head, {"*": test}, bn_policy="batch", batch_size=run.settings["test_batch"]
     ).cells

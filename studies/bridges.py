@@ -107,7 +107,13 @@ def pair(run: Run) -> tuple[ck.DataSet, ck.DataSet]:
 
 
 def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck.Task]:
-    """Return the tasks of the extractor and of the head."""
+    """Return the tasks of the extractor and of the head.
+
+    Args:
+        run: Settings and arm.
+        source: Data of the extractor.
+        target: Data of the head.
+    """
     networks = run.settings[run.arm.partition("+")[2] or "base"]
     left, right = (
         ck.Task(side, data, backbone, split, size=run.settings["image"], kwargs=kwargs)

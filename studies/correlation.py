@@ -68,7 +68,12 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
 
 
 def values_and_channels(found: Sequence[ck.Measurement], layer: str) -> tuple[dict[str, Any], list[Any]]:
-    """Return the measures averaged over image sets, and the correlations of channels by set and pairing."""
+    """Return the measures averaged over image sets, and the correlations of channels by set and pairing.
+
+    Args:
+        found: One measurement for each image set.
+        layer: Path of the layer.
+    """
     values: dict[str, Any] = {}
     for name, (pairing, sign) in LOOKS.items():
         cells = [one.table("cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found]

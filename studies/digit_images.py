@@ -29,7 +29,13 @@ COUNTS = (2, 10)
 
 
 def chosen(data: ck.DataSet, count: int, seed: int) -> ck.DataSet:
-    """Return ``count`` random training images, each of another digit, with all test images."""
+    """Return ``count`` random training images, each of another digit, with all test images.
+
+    Args:
+        data: Images of all digits.
+        count: Training images, at most one a digit.
+        seed: Of the draw.
+    """
     draw = np.random.default_rng((seed, count))
     digits = draw.permutation(len(data.classes))[:count]
     places = [draw.choice(np.flatnonzero(data.train.labels == digit)) for digit in digits]

@@ -55,7 +55,12 @@ def _some(run: Run, data: ck.DataSet) -> ck.DataSet:
 
 
 def of_common_classes(data: ck.DataSet, other: ck.DataSet) -> ck.DataSet:
-    """Return the images of the classes that another data set has, too, by name; nine for CIFAR-10 and STL-10."""
+    """Return the images of the classes that another data set has, too, by name; nine for CIFAR-10 and STL-10.
+
+    Args:
+        data: Images to choose from.
+        other: Names the classes that stay.
+    """
     kept = common_places(data, other)
     if len(kept) == len(data.classes):
         return data

@@ -130,6 +130,10 @@ def train(run: Run, tasks: list[ck.Task]) -> list[ck.Fit]:
 
     Each network has its own seed: with the same seed rotation heads would start equal, and the controls would be partly
     compatible.
+
+    Args:
+        run: Settings, arm and seed.
+        tasks: Source and target.
     """
     settings, shared = run.settings, "rp" in run.arm.split("+")
     uses = [rotation(run)]

@@ -65,7 +65,12 @@ def policies_of(arm: str, images: int) -> dict[str, str]:
 
 
 def tasks_for(arm: str, run: Run) -> list[ck.Task]:
-    """Return the two tasks, with the network of the arm."""
+    """Return the two tasks, with the network of the arm.
+
+    Args:
+        arm: Name of the arm.
+        run: Settings and seed.
+    """
     kwargs: dict[str, Any] = {}
     if arm in NORMS:
         kwargs = {"norm": NORMS[arm]}

@@ -38,7 +38,11 @@ ACTIVE = 2
 
 
 def class_means(split: ck.Split) -> list[NDArray[np.float64]]:
-    """Return the mean image of each class, ``(height, width, 1)``, from 0 to 255."""
+    """Return the mean image of each class, ``(height, width, 1)``, from 0 to 255.
+
+    Returns:
+        float64, one array a class.
+    """
     return [split.read(np.flatnonzero(split.labels == label)).mean(0) for label in range(len(split.classes))]
 
 

@@ -75,7 +75,12 @@ def turned(split: ck.Split, count: int) -> ck.Split:
 
 
 def pretrain(run: Run, place: int) -> ck.Fit:
-    """Return a network pretrained by rotation prediction; each ``place`` has other initial weights."""
+    """Return a network pretrained by rotation prediction; each ``place`` has other initial weights.
+
+    Args:
+        run: Settings and seed.
+        place: From 0.
+    """
     settings = run.settings
     source = run.load(settings["source"])
     data = ck.DataSet(
@@ -91,7 +96,13 @@ def pretrain(run: Run, place: int) -> ck.Fit:
 
 
 def started(run: Run, tasks: Sequence[ck.Task], *, same: bool) -> tuple[list[ck.Task], list[ck.Fit]]:
-    """Return tasks that start from pretrained weights, and the pretrained networks: one for all, or one each."""
+    """Return tasks that start from pretrained weights, and the pretrained networks: one for all, or one each.
+
+    Args:
+        run: Settings and seed.
+        tasks: Without initial weights of their own.
+        same: Whether all tasks start from one pretrained network.
+    """
     before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
     weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
     return [attrs.evolve(task, weights=held) for task, held in zip(tasks, weights, strict=True)], before

@@ -42,7 +42,12 @@ in the paper, where frozen heads use batch statistics; the paper averages both o
 
 
 def train(run: Run, tasks: Sequence[ck.Task]) -> list[ck.Fit]:
-    """Train the arm: both tasks jointly, one after the other against frozen heads, or separately."""
+    """Train the arm: both tasks jointly, one after the other against frozen heads, or separately.
+
+    Args:
+        run: Settings, arm and seed.
+        tasks: The two tasks.
+    """
     arm, trainer = run.arm, trainer_of(run)
     if arm == BOUND:
         return apart(run, tasks)

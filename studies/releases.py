@@ -68,7 +68,12 @@ def domains(run: Run) -> list[ck.DataSet]:
 
 
 def first_classes(data: ck.DataSet, count: int) -> ck.DataSet:
-    """Return the images of the first classes."""
+    """Return the images of the first classes.
+
+    Args:
+        data: Images of all classes.
+        count: Classes to keep.
+    """
     names, splits = data.classes[:count], []
     for split in (data.train, data.test):
         some = split.take(np.flatnonzero(split.labels < count))
@@ -91,7 +96,12 @@ def releases(run: Run) -> list[ck.DataSet]:
 
 
 def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
-    """Train and publish all releases of an arm as ``releases/r1`` and so on; return their data sets."""
+    """Train and publish all releases of an arm as ``releases/r1`` and so on; return their data sets.
+
+    Args:
+        run: Settings, arm and seed.
+        registry: Where the parts are published.
+    """
     words, sets = run.arm.split("+"), releases(run)
     tasks = [_task(run, f"r{number}", data) for number, data in enumerate(sets, 1)]
     trainer = ck.Trainer(
@@ -129,7 +139,12 @@ def _task(run: Run, name: str, data: ck.DataSet) -> ck.Task:
 
 
 def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any]]:
-    """Measure all extractors with all heads, with stored and with re-estimated statistics."""
+    """Measure all extractors with all heads, with stored and with re-estimated statistics.
+
+    Args:
+        registry: With all releases.
+        sets: Data of each release, in order.
+    """
     tests = {f"{PREFIX}/r{number}.extractor": data.test for number, data in enumerate(sets, 1)}
     rows: list[dict[str, Any]] = []
     for policy in (STORED, ESTIMATED):
@@ -165,7 +180,12 @@ def values_of(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def retrieved(registry: ck.Registry, images: ck.data.Split) -> dict[str, float | None]:
-    """Measure retrieval with the first and the second release, and with new queries in an old gallery."""
+    """Measure retrieval with the first and the second release, and with new queries in an old gallery.
+
+    Args:
+        registry: With the first two releases.
+        images: Queries and gallery.
+    """
     old, new = (
         registry.recombine(f"{PREFIX}/{one}.extractor", f"{PREFIX}/{one}.head") for one in ("r1", "r2")
     )

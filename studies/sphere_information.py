@@ -32,6 +32,10 @@ Plane = list[list[float]]
 def plane(fit: ck.Fit, split: ck.Split) -> Plane:
     """Return the plane of the only network of a fit on all patterns.
 
+    Args:
+        fit: Of one task.
+        split: All 4,096 patterns, each once.
+
     Raises:
         TrainingError: A layer's information is undefined.
     """

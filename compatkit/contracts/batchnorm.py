@@ -42,7 +42,12 @@ def check_policy(name: str) -> str:
 
 
 def under_old_name(bn_policy: Any, normalisation: Any) -> Any:
-    """Return the policy, also if it was given under the old argument name ``normalisation``."""
+    """Return the policy, also if it was given under the old argument name ``normalisation``.
+
+    Args:
+        bn_policy: The policy under its present name.
+        normalisation: The same under the old name, or None.
+    """
     if normalisation is None:
         return bn_policy
     warnings.warn("normalisation= is called bn_policy= now.", DeprecationWarning, stacklevel=3)
@@ -73,6 +78,10 @@ def stored_share(policy: str, images: int) -> float:
     """Return the weight of the stored statistics, N / (N + n), in an estimate on n images.
 
     Source: Schneider et al. (2020), "Improving robustness against common corruptions by covariate shift adaptation".
+
+    Args:
+        policy: A batch-norm policy, such as ``"mix:16"``.
+        images: n, images of the estimate.
     """
     prior = prior_of(policy) or 0
     return prior / (prior + images) if prior else 0.0

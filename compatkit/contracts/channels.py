@@ -46,7 +46,12 @@ Blobs = Mapping[str, ChannelFigures]
 def channel_bytes(
     means: Sequence[float] | NDArray[np.float64], stds: Sequence[float] | NDArray[np.float64]
 ) -> bytes:
-    """Return the blob for means ``(C,)`` and standard deviations ``(C,)``."""
+    """Return the blob for means ``(C,)`` and standard deviations ``(C,)``.
+
+    Args:
+        means: Of each channel.
+        stds: Of each channel, in the same order.
+    """
     import numpy as np
 
     return np.concatenate([np.asarray(one, dtype="<f4") for one in (means, stds)]).tobytes()
@@ -54,6 +59,9 @@ def channel_bytes(
 
 def channel_statistics(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return means and standard deviations from a blob, float32 ``(C,)`` each.
+
+    Returns:
+        Means and standard deviations.
 
     Raises:
         FormatError: The size is not a positive multiple of 8 bytes, a value is not finite, or a deviation is negative.

@@ -88,7 +88,17 @@ def report_of(
     own: bool,
     bn_policy: str,
 ) -> Report:
-    """Do what ``check`` does, with the references of the parts if known."""
+    """Do what ``check`` does, with the references of the parts if known.
+
+    Args:
+        extractor: Its manifest.
+        head: Its manifest.
+        names: References of both, for the texts.
+        data: As for ``check``.
+        evidence: Measured results of the pair.
+        channels: Channel statistics by digest.
+        own: Whether the two were trained together.
+    """
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
     check_kind(head, "second", second)
@@ -121,7 +131,16 @@ def compare(
     own: Collection[tuple[str, str]],
     bn_policy: str,
 ) -> Outlines:
-    """Check every extractor with every head; arguments as for ``check_all``, keyed by reference."""
+    """Check every extractor with every head; arguments as for ``check_all``, keyed by reference.
+
+    Args:
+        extractors: Manifests by reference.
+        heads: Manifests by reference.
+        data: As for ``check``.
+        evidence: Measured results by pair of references.
+        channels: Channel statistics by digest.
+        own: Pairs that were trained together.
+    """
     for name, manifest in extractors.items():
         check_kind(manifest, "first", name)
     for name, manifest in heads.items():

@@ -162,7 +162,13 @@ class Cell:
 
 
 def weak_or_compatible(accuracy: float, chance: float, limit: float) -> Grade:
-    """Return ``weak`` below half of the way from chance to the bound (to 1 without a bound), else ``compatible``."""
+    """Return ``weak`` below half of the way from chance to the bound (to 1 without a bound), else ``compatible``.
+
+    Args:
+        accuracy: Of the recombination, above chance.
+        chance: Share of the most frequent class.
+        limit: The bound, or 1.
+    """
     return "weak" if accuracy < chance + WEAK_RECOVERED * (limit - chance) else "compatible"
 
 
@@ -201,6 +207,10 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
 
 def figure(correct: int, n: int) -> Figure:
     """Return an accuracy with its interval.
+
+    Args:
+        correct: Examples classified correctly.
+        n: All examples.
 
     Raises:
         UsageError: There are no examples, or ``correct`` is not within 0 to ``n``.
@@ -281,7 +291,13 @@ def paired_interval_of_counts(gained: int, lost: int, n: int) -> tuple[float, fl
 
 
 def recovered(accuracy: float, chance: float, bound: float | None) -> float | None:
-    """Return (accuracy - chance) / (bound - chance); None unless there is a bound above chance."""
+    """Return (accuracy - chance) / (bound - chance); None unless there is a bound above chance.
+
+    Args:
+        accuracy: Of the recombination.
+        chance: Share of the most frequent class.
+        bound: Accuracy of the extractor's own network, or None.
+    """
     if bound is None or bound <= chance:
         return None
     return (accuracy - chance) / (bound - chance)

@@ -279,6 +279,11 @@ def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") ->
 def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
     """Return index pairs of the classes that both sides have, in the order of ``asked``; see ``common``.
 
+    Args:
+        asked: Classes of the images.
+        outputs: Classes of the head.
+        head: Its name, for messages.
+
     Raises:
         DataError: As for ``label_findings``.
     """

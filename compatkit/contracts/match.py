@@ -71,12 +71,22 @@ class Inputs(NamedTuple):
 
 
 def outputs_of(ports: Sequence[Port], data: Data) -> Outputs:
-    """Return the wiring inputs of an extractor for images described by ``data``."""
+    """Return the wiring inputs of an extractor for images described by ``data``.
+
+    Args:
+        ports: Its output ports.
+        data: Description of the images.
+    """
     return Outputs(tuple(ports), data.size)
 
 
 def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
-    """Return the wiring inputs of a head trained on images described by ``data``."""
+    """Return the wiring inputs of a head trained on images described by ``data``.
+
+    Args:
+        ports: Its input ports.
+        data: Description of the images.
+    """
     return Inputs(tuple([port.name for port in ports]), tuple([at_size(port, data.size) for port in ports]))
 
 
@@ -97,7 +107,12 @@ class WiringDifference(NamedTuple):
     place: int | None = None
 
     def finding(self, given: Outputs, asked: Inputs) -> Finding:
-        """Return the finding for this difference between ``given`` and ``asked``."""
+        """Return the finding for this difference between ``given`` and ``asked``.
+
+        Args:
+            given: What the extractor gives.
+            asked: What the head takes.
+        """
         remedy = self.remedy if self.adapter is None else needed(self.adapter)
         whose = "head inputs expect, extractor outputs give"
         if self.place is not None:

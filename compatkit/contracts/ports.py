@@ -39,7 +39,12 @@ class AtSize(NamedTuple):
 
 
 def at_size(port: Port, size: Sides) -> AtSize:
-    """Return the requirements of a head's port for images of ``size``."""
+    """Return the requirements of a head's port for images of ``size``.
+
+    Args:
+        port: Of the head.
+        size: Height and width in pixels.
+    """
     usual, spatial = regular(port), port.spatial
     positions = _positions(port, spatial, size) if usual else None
     return AtSize(
@@ -68,7 +73,12 @@ def channel_axis(port: Port) -> int:
 
 
 def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
-    """Return the spatial sizes at a port, without prefix tokens, for images of ``size``; None if unknown."""
+    """Return the spatial sizes at a port, without prefix tokens, for images of ``size``; None if unknown.
+
+    Args:
+        port: Of either side.
+        size: Height and width in pixels.
+    """
     return _positions(port, port.spatial, size)
 
 
@@ -83,7 +93,12 @@ def _positions(port: Port, spatial: tuple[Dimension, ...], size: Sides) -> tuple
 
 
 def grid_at(port: Port, size: Sides) -> Sides | None:
-    """Return height and width in positions for images of ``size``; None if unknown, see ``grid``."""
+    """Return height and width in positions for images of ``size``; None if unknown, see ``grid``.
+
+    Args:
+        port: Of either side.
+        size: Height and width in pixels.
+    """
     seen = spatial_at(port, size)
     return None if seen is None else grid(seen, size)
 
@@ -131,7 +146,13 @@ def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
 
 
 def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension:
-    """Return a dimension for ``batch`` images of ``size``; symbols that stay unknown are returned unchanged."""
+    """Return a dimension for ``batch`` images of ``size``; symbols that stay unknown are returned unchanged.
+
+    Args:
+        one: A number, a symbol, or a rule.
+        size: Height and width in pixels.
+        batch: Number of images; None if unknown.
+    """
     if not isinstance(one, Scaled):
         return one
     known = size[0] if one.of == "H" else size[1] if one.of == "W" else batch if one.of == "N" else None
@@ -139,7 +160,12 @@ def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension
 
 
 def agree(given: Dimension, asked: Dimension) -> bool:
-    """Return whether dimensions can be equal; one that is unknown before a run matches anything."""
+    """Return whether dimensions can be equal; one that is unknown before a run matches anything.
+
+    Args:
+        given: Of the extractor.
+        asked: Of the head.
+    """
     free = isinstance(given, str) or isinstance(asked, str)
     return given == asked or (free and "N" not in (given, asked))
 

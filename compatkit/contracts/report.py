@@ -255,6 +255,10 @@ class Outlines(Shown):
     def report(self, extractor: str, head: str) -> Report:
         """Return the full report of one pair.
 
+        Args:
+            extractor: Its reference.
+            head: Its reference.
+
         Raises:
             UnknownName: One of the references was not part of the check.
         """

@@ -55,7 +55,12 @@ class Hit(NamedTuple):
     values: tuple[Any, ...] = ()
 
     def finding(self, given: Any, asked: Any) -> Finding:
-        """Return the finding for these two sides."""
+        """Return the finding for these two sides.
+
+        Args:
+            given: The rule's values for the extractor.
+            asked: The rule's values for the head.
+        """
         return Finding(self.code, self.level, self.severity, *self.texts(given, asked, *self.values))
 
 
@@ -68,7 +73,12 @@ def images_of(data: Data) -> tuple[Any, ...]:
 
 
 def images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
-    """Compare the extractor's images with the head's training images; both from ``images_of``."""
+    """Compare the extractor's images with the head's training images; both from ``images_of``.
+
+    Args:
+        given: Preprocessing of the extractor's images.
+        trained: Preprocessing of the images that the head was trained on.
+    """
     return () if given == trained else _OTHER_IMAGES
 
 
@@ -118,7 +128,12 @@ def protocol_of(head: Manifest) -> Protocol:
 
 
 def training(left: Trained, right: Trained) -> Hits:
-    """Report whether batch normalisation needs other statistics, and every shared anchor."""
+    """Report whether batch normalisation needs other statistics, and every shared anchor.
+
+    Args:
+        left: What the extractor was trained against.
+        right: What the head was trained against.
+    """
     found = _NORMALISED if left.batch or right.batch else ()
     if left.known.isdisjoint(right.known):
         return found

@@ -35,6 +35,11 @@ def drop_tokens(keep: int, drop: int, size: Sides) -> Blueprint:
     """Return the adapter that keeps the first ``keep`` tokens, removes the next ``drop`` and keeps the rest.
 
     The class token precedes the register tokens, so it is removed last.
+
+    Args:
+        keep: Tokens in front that stay.
+        drop: Tokens behind them that go.
+        size: Height and width of the images.
     """
     return _blueprint("drop-tokens", {"keep": keep, "drop": drop}, size)
 
@@ -100,7 +105,13 @@ def with_kernel(projection: Blueprint, kernel: int) -> Blueprint:
 
 
 def on_port(adapter: Blueprint, index: int, count: int) -> Blueprint:
-    """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass unchanged."""
+    """Return the adapter for tensor ``index`` of a tuple of ``count``; the others pass unchanged.
+
+    Args:
+        adapter: For one tensor.
+        index: From 0.
+        count: Length of the tuple.
+    """
     return attrs.evolve(adapter, kwargs={**adapter.kwargs, "port": index}, cut_outputs=count)
 
 
@@ -142,6 +153,10 @@ def _described(adapter: Blueprint) -> str:
 def after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
     """Return the ports after an adapter.
 
+    Args:
+        ports: Before it, in order.
+        adapter: Its blueprint.
+
     Raises:
         UsageError: There is no such port, or the adapter is unknown.
     """
@@ -157,6 +172,10 @@ def after(ports: Sequence[Port], adapter: Blueprint) -> tuple[Port, ...]:
 
 def behind(port: Port, adapter: Blueprint) -> Port:
     """Return the port after an adapter for this port.
+
+    Args:
+        port: Before it.
+        adapter: Its blueprint.
 
     Raises:
         UsageError: The adapter is unknown.

@@ -56,6 +56,11 @@ class Address:
     def read(self, path: str, offset: int, size: int) -> bytes:
         """Return bytes of a file.
 
+        Args:
+            path: Below the address.
+            offset: First byte.
+            size: Number of bytes.
+
         Raises:
             DataError: The file is gone, or shorter.
             EnvironmentFailure: It cannot be read.

@@ -18,6 +18,10 @@ LARGEST_SIDE = 4096
 def check_images(images: Any, owner: str) -> None:
     """Check uint8 images ``(n, h, w, c)`` with c 1 or 3.
 
+    Args:
+        images: As given by the user.
+        owner: Name of the split, for messages.
+
     Raises:
         DataError: They are something else.
     """
@@ -50,6 +54,15 @@ def check_images(images: Any, owner: str) -> None:
 def check_labels(labels: Any, count: int, classes: tuple[str, ...], owner: str) -> NDArray[np.int64]:
     """Return the labels as int64 ``(count,)``.
 
+    Args:
+        labels: As given by the user.
+        count: Number of images.
+        classes: Names of the classes.
+        owner: Name of the split, for messages.
+
+    Returns:
+        Positions in ``classes``.
+
     Raises:
         DataError: They are no integers, not one for each image, or no positions in ``classes``.
     """
@@ -71,6 +84,10 @@ def check_labels(labels: Any, count: int, classes: tuple[str, ...], owner: str) 
 
 def check_names(classes: Iterable[Any], owner: str) -> tuple[str, ...]:
     """Return the class names as a tuple of plain strings: those that a contract can hold.
+
+    Args:
+        classes: As given by the user.
+        owner: Name of the split, for messages.
 
     Raises:
         DataError: There is none, one is no text, empty, too long or has control characters, or two are one but for case
@@ -105,6 +122,10 @@ def check_names(classes: Iterable[Any], owner: str) -> tuple[str, ...]:
 
 def check_size(size: Any, owner: str) -> tuple[int, int]:
     """Return a size as two integers.
+
+    Args:
+        size: As given by the user, (height, width).
+        owner: What asks for it, for messages.
 
     Raises:
         DataError: It is no pair of whole numbers from 1 to ``LARGEST_SIDE``.

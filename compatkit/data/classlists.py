@@ -44,6 +44,9 @@ def numbered(
         names: Of the classes, in order; a label is one of them, or where all are numbers a place among them from 0.
             None takes the labels themselves in their order, numbers by size.
 
+    Returns:
+        Names of the classes, and int64 ``(n,)``, positions among them.
+
     Raises:
         DataError: A label is empty, or none of the names.
     """

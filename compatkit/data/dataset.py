@@ -64,7 +64,14 @@ class DataSet:
         test: tuple[NDArray[Any], NDArray[Any]],
         classes: Iterable[str],
     ) -> DataSet:
-        """Make a data set from (images, labels) of both splits; see ``Split`` for types and shapes."""
+        """Make a data set from arrays; see ``Split`` for types and shapes.
+
+        Args:
+            name: Name of the set.
+            train: Images and labels to train on.
+            test: Images and labels to test on.
+            classes: Names of the classes, in the order of the labels.
+        """
         names = tuple(classes)
         return cls(name, Split(*train, names, f"{name}/train"), Split(*test, names, f"{name}/test"))
 
@@ -74,7 +81,13 @@ class DataSet:
         return self.train.classes
 
     def subset(self, train: int | None = None, test: int | None = None, seed: int | None = None) -> DataSet:
-        """Return class-balanced subsets of both splits (None keeps all); see ``Split.subset``."""
+        """Return class-balanced subsets of both splits (None keeps all); see ``Split.subset``.
+
+        Args:
+            train: Number of training images.
+            test: Number of test images.
+            seed: Of the draw; None takes the first images of each class.
+        """
         pairs = ((self.train, train), (self.test, test))
         return DataSet(self.name, *(s if n is None else s.subset(n, seed) for s, n in pairs))
 
@@ -93,7 +106,13 @@ class DataSet:
         return parts[0], parts[1]
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> DataSet:
-        """Return the data set with both splits shifted in colour and blur; see ``Shift``."""
+        """Return the data set with both splits shifted in colour and blur; see ``Shift``.
+
+        Args:
+            hue: Rotation of the colours about the grey axis, in turns.
+            brightness: Factor of all values, above 0 and at most 1.
+            blur: Standard deviation of a Gaussian blur in pixels.
+        """
         return self._both(lambda split: split.shifted(hue, brightness, blur))
 
     def resized(self, size: tuple[int, int]) -> DataSet:

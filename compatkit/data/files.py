@@ -54,7 +54,12 @@ class ImageFiles:
 
 
 def listed(root: Path, paths: list[str]) -> LazyImages:
-    """Return images by the paths of their files below ``root``."""
+    """Return images by the paths of their files below ``root``.
+
+    Args:
+        root: Folder, or the root of a data set.
+        paths: Relative, with ``/``.
+    """
     encoded = [os.fsencode(one) for one in paths]
     ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
     return LazyImages(ImageFiles(root, b"".join(encoded), ends), np.arange(len(ends)))
@@ -97,6 +102,10 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 def image_files(root: Path, folder: str = "") -> Iterator[str]:
     """Yield the paths below ``root`` of all image files in a folder; links to folders are not followed.
+
+    Args:
+        root: Where the paths begin.
+        folder: Relative to ``root``; empty for ``root`` itself.
 
     Raises:
         DataError: A folder is gone, or a link leads nowhere.

@@ -57,6 +57,12 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
 def parted(whole: Split, written: Sequence[str], name: str, where: object) -> DataSet:
     """Return training and test images by what each image's part is called; see ``TRAIN`` and ``TEST``.
 
+    Args:
+        whole: All images.
+        written: Name of each image's part.
+        name: Of the data set.
+        where: Of the list, for messages.
+
     Raises:
         DataError: A part is called otherwise, one of the two is missing, or a class has no training image.
     """

@@ -68,7 +68,12 @@ class Reader(Protocol):
         ...
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
-        """Return a digest of each image's bytes, 16 bytes long."""
+        """Return a digest of each image's bytes, 16 bytes long.
+
+        Args:
+            positions: Of images, int64.
+            progress: Told of the images that are hashed.
+        """
         ...
 
 
@@ -192,7 +197,12 @@ def _threads() -> ThreadPoolExecutor:
 
 
 def decoded(data: bytes, name: str) -> Image:
-    """Return a Pillow image of mode ``"RGB"`` by the rule of this module; ``upright`` raises."""
+    """Return a Pillow image of mode ``"RGB"`` by the rule of this module; ``upright`` raises.
+
+    Args:
+        data: Bytes of a file.
+        name: Of the image, for messages.
+    """
     return eight_bit(upright(data, name)).convert("RGB")
 
 
@@ -242,7 +252,12 @@ def eight_bit(image: Image) -> Image:
 
 
 def resized_image(image: Image, step: ImageResize) -> Image:
-    """Return a Pillow image resized and cut as timm's transform for evaluation does it, by Pillow itself."""
+    """Return a Pillow image resized and cut as timm's transform for evaluation does it, by Pillow itself.
+
+    Args:
+        image: Of mode ``"RGB"``.
+        step: Size, interpolation and crop.
+    """
     from PIL import Image
 
     height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
@@ -255,7 +270,12 @@ def resized_image(image: Image, step: ImageResize) -> Image:
 
 
 def shrunk_image(image: Image, step: Shrink) -> Image:
-    """Return a Pillow image scaled down to what evaluation cuts from; itself where it is no larger."""
+    """Return a Pillow image scaled down to what evaluation cuts from; itself where it is no larger.
+
+    Args:
+        image: Of mode ``"RGB"``.
+        step: Size that evaluation cuts out, interpolation and crop.
+    """
     from PIL import Image
 
     height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, "center")

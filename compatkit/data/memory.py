@@ -15,7 +15,11 @@ from compatkit.contracts.cache import above
 
 
 def recalled(name: str) -> NDArray[Any] | None:
-    """Return what is remembered under a name; None where nothing is, or the file is damaged."""
+    """Return what is remembered under a name; None where nothing is, or the file is damaged.
+
+    Returns:
+        As it was kept.
+    """
     with contextlib.suppress(OSError, ValueError, EOFError):
         return np.load(_place(name), allow_pickle=False)
     return None

@@ -151,6 +151,9 @@ def array(pack: Any, key: str, file: Path, *, form: str = FORM) -> NDArray[Any]:
         file: Where the pack is, for messages.
         form: What such a file holds, for messages.
 
+    Returns:
+        Of the type and shape in the file.
+
     Raises:
         DataError: There is none, or it holds Python objects.
     """
@@ -173,6 +176,10 @@ def array(pack: Any, key: str, file: Path, *, form: str = FORM) -> NDArray[Any]:
 def class_names(pack: Any, file: Path) -> tuple[str, ...]:
     """Return the names of the classes of an open pack.
 
+    Args:
+        pack: From ``opened``.
+        file: Where the pack is, for messages.
+
     Raises:
         DataError: They are not one row of texts.
     """
@@ -186,7 +193,13 @@ def class_names(pack: Any, file: Path) -> tuple[str, ...]:
 
 
 def images_of(pack: Any, split: str, file: Path) -> Images:
-    """Return the images of one split of an open pack."""
+    """Return the images of one split of an open pack.
+
+    Args:
+        pack: From ``opened``.
+        split: ``"train"`` or ``"test"``.
+        file: Where the pack is, for messages.
+    """
     if f"x_{split}" not in pack.files and f"webp_{split}" in pack.files:
         return _decoded(array(pack, f"webp_{split}", file), array(pack, f"len_{split}", file), split, file)
     images = array(pack, f"x_{split}", file)

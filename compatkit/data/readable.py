@@ -54,7 +54,15 @@ def _readable(data: Split, progress: Progress | None) -> Split:
 
 
 def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]:
-    """Return which images cannot be decoded, bool ``(n,)``."""
+    """Return which images cannot be decoded, bool ``(n,)``.
+
+    Args:
+        split: Images; those in memory are never damaged.
+        progress: Told of the images that are read.
+
+    Returns:
+        True where decoding fails.
+    """
     from PIL import __version__
 
     if not isinstance(images := split.images, LazyImages):

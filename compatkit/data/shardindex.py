@@ -42,6 +42,9 @@ def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[n
         path: Of the shard.
         arrived: Called with the bytes read so far.
 
+    Returns:
+        One record an image, with the fields in ``FIELDS``.
+
     Raises:
         DataError: It is damaged or compressed, or an image has no class.
         EnvironmentFailure: It cannot be read.

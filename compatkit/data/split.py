@@ -226,7 +226,13 @@ class Split:
     def shrunk(
         self, size: tuple[int, int], *, interpolation: str = "bilinear", crop_pct: float = 1.0
     ) -> Split:
-        """Return images in files scaled down to the size from which evaluation cuts ``size``: see ``Shrink``."""
+        """Return images in files scaled down to the size from which evaluation cuts ``size``: see ``Shrink``.
+
+        Args:
+            size: Height and width.
+            interpolation: Name of the filter.
+            crop_pct: Share of a side that evaluation keeps.
+        """
         if not isinstance(self.images, LazyImages):
             return self
         return self._with(images=self.images.then(Shrink(size, interpolation, crop_pct)))
@@ -244,7 +250,13 @@ class Split:
         return self._with(images=mapped(self.images, (*self.images.shape[1:3], 1), _grey))
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
-        """Return the images shifted in colour and blur; see ``Shift``."""
+        """Return the images shifted in colour and blur; see ``Shift``.
+
+        Args:
+            hue: Rotation of the colours about the grey axis, in turns.
+            brightness: Factor of all values, above 0 and at most 1.
+            blur: Standard deviation of a Gaussian blur in pixels.
+        """
         shift = Shift(hue, brightness, blur)
         if isinstance(self.images, LazyImages):
             return self if shift == Shift() else self._with(images=self.images.then(shift))

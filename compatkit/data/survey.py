@@ -123,7 +123,12 @@ def left_out(folder: Path) -> dict[str, int]:
 
 
 def name_of(split: Split, position: int) -> str:
-    """Return what an image is called: its file, or its place."""
+    """Return what an image is called: its file, or its place.
+
+    Args:
+        split: Images.
+        position: In the split, from 0.
+    """
     if isinstance(split.images, LazyImages):
         return split.images.reader.name(int(split.images.positions[position]))
     return f"image {position} of {split.name}"

@@ -42,14 +42,24 @@ def gaussian(size: int, sigma: float) -> Floats:
 
 
 def along_rows(images: Floats, weights: Floats) -> Floats:
-    """Return ``weights @ image`` for every image and channel: ``(n, h, w, c)`` by ``(H, h)`` to ``(n, H, w, c)``."""
+    """Return ``weights @ image`` for every image and channel: ``(n, h, w, c)`` by ``(H, h)`` to ``(n, H, w, c)``.
+
+    Args:
+        images: float32 ``(n, h, w, c)``.
+        weights: ``(H, h)``, from ``weights``.
+    """
     count, height, width, channels = images.shape
     product = np.matmul(weights, images.reshape(count, height, width * channels))
     return product.reshape(count, weights.shape[0], width, channels)
 
 
 def along_columns(images: Floats, weights: Floats) -> Floats:
-    """Return ``image @ weights.T`` for every image and channel: ``(n, h, w, c)`` by ``(W, w)`` to ``(n, h, W, c)``."""
+    """Return ``image @ weights.T`` for every image and channel: ``(n, h, w, c)`` by ``(W, w)`` to ``(n, h, W, c)``.
+
+    Args:
+        images: float32 ``(n, h, w, c)``.
+        weights: ``(W, w)``, from ``weights``.
+    """
     return np.matmul(weights, images)
 
 
@@ -130,6 +140,11 @@ def weights(source: int, target: int, interpolation: str) -> Floats:
     Pixel centres lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
     counts (as in Pillow, and in torch's ``interpolate(..., antialias=True)``); ``"nearest"`` takes the pixel that
     holds the centre.
+
+    Args:
+        source: Pixels of the side.
+        target: Pixels that are wanted.
+        interpolation: A key of ``KERNELS``.
     """
     factor = source / target
     centres = (np.arange(target) + 0.5) * factor
@@ -145,6 +160,12 @@ def scaled_size(source: Size, size: Size, crop_pct: float, crop_mode: CropMode) 
 
     As in timm's transform for evaluation: ``floor(size / crop_pct)``, which ``"squash"`` takes as it is and
     ``"center"`` covers with the aspect ratio kept.
+
+    Args:
+        source: Height and width of the image.
+        size: Height and width to cut out.
+        crop_pct: Share of a side that the cut keeps.
+        crop_mode: ``"center"`` or ``"squash"``.
     """
     wanted = (math.floor(size[0] / crop_pct), math.floor(size[1] / crop_pct))
     if crop_mode == "squash":
@@ -234,6 +255,10 @@ class Shift:
 def check_hue(shift: Shift, channels: str) -> None:
     """Check that a shift can be applied to images of ``channels``.
 
+    Args:
+        shift: Shift in colour and blur.
+        channels: ``"RGB"`` or ``"L"``.
+
     Raises:
         DataError: A hue is to be rotated in grey images.
     """
@@ -257,6 +282,10 @@ def rotation(turns: float) -> Floats:
 
 def shifted(images: Images, shift: Shift) -> Images:
     """Return uint8 images ``(n, h, w, c)`` with ``shift`` applied, rounded once at the end.
+
+    Args:
+        images: ``c`` is 1 or 3.
+        shift: Shift in colour and blur.
 
     Raises:
         DataError: A hue is to be rotated in grey images.

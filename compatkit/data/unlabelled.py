@@ -117,6 +117,10 @@ def read_image(file: Path) -> Images:
 def pixels_of(image: Image, owner: Path | str) -> Images:
     """Return the pixels of a PIL image, uint8 ``(height, width, 1 or 3)``.
 
+    Args:
+        image: Of any mode.
+        owner: Its file, for messages.
+
     Raises:
         DataError: It has more than eight bits or transparency, or is too large.
     """

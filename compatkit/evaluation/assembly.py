@@ -80,7 +80,11 @@ class Assembly(nn.Module):
             return self.through(images)
 
     def through(self, images: Tensor) -> Tensor:
-        """Return ``forward`` computed with the statistics stored in the module."""
+        """Return ``forward`` computed with the statistics stored in the module.
+
+        Returns:
+            As ``forward``.
+        """
         values = images
         for module in (self.extractor, *self.adapters, self.head):
             if module is not None:
@@ -158,7 +162,16 @@ class Assembly(nn.Module):
         return next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
     def normalised_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
-        """Yield normalised batches on the module's device; in the given order if ``seed`` is None."""
+        """Yield normalised batches on the module's device; in the given order if ``seed`` is None.
+
+        Args:
+            split: Images; brought to the size and channels of the contract.
+            batch_size: Images of a batch.
+            seed: Of a random order.
+
+        Yields:
+            ``(n, channels, height, width)`` with n at most ``batch_size``.
+        """
         examples = prepare(split, self.data)
         for images in examples.each(batches(len(examples), batch_size, seed)):
             yield normalise(images, self.data, device=self._device)

@@ -80,6 +80,9 @@ class LayerRecord:
         Args:
             batch: Number of the batch, from 1, for messages.
 
+        Returns:
+            Tensors ``(batch, ...)`` of each layer.
+
         Raises:
             DataError: A layer was not called, was called differently than before, or a value is not finite.
         """

@@ -155,7 +155,12 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "always") -> Iterator[None]:
-    """Restore the buffers of batch normalisation bitwise afterwards, always or only after an error."""
+    """Restore the buffers of batch normalisation bitwise afterwards, always or only after an error.
+
+    Args:
+        module: Whose buffers are restored.
+        when: ``"error"`` keeps what a block that succeeds has changed.
+    """
     kept = [(value, value.clone()) for one in norm_layers(module) for value in _buffers(one)]
     done = False
     try:

@@ -138,7 +138,12 @@ def _shape(features: Features) -> str:
 
 @contextmanager
 def placed(module: nn.Module, device: str) -> Iterator[None]:
-    """Move a module to ``device``, and back afterwards."""
+    """Move a module to ``device``, and back afterwards.
+
+    Args:
+        module: Moved in place.
+        device: A device of torch.
+    """
     held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
     if held is None or held == torch.device(device):
         yield

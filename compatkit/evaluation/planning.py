@@ -116,7 +116,12 @@ def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
 
 
 def is_normalised(extractor: Manifest, head: Manifest) -> bool:
-    """Return whether the batch-norm policy matters to either part, according to their contracts."""
+    """Return whether the batch-norm policy matters to either part, according to their contracts.
+
+    Args:
+        extractor: Its manifest.
+        head: Its manifest.
+    """
     return NORMALISED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
 
 
@@ -127,7 +132,12 @@ def _labels(names: tuple[str, ...]) -> tuple[Label, ...]:
 
 
 def barred(report: Report, *, adapted: bool = False) -> str:
-    """Return why two parts cannot be wired, with or without adapters; empty if they can."""
+    """Return why two parts cannot be wired, with or without adapters; empty if they can.
+
+    Args:
+        report: Check of the two contracts.
+        adapted: Whether adapters may be put between.
+    """
     if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapted):
         return ""
     codes = [one.code for one in report.findings if one.severity in ("refuses", "adaptable")]

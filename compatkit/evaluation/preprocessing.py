@@ -64,7 +64,11 @@ class Prepared:
         return self.held[positions]
 
     def each(self, parts: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Yield the batches at ``parts``; of images in files, the next one is read while a batch is used."""
+        """Yield the batches at ``parts``; of images in files, the next one is read while a batch is used.
+
+        Yields:
+            uint8 ``(batch, channels, height, width)``.
+        """
         if not isinstance(self.held, LazyImages):
             yield from map(self.batch, parts)
             return
@@ -95,7 +99,12 @@ def fitting(split: Split, data: Data) -> Split:
 
 
 def covering(split: Split, data: Data) -> Split:
-    """Return images of their own sizes in the one from which ``fitting`` cuts the middle; others as they are."""
+    """Return images of their own sizes in the one from which ``fitting`` cuts the middle; others as they are.
+
+    Args:
+        split: Images.
+        data: Preprocessing of a contract.
+    """
     if split.size is not None:
         return split
     height, width = (math.floor(side / data.crop_pct) for side in data.size)
@@ -103,7 +112,12 @@ def covering(split: Split, data: Data) -> Split:
 
 
 def prepare(split: Split, data: Data) -> Prepared:
-    """Return a split as tensors, with the channels and size of ``data``; see ``fitting``."""
+    """Return a split as tensors, with the channels and size of ``data``; see ``fitting``.
+
+    Args:
+        split: Images and labels.
+        data: Preprocessing of a contract.
+    """
     brought = fitting(split, data)
     held = brought.images if isinstance(brought.images, LazyImages) else _planes(brought.images)
     return Prepared(held, torch.from_numpy(brought.labels).to(torch.int64))
@@ -163,6 +177,16 @@ def affine(
     """Return scale and shift of (x / 255 - mean) / std = x / (255 std) - mean / std.
 
     Each is ``(1, channels, 1, 1)``, or ``(width * channels,)`` for a row of pixels if ``width`` is not 0.
+
+    Args:
+        mean: Of each channel, on the scale 0 to 1.
+        std: Of each channel, on the same scale.
+        device: Of the result.
+        dtype: Of the result.
+        width: Pixels of a row, or 0.
+
+    Returns:
+        Scale and shift.
 
     Raises:
         DataError: A standard deviation is not above 0.

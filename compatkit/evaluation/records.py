@@ -129,7 +129,13 @@ class Cells:
         return Cell(extractor, head, shared[2], promise, *figures, shared[3], shared[own])
 
     def leave_out(self, extractor: str, head: str, error: FormatError) -> None:
-        """Note the pair of a result that cannot be read."""
+        """Note the pair of a result that cannot be read.
+
+        Args:
+            extractor: Its reference.
+            head: Its reference.
+            error: What is wrong with the result.
+        """
         self._damaged.append(f"{extractor} with {head}: a result is left out: {str(error).rstrip('.')}")
 
     def warn(self, *, stacklevel: int) -> None:

@@ -48,6 +48,14 @@ class Moments:
     def of(cls, features: Tensor, port: Port, images: int) -> Moments:
         """Return the moments of one batch of features in the layout of ``port``.
 
+        Args:
+            features: Batch first.
+            port: Says which axis holds the channels.
+            images: In the batch.
+
+        Returns:
+            float64 on the CPU, one number a channel.
+
         Raises:
             IntegrityError: The features are not finite.
         """
@@ -64,7 +72,14 @@ class Moments:
         return cls(images, len(flat), mean.numpy(), squares.numpy(), isinstance(port.channels, int))
 
     def merged(self, other: Moments) -> Moments:
-        """Return the moments of both together (Chan, Golub and LeVeque 1979)."""
+        """Return the moments of both together (Chan, Golub and LeVeque 1979).
+
+        Args:
+            other: Of other images, at the same port.
+
+        Returns:
+            New moments; neither operand changes.
+        """
         count = self.count + other.count
         shift = other.mean - self.mean
         mean = self.mean + shift * (other.count / count)
@@ -106,6 +121,9 @@ def feature_moments(
         data: Preprocessing.
         samples: Largest number of images.
         batch_size: Images per batch; affects results only by rounding.
+
+    Returns:
+        One for each port.
 
     Raises:
         CutError: The number of output tensors differs from that of the ports.

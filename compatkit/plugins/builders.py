@@ -52,6 +52,11 @@ def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Mod
 
     Drawing weights advances torch's random state, as it should; other global state is restored, with a warning.
 
+    Args:
+        offer: A plugin's builder.
+        model: Name that the builder knows.
+        kwargs: Keyword arguments for it.
+
     Raises:
         PluginError: The factory does not take these arguments, fails, or gives no network.
     """
@@ -102,6 +107,11 @@ _CONFIGURATION: Mapping[str, tuple[str, Any]] = {
 
 def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
     """Build a model several times, to find mistakes that would show only when a component is loaded.
+
+    Args:
+        offer: A plugin's builder.
+        model: Name that the builder knows.
+        kwargs: Keyword arguments for it.
 
     Raises:
         PluginError: A requirement does not hold; the message has the remedy.

@@ -43,7 +43,16 @@ class Bound:
 
 
 def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Call) -> Bound:
-    """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments."""
+    """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments.
+
+    Args:
+        instance: Name of the plugin's instance in the run.
+        weight: Factor of its losses.
+        phase: Steps in which it is active.
+        effect: What the hook declares about its effects, see ``hooks.effect``.
+        hook: Name of the hook.
+        function: The plugin's implementation.
+    """
     if hook == VIEWS:
         call: Call = _views_guard([(instance, function)])
     else:
@@ -54,7 +63,13 @@ def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, 
 
 
 def adapt(function: Call, full: tuple[str, ...], taken: tuple[str, ...]) -> Call:
-    """Return ``function`` as one that takes all of ``full``, in that order or by name."""
+    """Return ``function`` as one that takes all of ``full``, in that order or by name.
+
+    Args:
+        function: Takes the arguments named in ``taken``.
+        full: Names of all arguments of the hook.
+        taken: Some of them.
+    """
     if taken == full:
         return function
     if not taken:
@@ -75,6 +90,10 @@ def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], Non
 
     One guard for all of them: what idle plugins cost a step is mostly guards of their own. An error names the plugin
     that raised it, as ``Bound.call`` does.
+
+    Args:
+        bounds: Of this hook, in order.
+        hook: Its name.
     """
     if not bounds:
         return ()
@@ -208,6 +227,10 @@ def _wrote(instances: Sequence[str]) -> PluginError:
 def check_batch(instance: str, batch: object) -> Batch:
     """Return the result of ``compatkit_views``, if it is a batch of as many labels as images.
 
+    Args:
+        instance: Name of the plugin's instance.
+        batch: What it returned.
+
     Raises:
         PluginError: It is something else.
     """
@@ -237,6 +260,9 @@ def check_losses(
         device: Where they should be; not checked if None.
         moving: Whether the features have a gradient. Where the extractor is frozen, a loss of them has none either, and
             is logged without changing anything.
+
+    Returns:
+        The losses as they came.
 
     Raises:
         PluginError: Something else came.

@@ -40,6 +40,10 @@ def names(kind: str) -> list[str]:
 def require(kind: str, name: str) -> str:
     """Return the plain name if a plugin of that name is installed; nothing is imported.
 
+    Args:
+        kind: ``"regularizers"``, ``"metrics"``, ...
+        name: Plain, or with the kind and a dot in front.
+
     Raises:
         UnknownName: There is none; the message lists those installed.
     """

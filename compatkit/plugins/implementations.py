@@ -61,6 +61,11 @@ def arguments_of(layer: type) -> dict[str, tuple[str, ...]]:
 def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implementation, ...]:
     """Return the hooks of ``layer`` that a module, an instance, or the instances of a class implement.
 
+    Args:
+        plugin: A module, an instance or a class.
+        layer: Class of the hook specifications.
+        owner: For messages.
+
     Raises:
         PluginError: A hook is misspelt, unmarked, marked by another project, a wrapper, a generator, or
             takes arguments that it will never get; or there is no hook at all.
@@ -103,6 +108,11 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
 
 def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
     """Raise for a class where an instance is needed; its hooks would lack ``self`` when called.
+
+    Args:
+        plugin: What the plugin gave.
+        owner: For the message.
+        place: Where it gave it, for the message.
 
     Raises:
         PluginError: ``plugin`` is a class.

@@ -36,7 +36,12 @@ class Owner:
         return f"Plugin {self.plugin!r} of {self.distribution} {self.version or '(no version)'}"
 
     def error(self, message: str, hook: str | None = None) -> PluginError:
-        """Return a PluginError whose message starts with the plugin and its distribution."""
+        """Return a PluginError whose message starts with the plugin and its distribution.
+
+        Args:
+            message: What is wrong, and what to do.
+            hook: Name of the hook, if one is concerned.
+        """
         return PluginError(
             f"{self}: {message}", plugin=self.plugin, distribution=self.distribution, hook=hook
         )
@@ -62,7 +67,13 @@ def raised(error: BaseException) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ``" Did you mean 'x'?"``, or nothing where no known name is near."""
+    """Return ``" Did you mean 'x'?"``, or nothing where no known name is near.
+
+    Args:
+        name: What was asked for.
+        known: Names that exist.
+        prefix: Left out of names on both sides.
+    """
     short = {one.removeprefix(prefix): one for one in known}
     close = near(name.removeprefix(prefix), short, 1, 0.5)
     return f" Did you mean {short[close[0]]!r}?" if close else ""

@@ -95,6 +95,11 @@ def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Ow
 
     Only flags and numbers are compared with their annotation: Python would take a text for a true flag.
 
+    Args:
+        given: Settings of the user, by name.
+        known: Parameters of the factory.
+        owner: For messages.
+
     Raises:
         PluginError: With the legal settings and the nearest name.
     """
@@ -119,6 +124,10 @@ def fits(value: Any, hint: Any) -> bool:
     """Return whether a value is of an annotated type: a plain one, a Literal, a union, or a tuple of these.
 
     ``float`` accepts whole numbers too; True and False, which are whole numbers for Python, are no numbers here.
+
+    Args:
+        value: Of a setting.
+        hint: Its annotation.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:

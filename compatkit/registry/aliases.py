@@ -177,7 +177,12 @@ def _read(log: Log, number: int) -> AliasEntry | None:
 
 
 def read_move(data: bytes, number: int) -> AliasEntry | None:
-    """Return the move that an entry of an alias's log holds; None if it is damaged."""
+    """Return the move that an entry of an alias's log holds; None if it is damaged.
+
+    Args:
+        data: Content of the file.
+        number: Of the move, from 1.
+    """
     try:
         value: Any = loads(data, what="move")
     except FormatError:

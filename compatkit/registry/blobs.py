@@ -169,6 +169,10 @@ class Objects:
 
         A large blob on a local disk is mapped, privately: what is written into the buffer stays in this process.
 
+        Args:
+            digest: Of the blob.
+            verify: As for ``read``.
+
         Raises:
             IntegrityError: Missing, or other bytes than promised (moved to ``quarantine/``).
             EnvironmentFailure: No right to read, device failed.
@@ -259,6 +263,10 @@ class Objects:
 
     def place(self, draft: Path, digest: str) -> None:
         """Link a finished, synced draft to the name of its digest, unless a good copy is there.
+
+        Args:
+            draft: In ``tmp``, with the bytes of the digest.
+            digest: Of the blob.
 
         Raises:
             FileNotFoundError: The file was cleaned away.

@@ -47,11 +47,22 @@ class Care:
         deep: bool = True,
         progress: Progress | None = None,
     ) -> Soundness:
-        """Look for everything that can be wrong; changes nothing. See ``maintenance.check.examine``."""
+        """Look for everything that can be wrong; changes nothing. See ``maintenance.check.examine``.
+
+        Args:
+            patterns: Names or ``NAME@VERSION``, each part a glob; None for every file.
+            deep: Whether to compare all contents with their digests; else only headers of weights are read.
+            progress: Called with bytes done, bytes in all, and what is being read.
+        """
         return examine(self.store, patterns=patterns, deep=deep, progress=progress)
 
     def repair(self, soundness: Soundness, *, source: Store | None = None) -> RepairPlan:
-        """Plan the repair of what was found; its ``apply`` does it. See ``maintenance.repair.plan``."""
+        """Plan the repair of what was found; its ``apply`` does it. See ``maintenance.repair.plan``.
+
+        Args:
+            soundness: Result of ``verify``.
+            source: A copy of the registry, or another one that may hold the same bytes.
+        """
         return plan_repair(soundness, source=source)
 
     def gc(
@@ -64,6 +75,11 @@ class Care:
         """Plan a collection of what nothing refers to, with the help of the index; see ``maintenance.gc.plan``.
 
         ``apply`` does it, and decides by the files alone.
+
+        Args:
+            grace: Younger files are kept.
+            withdrawn: Whether to collect withdrawn versions' weights too.
+            progress: Told of the documents that were read.
         """
         return plan(self.store, grace=grace, withdrawn=withdrawn, indexed=True, progress=progress)
 

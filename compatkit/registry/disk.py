@@ -34,13 +34,22 @@ T = TypeVar("T")
 
 
 def step(operation: str, path: Path) -> None:
-    """Do nothing; called with name and path before each change of the disk, for tests to replace."""
+    """Do nothing; called with name and path before each change of the disk, for tests to replace.
+
+    Args:
+        operation: Such as ``"rename"``.
+        path: That is changed.
+    """
 
 
 def check_folders(folder: Path, root: Path) -> None:
     """Refuse ``folder`` where it, or a folder between it and ``root``, is a symbolic link or no folder.
 
     What does not exist passes.
+
+    Args:
+        folder: Below ``root``.
+        root: Of the registry.
 
     Raises:
         IntegrityError: Names the link; what it points at was not touched.
@@ -76,6 +85,10 @@ def file_state(path: Path | str) -> os.stat_result | None:
 def make_folder(path: Path, root: Path) -> None:
     """Make ``path`` and the folders between it and ``root``; ``sync_up`` makes them durable.
 
+    Args:
+        path: Below ``root``.
+        root: Of the registry; it exists.
+
     Raises:
         IntegrityError: One of them is a symbolic link.
     """
@@ -109,6 +122,10 @@ def sync_up(path: Path, root: Path) -> None:
     """Sync ``path`` and every folder above it, up to ``root``, so that their entries are durable.
 
     This covers folders that another process made and did not sync yet; unchanged ones cost nothing.
+
+    Args:
+        path: A folder below ``root``.
+        root: Of the registry.
     """
     while True:
         sync_folder(path)
@@ -220,6 +237,11 @@ def read_finished(path: Path, root: Path, *, limit: int) -> bytes | None:
     """Read a small file that ends with a line feed as ``read`` does, and wait for its content if it is being created.
 
     Without hard links a name is taken before its content is there. Waits up to 0.2 s for a file younger than a second.
+
+    Args:
+        path: Of the file.
+        root: Of the registry.
+        limit: Bytes to read at most.
     """
     for _ in range(PATIENCE):
         found = read(path, root, limit=limit)
@@ -266,6 +288,10 @@ def _no_file(path: Path | str) -> IntegrityError:
 def link(source: Path, target: Path) -> bool:
     """Give ``source`` the second name ``target``; False where this system has no hard links.
 
+    Args:
+        source: An existing file.
+        target: Its new name, on the same file system.
+
     Raises:
         FileExistsError: The target exists; it is untouched.
     """
@@ -288,7 +314,12 @@ def touch(path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename atomically; a file that has the target's name is replaced."""
+    """Rename atomically; a file that has the target's name is replaced.
+
+    Args:
+        source: An existing file.
+        target: Its new name, on the same file system.
+    """
     step("rename", target)
     os.replace(source, target)
 

@@ -71,6 +71,10 @@ class Layout:
 def initialise(root: Path, *, exist_ok: bool) -> Layout:
     """Make ``root`` a registry; ``compatkit.json`` is written last, by one process only.
 
+    Args:
+        root: Folder; made where it is missing.
+        exist_ok: Whether an existing registry is opened.
+
     Raises:
         LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
         EnvironmentFailure: The folder cannot be made or written.

@@ -80,6 +80,10 @@ class Log:
 def names_in(folder: Path, root: Path) -> list[str]:
     """Return the names of the files in a folder; none where there is no folder.
 
+    Args:
+        folder: Below ``root``.
+        root: Of the registry.
+
     Raises:
         IntegrityError: A folder between it and the root is a symbolic link.
     """

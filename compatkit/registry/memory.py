@@ -51,7 +51,12 @@ class Memory:
         return tuple(int(one, 16) for one in row) if row else None  # type: ignore[return-value]
 
     def verified(self, digest: str, stamp: Stamp) -> None:
-        """Remember that the file of a blob, in this state, holds what its digest promises."""
+        """Remember that the file of a blob, in this state, holds what its digest promises.
+
+        Args:
+            digest: Of the blob.
+            stamp: Device, inode, size and times of the file.
+        """
         # as text: inodes and devices may be larger than SQLite's signed 64 bits
         self._tell(
             "INSERT OR REPLACE INTO verified VALUES (?, ?, ?, ?, ?, ?)",
@@ -77,7 +82,12 @@ class Memory:
         return json.loads(row[0]) if row else None
 
     def found(self, digest: str, source: Mapping[str, Any]) -> None:
-        """Remember where images were loaded from. A manifest, which travels, says only what they are."""
+        """Remember where images were loaded from. A manifest, which travels, says only what they are.
+
+        Args:
+            digest: Of the images.
+            source: How to load them again, JSON values.
+        """
         self._tell("INSERT OR REPLACE INTO images VALUES (?, ?)", digest, json.dumps(source))
 
     def _ask(self, sql: str, *values: str) -> tuple[str, ...] | None:

@@ -55,7 +55,12 @@ def check_scope(scope: str) -> str:
 
 
 def matches(scope: str, name: str) -> bool:
-    """Return whether a policy's scope covers a name."""
+    """Return whether a policy's scope covers a name.
+
+    Args:
+        scope: A name or glob.
+        name: Of a component.
+    """
     return scope == name or fnmatchcase(name, scope)
 
 
@@ -216,13 +221,23 @@ class Policy:
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
-    """Return one revision as canonical JSON."""
+    """Return one revision as canonical JSON.
+
+    Args:
+        policy: None if it is cleared.
+        time: When, ISO 8601.
+        admitted: Version that came in unmeasured, if that is the change.
+    """
     value = {"policy": None if policy is None else policy.to_json(), "time": time}
     return dumps(value | ({"admitted": admitted} if admitted else {}))
 
 
 def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
     """Read one revision strictly.
+
+    Args:
+        data: Content of the file.
+        what: Its name, for messages.
 
     Returns:
         The policy, None where it was cleared; when that was; and what came in unmeasured, if that was the change.

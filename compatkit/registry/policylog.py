@@ -150,6 +150,10 @@ class PolicyLog:
     def admit(self, scope: str, one: Reference) -> Revision:
         """Record that a version comes in without the measurement that the policy of a scope asks for.
 
+        Args:
+            scope: Of the policy.
+            one: Name and version that come in.
+
         Raises:
             FormatError: The policy is damaged.
             EnvironmentFailure: Disk full, no right to write, ...; nothing is written.
@@ -213,7 +217,12 @@ def _compare(scope: str, current: Revision | None, expected: int | Policy | Anyt
 
 
 def file_name(scope: str, number: int | str) -> str:
-    """Return the name of the file of a change."""
+    """Return the name of the file of a change.
+
+    Args:
+        scope: A name or glob.
+        number: Of the change; empty for what the names of all changes begin with.
+    """
     return f"{_encoded(scope)}@{number}"
 
 
@@ -228,6 +237,11 @@ def understood(content: bytes, scope: str, number: int) -> Revision:
     """Return the change in a file's content.
 
     An empty file is damage too: ignoring it would silently let an older policy, or none, bind.
+
+    Args:
+        content: Of the file.
+        scope: That the file's name states.
+        number: That the file's name states.
 
     Raises:
         FormatError: It is no change, or one of another scope.

@@ -226,7 +226,12 @@ class Asker:
         return sorted(set(self._versions(name)) - self.references.withdrawn(name))
 
     def digest(self, name: str, version: Version) -> str | None:
-        """Return the manifest digest of a version, None if there is none; what is here counts before what is coming."""
+        """Return the manifest digest of a version, None if there is none; what is here counts before what is coming.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
+        """
         there = self.references.digest(name, version)
         return there if there is not None else self._coming[name].get(version)
 

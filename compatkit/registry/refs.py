@@ -92,6 +92,10 @@ class References:
     def neighbours(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
         """Return what a number stands between.
 
+        Args:
+            name: Of the component.
+            version: A number that is free or taken.
+
         Returns:
             The last version below it that was not withdrawn, whatever its major line, or None; and all numbers above
             it in its own major line that can no longer be used, rising.
@@ -115,6 +119,10 @@ class References:
 
     def digest(self, name: str, version: Version) -> str | None:
         """Return the manifest digest that a version points at; None if there is no such version.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
 
         Raises:
             IntegrityError: The file does not hold a digest.
@@ -157,7 +165,12 @@ class References:
         )
 
     def tombstone(self, name: str, version: Version) -> Tombstone | None:
-        """Return why a version was withdrawn, None if it was not."""
+        """Return why a version was withdrawn, None if it was not.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
+        """
         path = self.folder(name) / f"@tombstones/{version}"
         found = durable.read(path, self.root, limit=LIMIT)
         if found is None:
@@ -174,7 +187,13 @@ class References:
         return {Version(*number) for number in self._listed(name, "@tombstones").numbers}
 
     def withdraw(self, name: str, version: Version, reason: str) -> bool:
-        """Write a tombstone, and before it what remembers it; False if there is a tombstone, which stays as it is."""
+        """Write a tombstone, and before it what remembers it; False if there is a tombstone, which stays as it is.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
+            reason: For people.
+        """
         path = self.folder(name) / f"@tombstones/{version}"
         there = durable.read(path, self.root, limit=LIMIT)
         note = dumps({"reason": reason, "time": now()}) if there is None else there[0]
@@ -231,12 +250,22 @@ class _Listing:
 
 
 def version_line(one: str, digest: str) -> bytes:
-    """Return the content of the file of a version: the digest of its manifest, and ``one``, its ``name@version``."""
+    """Return the content of the file of a version: the digest of its manifest, and ``one``, its ``name@version``.
+
+    Args:
+        one: ``name@version``.
+        digest: Of its manifest.
+    """
     return f"{digest} {one}\n".encode()
 
 
 def pointed(data: bytes, one: str) -> str | None:
-    """Return the digest in the file of ``one``, a ``name@version``; None if it is damaged, or of another version."""
+    """Return the digest in the file of ``one``, a ``name@version``; None if it is damaged, or of another version.
+
+    Args:
+        data: Content of the file.
+        one: ``name@version``.
+    """
     line = read_line(data)
     return line[0] if line is not None and line[1] in ("", one) else None
 

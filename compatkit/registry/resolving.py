@@ -12,13 +12,22 @@ from compatkit.registry.refs import References
 
 
 def names(references: References, pattern: str | None) -> list[str]:
-    """Return all names, sorted, or those that a glob matches."""
+    """Return all names, sorted, or those that a glob matches.
+
+    Args:
+        references: Names and versions.
+        pattern: A glob; None for all.
+    """
     found = references.names()
     return found if pattern is None else [name for name in found if fnmatchcase(name, pattern)]
 
 
 def live(references: References, name: str) -> list[Version]:
     """Return the versions of a name that were not withdrawn, rising.
+
+    Args:
+        references: Names and versions.
+        name: Of the component.
 
     Raises:
         NotFound: No such name.
@@ -43,6 +52,10 @@ def split(pattern: str) -> tuple[str, str]:
 
 def resolve(references: References, wanted: Reference) -> Reference:
     """Return ``wanted`` with version and digest.
+
+    Args:
+        references: Names and versions.
+        wanted: With a version, range, alias, digest, or none of them.
 
     Raises:
         NotFound: No such name, version, alias or digest, or the version was withdrawn.

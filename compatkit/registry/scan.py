@@ -220,7 +220,12 @@ def scan(
 
 
 def listed(root: Path, folder: str) -> list[os.DirEntry[str]]:
-    """Return what is in a folder, sorted by name; nothing where there is none."""
+    """Return what is in a folder, sorted by name; nothing where there is none.
+
+    Args:
+        root: Of the registry.
+        folder: Relative to the root.
+    """
     try:
         with os.scandir(root / folder) as found:
             return sorted(found, key=attrgetter("name"))

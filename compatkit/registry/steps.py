@@ -28,6 +28,12 @@ STAY = (
 def check_step(name: str, before: Version, target: Version, change: Difference) -> None:
     """Refuse a number that is too small a step, before it is published.
 
+    Args:
+        name: Of the component.
+        before: The version before.
+        target: The new version.
+        change: From one to the other, and the step that it demands.
+
     Raises:
         VersionTooSmall: Says why, level by level.
     """

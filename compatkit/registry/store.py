@@ -86,6 +86,10 @@ class Store:
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Store:
         """Make a registry in ``root``, and the folder if it is not there.
 
+        Args:
+            root: Folder of the registry.
+            exist_ok: Whether an existing registry is opened.
+
         Raises:
             LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
             EnvironmentFailure: The folder cannot be made or written.
@@ -110,6 +114,10 @@ class Store:
     @classmethod
     def find(cls, start: str | os.PathLike[str] | None = None, trusted: Trusted | None = None) -> Store:
         """Open what COMPATKIT_REGISTRY names, else the nearest registry from ``start`` upwards.
+
+        Args:
+            start: Folder to begin at; None for the current one.
+            trusted: As for ``open``.
 
         Raises:
             LayoutError: There is none, or its layout is too new.
@@ -188,6 +196,9 @@ class Store:
             component: Its manifest or payload.
             verify: As in ``read_blob``; ``"always"`` also computes the tensor digest again.
 
+        Returns:
+            Tensors by name.
+
         Raises:
             IntegrityError: The file is missing, damaged, or not what the manifest says.
         """
@@ -262,14 +273,28 @@ class Store:
     def asks(
         self, name: str, manifest: Manifest, *, version: str | None = None, major: bool = False
     ) -> Question:
-        """Return what the policy of a name asks of a candidate, without publishing. Arguments as for ``publish``."""
+        """Return what the policy of a name asks of a candidate, without publishing. Arguments as for ``publish``.
+
+        Args:
+            name: To publish under.
+            manifest: Of the candidate.
+            version: Its number; None for the smallest step that is required.
+            major: Whether to take the next MAJOR number.
+        """
         number = None if version is None else Version.parse(version)
         return self.asker.ask(check_name(name), manifest, digest_of(to_bytes(manifest)), number, major=major)
 
     def least_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
     ) -> Version:
-        """Return the version number that ``publish`` would give a candidate that is not published yet."""
+        """Return the version number that ``publish`` would give a candidate that is not published yet.
+
+        Args:
+            name: To publish under.
+            manifest: Of the candidate.
+            measured: Whether what a policy asks for was measured and passed.
+            major: Whether to take the next MAJOR number.
+        """
         return self._publisher(check_name(name), manifest, measured, major, None).least(measured=measured)
 
     @property
@@ -283,6 +308,11 @@ class Store:
         self, scope: str, policy: Policy | None, *, expected: int | Policy | Anything | None = ANY
     ) -> Revision | None:
         """Change the policy of a scope, or clear it with None; see ``PolicyLog.set``.
+
+        Args:
+            scope: A name or glob.
+            policy: New policy, or None.
+            expected: What must hold now (compare-and-swap): number of a revision, a policy, or None for no policy.
 
         Raises:
             PolicyMoved: Something else holds than expected.
@@ -434,11 +464,21 @@ class Store:
         return self._aliases(name).all()
 
     def alias_log(self, name: str, alias: str) -> list[AliasEntry]:
-        """Return every move of an alias, oldest first."""
+        """Return every move of an alias, oldest first.
+
+        Args:
+            name: Of the component.
+            alias: One segment, ``"prod"``.
+        """
         return self._aliases(name).log(alias)
 
     def withdraw(self, name: str, version: str | Version, reason: str) -> None:
         """Withdraw a version: no reference but its digest finds it any more, and its number is never reused.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
+            reason: Shown to whoever asks for the version.
 
         Raises:
             NotFound: No such version.
@@ -453,5 +493,10 @@ class Store:
         self.references.withdraw(name, number, reason)
 
     def tombstone(self, name: str, version: str | Version) -> Tombstone | None:
-        """Return why and when a version was withdrawn, None if it was not."""
+        """Return why and when a version was withdrawn, None if it was not.
+
+        Args:
+            name: Of the component.
+            version: Of the component.
+        """
         return self.references.tombstone(name, Version.parse(str(version)))

@@ -91,7 +91,13 @@ def summary(manifest: Manifest) -> dict[str, str]:
 
 
 def facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
-    """Return a description of the contract, with the component's metadata and what the registry knows of it."""
+    """Return a description of the contract, with the component's metadata and what the registry knows of it.
+
+    Args:
+        held: The registry's files.
+        found: Resolved.
+        manifest: Of the component.
+    """
     about = manifest.about
     told = {
         name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))

@@ -24,7 +24,12 @@ _FIELDS = ("schema", "kind", "settings", "extractors", "heads", "cells")
 
 
 def render(matrix: CellGrid, *, indent: int | None = 2) -> str:
-    """Return the matrix as JSON with full precision."""
+    """Return the matrix as JSON with full precision.
+
+    Args:
+        matrix: The cells.
+        indent: Spaces a level; None for one line.
+    """
     value = {
         "schema": SCHEMA,
         "kind": "compatibility-matrix",

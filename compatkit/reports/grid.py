@@ -68,7 +68,12 @@ class CellGrid(Shown):
             self._places[cell.extractor, cell.head] = cell
 
     def find(self, extractor: str, head: str) -> Cell | None:
-        """Return the cell of two exact references, or None if the pair was not measured."""
+        """Return the cell of two exact references, or None if the pair was not measured.
+
+        Args:
+            extractor: Its pinned reference.
+            head: Its pinned reference.
+        """
         return self._places.get((extractor, head))
 
     def __len__(self) -> int:

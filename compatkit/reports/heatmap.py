@@ -63,7 +63,12 @@ class Scale:
 
     @classmethod
     def of(cls, rows: int, columns: int) -> Scale:
-        """Return sizes: full cells for few parts, one number and a mark for many."""
+        """Return sizes: full cells for few parts, one number and a mark for many.
+
+        Args:
+            rows: Number of extractors.
+            columns: Number of heads.
+        """
         most = max(rows, columns)
         if most <= 6:
             return cls(1.55, 0.95, 15.0, 8.0, 9.5, 3)

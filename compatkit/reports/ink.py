@@ -14,7 +14,12 @@ INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
 
 
 def png(figure: Figure, title: str = "") -> bytes:
-    """Return a figure as PNG without time and version, so that equal figures have equal bytes."""
+    """Return a figure as PNG without time and version, so that equal figures have equal bytes.
+
+    Args:
+        figure: A figure of matplotlib.
+        title: Stored in the file; empty for none.
+    """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     out = io.BytesIO()
@@ -35,7 +40,17 @@ def shade(accuracy: float) -> tuple[str, str]:
 
 
 def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **more: Any) -> None:
-    """Add text to axes (centred) or to a figure (left-aligned), without interpreting dollars as math."""
+    """Add text to axes (centred) or to a figure (left-aligned), without interpreting dollars as math.
+
+    Args:
+        where: Axes or figure.
+        x: In data of the axes, or as a share of the figure.
+        y: As ``x``.
+        text: As it is to be read.
+        size: In points.
+        ink: A colour of matplotlib.
+        more: Further settings of the text.
+    """
     options: dict[str, Any] = {"ha": "center" if hasattr(where, "plot") else "left", "va": "center_baseline"}
     where.text(x, y, text, fontsize=size, color=ink, family=FONT, parse_math=False, **{**options, **more})
 

@@ -105,7 +105,12 @@ def picture(rungs: Sequence[Rung]) -> Picture:
 
 
 def draw(rungs: Sequence[Rung], title: str) -> bytes:
-    """Return the picture as PNG; equal rungs (at least one) give equal bytes."""
+    """Return the picture as PNG; equal rungs (at least one) give equal bytes.
+
+    Args:
+        rungs: From top to bottom.
+        title: Above the picture.
+    """
     from matplotlib.figure import Figure
 
     found = picture(rungs)

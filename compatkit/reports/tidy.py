@@ -35,7 +35,13 @@ SETTING = "setting_"
 
 
 def row(extractor: Part, head: Part, cell: Cell | None) -> dict[str, Any]:
-    """Return the values of a pair by column: texts, booleans and numbers; None if missing."""
+    """Return the values of a pair by column: texts, booleans and numbers; None if missing.
+
+    Args:
+        extractor: Row of the matrix.
+        head: Column of the matrix.
+        cell: The result; None if it was not measured.
+    """
     low, high = (cell.difference if cell is not None else None) or (None, None)
     return {
         "extractor": extractor.reference,
@@ -135,6 +141,13 @@ def frame(matrix: CellGrid) -> DataFrame:
 
 def array(matrix: CellGrid, field: str) -> NDArray[float64]:
     """Return one number per pair as float64 ``(extractors, heads)``; see ``Matrix.to_numpy``.
+
+    Args:
+        matrix: The cells.
+        field: Name of a numeric column.
+
+    Returns:
+        NaN where a value is missing.
 
     Raises:
         UnknownName: There is no such column.

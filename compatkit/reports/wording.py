@@ -190,7 +190,13 @@ def of_word(word: Word) -> VerdictWord:
 
 
 def clip(text: str, width: int, gap: str = "…") -> str:
-    """Shorten ``text`` to ``width`` characters in the middle, as both ends of a reference matter."""
+    """Shorten ``text`` to ``width`` characters in the middle, as both ends of a reference matter.
+
+    Args:
+        text: Any text.
+        width: Characters, at least those of ``gap``.
+        gap: In place of what is left out.
+    """
     if len(text) <= width:
         return text
     left = (width - len(gap) + 1) // 2
@@ -203,7 +209,12 @@ def many(pairs: int) -> str:
 
 
 def share(value: float, digits: int = 3) -> str:
-    """Return a share in [0, 1] with a leading zero: ``0.880``."""
+    """Return a share in [0, 1] with a leading zero: ``0.880``.
+
+    Args:
+        value: The share.
+        digits: Behind the point.
+    """
     return f"{value:.{digits}f}"
 
 
@@ -214,13 +225,23 @@ def brief(value: float) -> str:
 
 
 def signed(value: float, digits: int = 3) -> str:
-    """Return a difference with its sign, using a real minus: ``+0.012``."""
+    """Return a difference with its sign, using a real minus: ``+0.012``.
+
+    Args:
+        value: The difference.
+        digits: Behind the point.
+    """
     text = f"{value:+.{digits}f}"
     return text.replace("-", MINUS)
 
 
 def interval(figure: Figure, digits: int = 3) -> str:
-    """Return the bounds of the Wilson interval: ``0.863`` to ``0.895``."""
+    """Return the bounds of the Wilson interval: ``0.863`` to ``0.895``.
+
+    Args:
+        figure: An accuracy.
+        digits: Behind the point.
+    """
     return f"{share(figure.low, digits)}{DASH}{share(figure.high, digits)}"
 
 

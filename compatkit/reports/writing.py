@@ -45,6 +45,10 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
 def kept(text: str, path: str | os.PathLike[str] | None) -> str:
     """Return ``text``, after writing it if a path is given.
 
+    Args:
+        text: Content of the file.
+        path: Of the file, or None.
+
     Raises:
         EnvironmentFailure: As for ``write``.
     """

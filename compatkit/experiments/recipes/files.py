@@ -41,7 +41,13 @@ def parse(file: Path) -> dict[str, Any]:
 
 
 def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], DataSet]:
-    """Return a function that loads the data set of a task in the recipe ``file``."""
+    """Return a function that loads the data set of a task in the recipe ``file``.
+
+    Args:
+        file: The recipe; relative paths in it start at its folder.
+        root: Folder of data sets; None for the default.
+        download: Whether missing data sets may be downloaded.
+    """
     from compatkit.data import load_spec
 
     return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)

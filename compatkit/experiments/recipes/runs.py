@@ -50,7 +50,13 @@ class Started:
 
     @classmethod
     def of(cls, recipe: str, registry: Path, data_root: str | None, **said: Any) -> Started:
-        """Return a run of a recipe file; ``said`` are the other attributes.
+        """Return a run of a recipe file.
+
+        Args:
+            recipe: Path of the file.
+            registry: Folder of the registry.
+            data_root: Folder of data sets, or None.
+            said: Other attributes, by name.
 
         Raises:
             UsageError: The file does not exist, or is not a recipe for a single run.

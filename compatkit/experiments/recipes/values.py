@@ -56,6 +56,11 @@ def check_values(
 def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     """Raise if a key is unknown, with a suggestion.
 
+    Args:
+        table: Of a recipe.
+        known: Its allowed keys.
+        where: The table, for the message.
+
     Raises:
         UsageError: A key is unknown.
     """
@@ -68,12 +73,22 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
 
 
 def called(entry: Mapping[str, Any], file: Path) -> str:
-    """Return the name of a task in messages."""
+    """Return the name of a task in messages.
+
+    Args:
+        entry: The task's table.
+        file: The recipe.
+    """
     return f"{file}: task {entry.get('name', '(without a name)')}"
 
 
 def made(kind: type, settings: Mapping[str, Any], where: str) -> Any:
     """Return an instance of ``kind`` after checking names and types of the settings.
+
+    Args:
+        kind: An attrs class.
+        settings: As written in the recipe.
+        where: The table, for messages.
 
     Raises:
         UsageError: A setting is invalid.

@@ -28,6 +28,10 @@ COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D
 def draw(results: Results, folder: Path) -> list[str]:
     """Write all pictures of a study; return the names of the files.
 
+    Args:
+        results: Of all runs.
+        folder: Where to write.
+
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """

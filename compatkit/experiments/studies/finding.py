@@ -70,6 +70,10 @@ def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
 def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
     """Return the requested arms in the study's order; all if none are requested.
 
+    Args:
+        found: The study.
+        asked: Names of arms.
+
     Raises:
         UsageError: An arm is unknown; the message suggests a similar one.
     """
@@ -85,7 +89,12 @@ def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Return ``" Near it: ..."`` with numbers of the same chapter, else similar names; empty if there are none."""
+    """Return ``" Near it: ..."`` with numbers of the same chapter, else similar names; empty if there are none.
+
+    Args:
+        name: What was asked for.
+        known: Names or numbers that exist.
+    """
     names = list(known)
     chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
     close = errors.near(name, chapter or names, 3) or chapter[:3]

@@ -79,6 +79,10 @@ def read(folder: Path) -> list[StudyRecord]:
 def append(folder: Path, record: StudyRecord) -> None:
     """Append a finished run durably.
 
+    Args:
+        folder: Of the study's runs.
+        record: The finished run.
+
     Raises:
         EnvironmentFailure: The folder cannot be written.
     """
@@ -91,7 +95,12 @@ def append(folder: Path, record: StudyRecord) -> None:
 
 
 def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
-    """Keep only these runs."""
+    """Keep only these runs.
+
+    Args:
+        folder: Of the study's runs.
+        records: In the order to write.
+    """
     lines = (json.dumps(attrs.asdict(one, recurse=False), allow_nan=False) for one in records)
     write(folder / FILE, "".join(f"{line}\n" for line in lines))
 

@@ -69,11 +69,21 @@ class Results:
         return self.found.study.paper
 
     def values(self, arm: str, measure: str) -> list[float | None]:
-        """Return the values of an arm, one per seed."""
+        """Return the values of an arm, one per seed.
+
+        Args:
+            arm: Name of the arm.
+            measure: Name of the measure.
+        """
         return [self.records[arm, seed].values.get(measure) for seed in self.seeds]
 
     def known(self, arm: str, measure: str) -> list[float]:
-        """Return the values of an arm except None."""
+        """Return the values of an arm except None.
+
+        Args:
+            arm: Name of the arm.
+            measure: Name of the measure.
+        """
         return [one for one in self.values(arm, measure) if one is not None]
 
     def kept(self, arm: str) -> list[Mapping[str, Any]]:

@@ -51,6 +51,10 @@ class Axis:
 def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
     """Return the axes of a sweep in the order written.
 
+    Args:
+        tables: The recipe, parsed.
+        file: Its path, for messages.
+
     Raises:
         UsageError: The table is missing, or a list is empty or holds a value twice.
     """
@@ -75,6 +79,11 @@ def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
 
 def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Return the recipe of one run: ``tables`` without the sweep, with ``values`` at their paths.
+
+    Args:
+        tables: The recipe, parsed; left as it is.
+        values: One value for each axis, by its path.
+        file: Path of the recipe, for messages.
 
     Raises:
         UsageError: A path leads to no value of a recipe, or two lead to the same value.
@@ -224,7 +233,12 @@ def names_of(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def label(path: str, value: Any) -> str:
-    """Return a word for a value: ``seed0``, ``layer2``, ``identical_init.dcc``, ``none``."""
+    """Return a word for a value: ``seed0``, ``layer2``, ``identical_init.dcc``, ``none``.
+
+    Args:
+        path: Of the axis, names joined by dots.
+        value: A TOML value.
+    """
     word = path.rsplit(".", 1)[-1]
     if isinstance(value, bool):
         return f"{_word(word)}-{'on' if value else 'off'}"

@@ -103,6 +103,10 @@ class DataCache:
 def carry_out(job: Job, cache: DataCache) -> RunRecord:
     """Train, publish and measure one run.
 
+    Args:
+        job: What to run, and where.
+        cache: Data sets that earlier jobs of the process loaded.
+
     Returns:
         Its record, which is also written; its state is ``"failed"`` if anything but an interruption ended the run.
     """
@@ -152,7 +156,12 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
 
 
 def answer(line: str, cache: DataCache) -> str:
-    """Carry out a job received as a line; return its record as a line."""
+    """Carry out a job received as a line; return its record as a line.
+
+    Args:
+        line: A job as JSON.
+        cache: As for ``carry_out``.
+    """
     return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()
 
 

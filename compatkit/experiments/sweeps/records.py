@@ -78,6 +78,10 @@ class RunRecord:
     def from_json(cls, value: Any, what: str) -> RunRecord:
         """Read the output of ``to_json``.
 
+        Args:
+            value: JSON value.
+            what: Its origin, for messages.
+
         Raises:
             FormatError: The value is not a record.
         """
@@ -88,17 +92,31 @@ class RunRecord:
 
 
 def place(folder: Path, run: str) -> Path:
-    """Return the path of a run's record."""
+    """Return the path of a run's record.
+
+    Args:
+        folder: Of the sweep.
+        run: Name of the run.
+    """
     return folder / f"{run}.json"
 
 
 def checkpoint(folder: Path, run: str) -> Path:
-    """Return the path of a run's checkpoint, which exists until the run is done."""
+    """Return the path of a run's checkpoint, which exists until the run is done.
+
+    Args:
+        folder: Of the sweep.
+        run: Name of the run.
+    """
     return folder / f"{run}.safetensors"
 
 
 def write(folder: Path, record: RunRecord) -> None:
     """Write a record atomically.
+
+    Args:
+        folder: Of the sweep.
+        record: Of one run.
 
     Raises:
         EnvironmentFailure: The folder cannot be written.
@@ -108,6 +126,10 @@ def write(folder: Path, record: RunRecord) -> None:
 
 def read(folder: Path, run: str) -> RunRecord | None:
     """Return the record of a run, or None if there is none.
+
+    Args:
+        folder: Of the sweep.
+        run: Name of the run.
 
     Raises:
         FormatError: The file is not a record.
@@ -119,12 +141,21 @@ def read(folder: Path, run: str) -> RunRecord | None:
 
 
 def default_folder(registry: Path, recipe: Path) -> Path:
-    """Return the folder of a recipe's sweep next to the registry."""
+    """Return the folder of a recipe's sweep next to the registry.
+
+    Args:
+        registry: Folder of the registry.
+        recipe: Path of the recipe.
+    """
     return registry.with_name(f"{registry.name}-sweeps") / recipe.stem
 
 
 def check_folder(folder: Path, resume: bool) -> None:
     """Raise if a folder holds anything but the sweep to resume.
+
+    Args:
+        folder: Where the sweep is to be.
+        resume: Whether to go on with a sweep that is there.
 
     Raises:
         UsageError: It holds other files, or a sweep and ``resume`` is False.
@@ -141,6 +172,12 @@ def write_note(
     folder: Path, recipe: Path, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, Any]
 ) -> None:
     """Create the folder and write the note that marks it.
+
+    Args:
+        folder: Of the sweep.
+        recipe: Path of the recipe.
+        axes: Values of each axis, by its path.
+        choice: Options that decide what a run computes.
 
     Raises:
         EnvironmentFailure: It cannot be created or written.

@@ -129,6 +129,10 @@ def chosen(
 def matching(pattern: str, known: Iterable[str]) -> list[str]:
     """Return the names that a pattern matches, among those that are known.
 
+    Args:
+        pattern: A reference whose name may be a glob; what follows the name is ignored.
+        known: Names of components.
+
     Raises:
         InvalidName: Not written as a name or pattern.
     """

@@ -139,6 +139,10 @@ class Origin(ABC):
     def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
         """Open a blob.
 
+        Args:
+            digest: Of the blob.
+            whose: Component that needs it, for messages.
+
         Raises:
             IntegrityError: It is missing, or something else stands in its place.
             EnvironmentFailure: It cannot be read.
@@ -178,11 +182,20 @@ class Origin(ABC):
         return one.version in self.references.withdrawn(one.name)
 
     def missing(self, digest: str, whose: str) -> IntegrityError:
-        """Return the error about a blob that it lacks."""
+        """Return the error about a blob that it lacks.
+
+        Args:
+            digest: Of the blob.
+            whose: Component that needs it.
+        """
         return IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
 
     def document(self, digest: str, whose: str) -> bytes:
         """Return the bytes of a manifest, result or other document.
+
+        Args:
+            digest: Of the document.
+            whose: Component that needs it, for messages.
 
         Raises:
             IntegrityError: Missing, other bytes than promised, or too many for a document.
@@ -249,6 +262,11 @@ class Target(Origin):
     def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
         """Make sure that a blob is there and good; True if it was copied.
 
+        Args:
+            origin: Where to read it.
+            one: Digest and size that are expected, and its component.
+            arrived: Called with the size of each piece that was copied.
+
         Raises:
             IntegrityError: Missing in the origin, or other bytes than promised.
             EnvironmentFailure: It cannot be read or written; nothing is kept.
@@ -267,7 +285,12 @@ class Target(Origin):
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Put a small file in the place of another, or of none."""
+        """Put a small file in the place of another, or of none.
+
+        Args:
+            path: Relative to the root.
+            data: New content.
+        """
 
     @abstractmethod
     def remove(self, path: str) -> None:
@@ -289,7 +312,12 @@ def place(digest: str) -> str:
 
 
 def opened_file(path: Path, root: Path) -> AbstractContextManager[Incoming] | None:
-    """Open a plain file below ``root``; None if there is none."""
+    """Open a plain file below ``root``; None if there is none.
+
+    Args:
+        path: Of the file.
+        root: Folder below which no link is followed.
+    """
     with environment("read", path):
         descriptor = durable.open_plain(path, root)
     return None if descriptor is None else _incoming(descriptor, path)
@@ -319,6 +347,12 @@ def by_digest(references: References) -> dict[str, list[Reference]]:
 
 def compare(expected: str, actual: str, place: str, whose: str) -> None:
     """Refuse other bytes than a digest promises.
+
+    Args:
+        expected: Digest by which the bytes were asked for.
+        actual: Digest of the bytes that came.
+        place: Where they came from.
+        whose: Component that needs them.
 
     Raises:
         IntegrityError: Names both digests, and where the bytes came from.

@@ -98,6 +98,10 @@ class SignatureFiles:
     def copy(self, target: Target, digests: Sequence[str]) -> tuple[int, list[Refusal]]:
         """Copy the signatures of manifests; what is there stays as it is.
 
+        Args:
+            target: Where to copy.
+            digests: Of the manifests.
+
         Returns:
             How many are new there, and what was left behind because it is no signature of its manifest.
         """
@@ -177,6 +181,12 @@ def _result_paths(place: Origin, functions: Iterable[str]) -> list[str]:
 def follow_aliases(origin: Origin, target: Target, names: list[str], done: Moved) -> None:
     """Let the aliases of some names follow those of the origin.
 
+    Args:
+        origin: Registry to follow.
+        target: Registry whose aliases move.
+        names: Of components.
+        done: Gets the moves and the refusals.
+
     Raises:
         EnvironmentFailure: They cannot be read or written.
     """
@@ -251,7 +261,13 @@ def _follow(
 
 
 def set_aliases(origin: Origin, store: Store, names: list[str]) -> list[str]:
-    """Set the aliases of some names as they are in the origin, wherever they point here; return those that moved."""
+    """Set the aliases of some names as they are in the origin, wherever they point here; return those that moved.
+
+    Args:
+        origin: Registry to follow.
+        store: Registry whose aliases move.
+        names: Of components.
+    """
     moved: list[str] = []
     for name in names:
         alive, here = {str(version) for version in store.versions(name)}, store.aliases(name)

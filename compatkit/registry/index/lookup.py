@@ -199,7 +199,12 @@ class Index:
         return self._ask(lambda opened: search.search(opened.tables.connection, ready))
 
     def count(self, query: Query | None = None, **filters: Any) -> int:
-        """Return how many versions fit, ignoring limit and offset."""
+        """Return how many versions fit, ignoring limit and offset.
+
+        Args:
+            query: What to look for; None to make it of ``filters``.
+            filters: Fields of ``Query``.
+        """
         ready = self._ready(query, filters)
         return self._ask(lambda opened: search.count(opened.tables.connection, ready))
 

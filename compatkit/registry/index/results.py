@@ -53,6 +53,10 @@ class ResultTable:
     def find(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return the results of every extractor with every head, by function digest.
 
+        Args:
+            extractors: Function digests.
+            heads: Function digests.
+
         Raises:
             IntegrityError: A folder is a symbolic link.
             sqlite3.Error: The tables cannot be used; they are as before.

@@ -202,7 +202,12 @@ class Query:
 
 
 def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
-    """Return the versions that fit, by name and rising version."""
+    """Return the versions that fit, by name and rising version.
+
+    Args:
+        connection: To the index.
+        query: What to look for.
+    """
     of_names, names = _named(query)
     facts, given = _facts(query)
     few = _few(connection, query)
@@ -221,7 +226,12 @@ def search(connection: sqlite3.Connection, query: Query) -> list[Found]:
 
 
 def count(connection: sqlite3.Connection, query: Query) -> int:
-    """Return how many versions fit, ignoring limit and offset."""
+    """Return how many versions fit, ignoring limit and offset.
+
+    Args:
+        connection: To the index.
+        query: What to look for.
+    """
     of_names, names = _named(query)
     hits, values = _hits(query)
     along = "folders f CROSS JOIN versions v ON v.folder = f.id" if of_names else "versions v"
@@ -231,7 +241,12 @@ def count(connection: sqlite3.Connection, query: Query) -> int:
 
 
 def glob(column: str, pattern: str | None) -> Sql:
-    """Return the condition that a glob matches: SQLite's own, which is faster, if it means the same."""
+    """Return the condition that a glob matches: SQLite's own, which is faster, if it means the same.
+
+    Args:
+        column: Of the table.
+        pattern: With ``*``, ``?`` and ``[...]``; None for no condition.
+    """
     if pattern is None:
         return "", ()
     if not pattern.isascii():  # no name is like that; half a surrogate pair would be no text to SQLite

@@ -44,7 +44,12 @@ def stamp(state: os.stat_result) -> int:
 
 
 def settled(state: os.stat_result, now: int) -> bool:
-    """Return whether the last change is old enough that a further one would show in the times; False for the future."""
+    """Return whether the last change is old enough that a further one would show in the times; False for the future.
+
+    Args:
+        state: Of a file or folder.
+        now: Time in ns, from before the state was taken.
+    """
     return _age(state, now) >= SETTLED_NS
 
 
@@ -71,6 +76,10 @@ def mark(paths: list[str], now: int | None = None) -> int | None:
 
 def read_plain(path: str, limit: int) -> tuple[os.stat_result, bytes]:
     """Return the state of a regular file, taken first, and its first ``limit`` bytes.
+
+    Args:
+        path: Of the file.
+        limit: In bytes.
 
     Raises:
         OSError: It does not exist, or is a link, folder, pipe or device.

@@ -170,6 +170,10 @@ class Folders:
         """Read folders, and those inside them that are new; return how many.
 
         A folder is read before those inside it, so that nothing is read through one that became a link.
+
+        Args:
+            names: Relative to the root.
+            progress: Told of the folders that were read.
         """
         left, gone, done = sorted(names, reverse=True), set[str](), set[str]()
         while left:

@@ -189,7 +189,12 @@ class Rows:
 
     @classmethod
     def of(cls, connection: sqlite3.Connection, *, empty: bool) -> Rows:
-        """Return rows for tables, which first forget everything they hold if ``empty``."""
+        """Return rows for tables, which first forget everything they hold if ``empty``.
+
+        Args:
+            connection: To the index.
+            empty: Whether to begin anew.
+        """
         if empty:
             for index in _INDEXES:
                 connection.execute(f"DROP INDEX IF EXISTS {index}")
@@ -206,7 +211,12 @@ class Rows:
         return self._numbers[table]
 
     def add(self, table: str, *more: Row) -> None:
-        """Write rows, now or with others; one with the same key is replaced."""
+        """Write rows, now or with others; one with the same key is replaced.
+
+        Args:
+            table: Name of the table.
+            more: Values in the order of its columns.
+        """
         rows = self._waiting.setdefault(table, [])
         rows.extend(more)
         if len(rows) >= ROWS:
@@ -237,6 +247,10 @@ def remove(path: Path, inode: int) -> None:
     """Remove a file that is no index, unless another process put a new one in its place.
 
     The journal goes first: it would be played back into whatever gets the file's name next.
+
+    Args:
+        path: Of the index.
+        inode: Of the file that was found to be no index; 0 removes any.
     """
     if inode and inode_of(path) != inode:
         return
@@ -322,6 +336,11 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
 
 
 def about(connection: sqlite3.Connection, key: str) -> Any:
-    """Return a value of the table ``about``; None where there is none."""
+    """Return a value of the table ``about``; None where there is none.
+
+    Args:
+        connection: To the index.
+        key: Name of the value.
+    """
     found = connection.execute("SELECT value FROM about WHERE key = ?", (key,)).fetchone()
     return None if found is None else found[0]

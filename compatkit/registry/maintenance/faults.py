@@ -165,7 +165,15 @@ class Findings:
     def add(
         self, code: str, at: str | Place, what: str, whose: Iterable[str] = (), remedy: str | None = None
     ) -> None:
-        """Add a fault with the severity and, unless one is given, the remedy of its code."""
+        """Add a fault with the severity of its code.
+
+        Args:
+            code: One of ``CODES``.
+            at: Path relative to the root, or the place there.
+            what: Expected and actual state.
+            whose: References that it concerns.
+            remedy: What to do; None for the remedy of the code.
+        """
         kind = CODES[code]
         path, place = (at, None) if isinstance(at, str) else (at.path, at)
         remedy = kind.remedy if remedy is None else remedy
@@ -178,7 +186,12 @@ class Findings:
 
 
 def shown(data: bytes, most: int = 40) -> str:
-    """Return the first bytes of a file for a message; a description if all are zero."""
+    """Return the first bytes of a file for a message; a description if all are zero.
+
+    Args:
+        data: Content of the file.
+        most: Bytes to show.
+    """
     if not any(data):
         return f"{len(data):,} zero bytes" if data else "an empty file"
     return repr(data[:most]) + (f"... ({len(data):,} bytes)" if len(data) > most else "")
@@ -194,7 +207,13 @@ def answer(error: Exception) -> str:
 
 
 def odd_kind(path: str | os.PathLike[str], mode: int, expected: str) -> tuple[str, str] | None:
-    """Return fault code and description if a mode is not that of the expected file or folder, else None."""
+    """Return fault code and description if a mode is not that of the expected file or folder, else None.
+
+    Args:
+        path: Of the file or folder.
+        mode: Its mode, from ``lstat``.
+        expected: ``"file"`` or ``"folder"``.
+    """
     if stat.S_ISLNK(mode):
         return "symlink", f"a symbolic link to {os.readlink(path)!r:.200}; it was not followed"
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

@@ -36,7 +36,12 @@ _CUT_OFF = re.compile(
 
 
 def fault_of(place: Place, content: bytes) -> tuple[str, str] | None:
-    """Return fault code and description of a small file's content; None if it is sound."""
+    """Return fault code and description of a small file's content; None if it is sound.
+
+    Args:
+        place: What belongs there.
+        content: What is there.
+    """
     match place:
         case VersionFile(_, name, version) if pointed(content, f"{name}@{version}") is None:
             expected = f"expected 'sha256:', 64 hex digits and {name}@{version}, got"

@@ -74,6 +74,10 @@ class Ages:
         """Return whether a draft in ``tmp`` is abandoned.
 
         Drafts of a process that runs on this machine are kept for 24 h whatever the grace.
+
+        Args:
+            name: Of the file.
+            state: Of the file.
         """
         match = _DRAFT.fullmatch(name)
         if match is None or not self.old(state):
@@ -94,7 +98,12 @@ def clock(root: Path) -> float:
 
 
 def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[Leftover]]:
-    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``."""
+    """Return the abandoned drafts, the blobs in ``trash`` of any age, and the files in ``quarantine``.
+
+    Args:
+        root: Of the registry.
+        ages: Times and grace.
+    """
     drafts: list[Leftover] = []
     trash: list[Leftover] = []
     quarantine: list[Leftover] = []
@@ -115,7 +124,12 @@ def aside(root: Path, ages: Ages) -> tuple[list[Leftover], list[Leftover], list[
 
 
 def is_empty(folder: Path, ages: Ages) -> bool:
-    """Return whether a folder is old and empty."""
+    """Return whether a folder is old and empty.
+
+    Args:
+        folder: Of the registry.
+        ages: Times and grace.
+    """
     try:
         state = os.lstat(folder)
         return stat.S_ISDIR(state.st_mode) and ages.old(state) and not os.listdir(folder)
@@ -127,6 +141,11 @@ def remove_folders(root: Path, empty: Iterable[str], ages: Ages) -> int:
     """Remove empty folders, and parents that become empty; return their number.
 
     A concurrent publish recreates those that it needs.
+
+    Args:
+        root: Of the registry.
+        empty: Paths relative to the root.
+        ages: Times and grace.
     """
     count = 0
     for name in empty:

@@ -174,20 +174,41 @@ class Planned:
     def act(
         self, fault: Fault, stage: int, words: str, work: Callable[[], bool], path: str | None = None
     ) -> bool:
-        """Plan an action, once."""
+        """Plan an action, once; return True.
+
+        Args:
+            fault: That it repairs.
+            stage: Actions of a lower stage are carried out first.
+            words: Description for people.
+            work: Carries it out; returns whether something changed.
+            path: That changes; None for that of the fault.
+        """
         place = fault.path if path is None else path
         self._actions.setdefault((place, words), Action(fault.code, place, words, fault.whose, stage, work))
         return True
 
     def leave(self, fault: Fault, remedy: str | None = None) -> bool:
-        """Leave a fault to people, with a remedy."""
+        """Leave a fault to people, with a remedy; return True.
+
+        Args:
+            fault: That is not repaired.
+            remedy: What to do; None for the fault's own.
+        """
         self.left.append(fault if remedy is None else attrs.evolve(fault, remedy=remedy))
         return True
 
     def set_aside(
         self, fault: Fault, stage: int, words: str, damaged: Doubt, path: str | None = None
     ) -> bool:
-        """Plan to move a damaged file to ``quarantine``."""
+        """Plan to move a damaged file to ``quarantine``; return True.
+
+        Args:
+            fault: That it repairs.
+            stage: As for ``act``.
+            words: Put after the description.
+            damaged: Whether the file is still damaged when the plan is carried out.
+            path: Of the file; None for that of the fault.
+        """
         place = fault.path if path is None else path
         work = partial(self._set_aside, self.root / place, damaged)
         return self.act(fault, stage, f"move {place} to quarantine/{words}", work, place)
@@ -204,6 +225,13 @@ class Planned:
         """Plan to replace a damaged file atomically; the old file stays in ``quarantine`` as a hard link.
 
         A folder cannot be replaced atomically; it is moved away first.
+
+        Args:
+            fault: That it repairs.
+            path: Of the file.
+            words: Description for people.
+            data: New content.
+            damaged: Whether the file is still damaged when the plan is carried out.
         """
         work = partial(self._rewrite, self.root / path, data, damaged)
         return self.act(fault, REFER, words, work, path)
@@ -233,7 +261,14 @@ class Planned:
         durable.sync_folder(away.parent)
 
     def put_back(self, fault: Fault, path: str, digest: str, origin: str) -> bool:
-        """Plan to move a blob from ``trash`` or ``quarantine`` to its place, if its digest is right."""
+        """Plan to move a blob from ``trash`` or ``quarantine`` to its place, if its digest is right.
+
+        Args:
+            fault: That it repairs.
+            path: Of the blob.
+            digest: Of the blob.
+            origin: Path of the copy, relative to the root.
+        """
         work = partial(self._put_back, self.root / path, digest, self.root / origin)
         return self.act(fault, RESTORE, f"put {origin} back to {path}", work, path)
 
@@ -249,7 +284,14 @@ class Planned:
         return True
 
     def copy_in(self, fault: Fault, path: str, digest: str, source: Path) -> bool:
-        """Plan to copy a blob from another registry, in pieces, if its digest is right."""
+        """Plan to copy a blob from another registry, in pieces, if its digest is right.
+
+        Args:
+            fault: That it repairs.
+            path: Of the blob.
+            digest: Of the blob.
+            source: Root of the other registry.
+        """
         work = partial(self._copy_in, self.root / path, digest, source / path, source)
         return self.act(fault, RESTORE, f"copy {path} from {source}", work, path)
 
@@ -272,7 +314,12 @@ class Planned:
         return True
 
     def give_rights(self, fault: Fault, mode: int) -> bool:
-        """Plan to change a mode; if another user owns the file, the fault is left to them."""
+        """Plan to change a mode; if another user owns the file, the fault is left to them.
+
+        Args:
+            fault: That it repairs.
+            mode: Permission bits.
+        """
         full = self.root / fault.path
         owner = os.lstat(full).st_uid
         if not hasattr(os, "geteuid") or os.geteuid() not in (0, owner):
@@ -325,7 +372,12 @@ class Planned:
         return None if found is None else found[0]
 
     def scan(self, *folders: str, **only: Any) -> Iterator[Place]:
-        """Yield the places in folders, as ``scan``; folders that cannot be listed are reported elsewhere."""
+        """Yield the places in folders, as ``scan``; folders that cannot be listed are reported elsewhere.
+
+        Args:
+            folders: Relative to the root.
+            only: As for ``scan.scan``.
+        """
 
         def entries(folder: str) -> list[os.DirEntry[str]]:
             with suppress(OSError):

@@ -31,7 +31,12 @@ class Published(NamedTuple):
 
 
 def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
-    """Return the wanted versions that point to a digest; report damaged ones."""
+    """Return the wanted versions that point to a digest; report damaged ones.
+
+    Args:
+        survey: The files that were found.
+        wanted: Whether a version of a name is to be read.
+    """
     return [
         Published(name, version, line[0])
         for name, held in sorted(survey.names.items())
@@ -84,7 +89,12 @@ def _manifest(digest: str, read: Callable[[str], bytes | None]) -> Manifest | No
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:
-    """Report tombstones that are unreadable, lost, or of missing versions."""
+    """Report tombstones that are unreadable, lost, or of missing versions.
+
+    Args:
+        survey: The files that were found; gets the faults.
+        wanted: Whether a version of a name is to be checked.
+    """
     for name, held in sorted(survey.names.items()):
         for version, place in sorted(held.tombstones.items()):
             if not wanted(name, version):
@@ -108,7 +118,12 @@ def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> 
 
 
 def check_aliases(survey: Survey, wanted: Callable[[str], bool]) -> None:
-    """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs."""
+    """Report aliases that are unreadable, contradict their logs, or point to nothing; and gaps in logs.
+
+    Args:
+        survey: The files that were found; gets the faults.
+        wanted: Whether a name is to be checked.
+    """
     for name, held in sorted(survey.names.items()):
         if wanted(name):
             for alias in sorted({*held.aliases, *held.moves}):
@@ -187,7 +202,12 @@ def check_policies(survey: Survey) -> None:
 
 
 def policy_file(scope: str, number: int) -> PolicyFile:
-    """Return the place of a change of the policy of a scope."""
+    """Return the place of a change of the policy of a scope.
+
+    Args:
+        scope: A name or glob.
+        number: Of the change, from 1.
+    """
     return PolicyFile(f"{FOLDER}/{file_name(scope, number)}", scope, number)
 
 

@@ -90,7 +90,12 @@ class Survey:
     _narrow: list[str] = attrs.field(factory=list)
 
     def look(self, *folders: str, **only: Any) -> None:
-        """Walk through folders, or through all; see ``scan``."""
+        """Walk through folders, or through all; see ``scan``.
+
+        Args:
+            folders: Relative to the root.
+            only: As for ``scan``.
+        """
         for one in scan(self.root, *folders, entries=self._entries, **only):
             self._take(one)
 
@@ -139,7 +144,12 @@ class Survey:
                 self.findings.add("misnamed", one, f"{os.path.basename(one.path)!r:.100} is {one.what}")
 
     def read(self, place: Place, whose: tuple[str, ...] = ()) -> bytes | None:
-        """Return the content of a small file if it is sound; otherwise report a fault and return None."""
+        """Return the content of a small file if it is sound; otherwise report a fault and return None.
+
+        Args:
+            place: Of the file.
+            whose: References that a fault would concern.
+        """
         content = self._content(place, whose)
         found = None if content is None else fault_of(place, content)
         if found is not None and found[0] == "version-torn":

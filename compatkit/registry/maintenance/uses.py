@@ -79,7 +79,12 @@ class Uses:
         return tuple(dict.fromkeys(use.whose for use in self.of.get(digest, ())))
 
     def label(self, extractor: str, head: str) -> str:
-        """Describe the pair of two function digests (hex)."""
+        """Describe the pair of two function digests (hex).
+
+        Args:
+            extractor: Its function digest.
+            head: Its function digest.
+        """
         sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
         return "{}{} with {}".format(RESULTS, *sides)
 

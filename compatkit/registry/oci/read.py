@@ -86,6 +86,10 @@ class Descriptor:
     def read(cls, value: Any, what: str) -> Descriptor:
         """Read a descriptor.
 
+        Args:
+            value: JSON value.
+            what: Its place, for messages.
+
         Raises:
             FormatError: It is none, or of another hash than sha256.
         """
@@ -121,6 +125,10 @@ class Image:
     @classmethod
     def read(cls, value: Any, what: str) -> Image | None:
         """Read an image manifest, strictly as far as a component needs it; None if it is of something else.
+
+        Args:
+            value: JSON value.
+            what: Its place, for messages.
 
         Raises:
             FormatError: It says that it is a component, and is not written as one.

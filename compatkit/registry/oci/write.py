@@ -79,7 +79,12 @@ class Blobs:
         return len(data)
 
     def put(self, data: memoryview | bytes, digest: str) -> None:
-        """Write bytes under their digest, unless they are there."""
+        """Write bytes under their digest, unless they are there.
+
+        Args:
+            data: The bytes.
+            digest: Their SHA-256.
+        """
         path = self.folder / digest.removeprefix("sha256:")
         if digest not in self._there and not self._is_good(path, digest, len(data)):
             durable.replace_file(path, data)
@@ -151,6 +156,10 @@ def ref(name: str, version: Version) -> str:
 
     The specification allows no two separators in a row but ``--``; where a component's name has some they become
     ``--``, and the name itself stands in the annotations.
+
+    Args:
+        name: Of the component.
+        version: Of the component.
     """
     plain = f"{name}:{version}"
     return plain if _REF.fullmatch(plain) else f"{_SEPARATORS.sub('--', name)}:{version}"

@@ -35,7 +35,12 @@ _BEYOND = {errno.EINVAL, errno.ERANGE}
 
 
 def step(operation: str, path: str) -> None:
-    """Do nothing; called before each call to the back end with its name and path."""
+    """Do nothing; called before each call to the back end with its name and path.
+
+    Args:
+        operation: Such as ``"put"``.
+        path: Relative to the remote.
+    """
 
 
 @attrs.frozen(eq=False)
@@ -87,7 +92,13 @@ class Files:
         return _size(info) if info.get("type") == "file" else None
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most so many bytes of a file from a place on; None if there is no such file."""
+        """Return at most so many bytes of a file from a place on; None if there is no such file.
+
+        Args:
+            path: Relative to the remote.
+            start: First byte.
+            count: Bytes at most.
+        """
         with self.talking("read", path):
             step("read", path)
             try:
@@ -101,13 +112,24 @@ class Files:
         return bytes(data)[:count]  # a server may give more than it was asked for
 
     def put(self, path: str, data: bytes) -> None:
-        """Write a file, or put it in the place of another."""
+        """Write a file, or put it in the place of another.
+
+        Args:
+            path: Relative to the remote.
+            data: The content.
+        """
         with self.talking("write", path), self._drafted(path) as draft:
             step("put", path)
             self.system.pipe_file(draft, data)
 
     def upload(self, path: str, local: Path, arrived: Callable[[int], None]) -> None:
-        """Write a file from one of this machine, in parts where the back end takes parts."""
+        """Write a file from one of this machine, in parts where the back end takes parts.
+
+        Args:
+            path: Relative to the remote.
+            local: File of this machine.
+            arrived: Called with the size of each part.
+        """
         from fsspec.callbacks import Callback
 
         seen = 0
@@ -128,6 +150,10 @@ class Files:
         Where the back end has a conditional write, as S3 has, exactly one of several writers wins. Elsewhere it is
         asked first and the file is read back after: of two that write in between, both may believe that they won, and
         the last one's bytes stay.
+
+        Args:
+            path: Relative to the remote.
+            data: The content.
         """
         with self.talking("create", path):
             step("create", path)
@@ -156,7 +182,12 @@ class Files:
     def at_once(
         self, work: Callable[[Given], Found], given: Sequence[Given]
     ) -> Iterator[tuple[Given, Found]]:
-        """Yield what ``work`` makes of each, many at once, in order; the first error ends it."""
+        """Yield what ``work`` makes of each, many at once, in order; the first error ends it.
+
+        Args:
+            work: Called in threads.
+            given: Its arguments, one a call.
+        """
         if not given:
             return
         with ThreadPoolExecutor(min(WORKERS, len(given))) as pool:
@@ -210,6 +241,10 @@ class Files:
     @contextmanager
     def talking(self, action: str, path: str) -> Iterator[None]:
         """Turn whatever a back end raises into an EnvironmentFailure that names action, place, cause and remedy.
+
+        Args:
+            action: What is tried, for the message.
+            path: Relative to the remote.
 
         Raises:
             EnvironmentFailure: In place of any error that is not this library's.

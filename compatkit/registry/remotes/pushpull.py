@@ -187,6 +187,10 @@ def check_new(folder: Path) -> None:
 def asked(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
     """Return the patterns to move; for None everything, which is nothing in an empty registry.
 
+    Args:
+        origin: Where the components are.
+        patterns: References or patterns.
+
     Raises:
         NotFound: A pattern matches nothing.
     """

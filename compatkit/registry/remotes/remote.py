@@ -333,6 +333,11 @@ def scratch_folder() -> TemporaryDirectory[str]:
 def write_scratch(folder: str, path: str, data: bytes) -> None:
     """Write a file into a scratch folder.
 
+    Args:
+        folder: The scratch folder.
+        path: Relative to it.
+        data: The content.
+
     Raises:
         EnvironmentFailure: It cannot be written.
     """

@@ -39,7 +39,12 @@ KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
 
 
 def pae(kind: str, body: bytes) -> bytes:
-    """Return the bytes that are signed: DSSE's pre-authentication encoding of a payload."""
+    """Return the bytes that are signed: DSSE's pre-authentication encoding of a payload.
+
+    Args:
+        kind: Media type of the payload.
+        body: The payload.
+    """
     name = kind.encode()
     return b"DSSEv1 %d %b %d %b" % (len(name), name, len(body), body)
 

@@ -159,6 +159,10 @@ def check_key_name(name: str) -> str:
 def read_small(path: Path, what: str) -> bytes:
     """Return a file of the user's own, following links; at most one byte beyond the limit.
 
+    Args:
+        path: Of the file.
+        what: What it should be, for the message.
+
     Raises:
         KeyFileError: There is no such file.
         EnvironmentFailure: It cannot be read.
@@ -180,6 +184,10 @@ class KeyFile(NamedTuple):
 
 def key_file(data: bytes, what: str) -> KeyFile:
     """Return the parts of a key file.
+
+    Args:
+        data: Content of the file.
+        what: What it should be, for the message.
 
     Raises:
         KeyFileError: No PEM block, more than one, or an unknown line above it.

@@ -105,6 +105,10 @@ class Signatures:
 def file_name(data: bytes, digest: str) -> str:
     """Return the name of a signature's file.
 
+    Args:
+        data: Content of the file.
+        digest: Of the manifest that should be signed.
+
     Raises:
         MalformedSignature: It is no signature.
         OtherDigest: It is over another manifest.

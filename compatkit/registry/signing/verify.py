@@ -137,6 +137,13 @@ def judge_all(
 ) -> list[SignatureVerdict]:
     """Say of each signature whether it counts; refuse if none does.
 
+    Args:
+        digest: Of the manifest.
+        signatures: Contents of signature files.
+        trust: Keys that count.
+        name: Name that a signature must state, if it states one; None accepts any.
+        now: Time at which signatures and keys must be valid; None for the present.
+
     Raises:
         Unsigned: There is no signature.
         SignatureError: None counts; the class says why the one that came furthest does not.
@@ -218,6 +225,12 @@ def verify(
 ) -> list[SignatureVerdict]:
     """Return what was found out about each signature of a component; refuse if none counts.
 
+    Args:
+        store: The registry's files.
+        reference: One component.
+        trust: Keys that count; None for the user's own trusted keys.
+        now: As for ``judge_all``.
+
     Raises:
         SignatureError: None counts; its class says why.
         NotFound: The reference means nothing, or several components.
@@ -227,7 +240,12 @@ def verify(
 
 
 def statements(store: Store, reference: str) -> list[SignatureVerdict]:
-    """Return what the signatures of a component say, by nobody's key: all are of unknown signers, or malformed."""
+    """Return what the signatures of a component say, by nobody's key: all are of unknown signers, or malformed.
+
+    Args:
+        store: The registry's files.
+        reference: One component.
+    """
     (one,) = _only(store, reference)
     nobody = Trusted({})
     return [judge(data, one.digest, nobody, name=one.name) for data in store.signatures.of(one.digest)]

@@ -27,6 +27,10 @@ def lost(old: Contract, new: Contract) -> Mapping[Place, str]:
 
     A partner that is only warned of after the change (signed features for a head trained on nonnegative ones) counts
     as lost, which is stricter than wiring. The number of classes is covered by the labels.
+
+    Args:
+        old: Contract of the version before.
+        new: Contract of the candidate.
     """
     found: dict[Place, str] = {}
     for side in ("inputs", "outputs"):

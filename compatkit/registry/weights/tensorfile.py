@@ -68,6 +68,10 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
     then, as in the safetensors library, by dtype and name. That library would copy everything into one buffer, or
     write a file with mode 0600 in steps that tests cannot observe.
 
+    Args:
+        state: Tensors by name, on any device.
+        metadata: Text for the header, or None.
+
     Raises:
         FormatError: A name, a dtype or a layout (sparse) cannot be stored.
     """
@@ -105,6 +109,9 @@ def deserialise(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     (see ``ALIGNED``): few in files of this library, any in others. The safetensors library would reopen the file by
     name, which may refer to another file by then.
 
+    Returns:
+        Tensors by name, in the order of the header.
+
     Raises:
         FormatError: See ``check_header``.
     """
@@ -137,6 +144,10 @@ def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
 
 def check_finite(state: Mapping[str, Tensor], whose: str) -> None:
     """Raise for weights that are not finite.
+
+    Args:
+        state: Tensors by name.
+        whose: Reference or path, for the message.
 
     Raises:
         IntegrityError: A tensor contains NaN or infinity; the message names the first.
