@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.images import found_in, images_and_tests
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     about,
     about_options,
     check_publishes,
@@ -45,8 +45,32 @@ trainer_options = options(
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
 
 
+class AdaptAsked(DataAsked):
+    """Arguments and options of ``adapt``."""
+
+    extractor: str
+    head: str
+    aux: str
+    name: str
+    test: str | None
+    method: str | None
+    augment: tuple[str, ...]
+    frozen_statistics: str
+    steps: int | None
+    lr: float | None
+    weight_decay: float | None
+    optimiser: str | None
+    batch_size: int | None
+    seed: int | None
+    device: str | None
+    checkpoint: str | None
+    publish: str | None
+    version: str | None
+
+
 @command(
     "adapt",
+    AdaptAsked,
     help="Adapt EXTRACTOR to unlabelled images with the loss of the frozen shared head that it was trained with; HEAD, "
     "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
     "--frozen-statistics.",
@@ -81,7 +105,7 @@ SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "d
 @sign_option
 @signature_options
 @data_options
-def adapt_command(context: click.Context, asked: Asked) -> None:
+def adapt_command(context: click.Context, asked: AdaptAsked) -> None:
     """Adapt, measure if there are labels, and publish if a name is given."""
     from compatkit.components.domains import paper
 

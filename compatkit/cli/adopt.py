@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.cuts import model_options
+from compatkit.cli.cuts import ModelAsked, model_options
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     about,
     about_options,
     command,
@@ -42,8 +42,26 @@ def numbers(
         ) from error
 
 
+class AdoptAsked(ModelAsked, DataAsked):
+    """Arguments and options of ``adopt``."""
+
+    file: str
+    model: str
+    point: str
+    name: str
+    key: str | None
+    labels: str | None
+    dataset: str | None
+    dataset_labels: bool
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    interpolation: str | None
+    crop_pct: float | None
+
+
 @command(
     "adopt",
+    AdoptAsked,
     help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin) into the network MODEL, cut "
     "it at POINT, and publish the parts as NAME.extractor and NAME.head. Pickles are read as tensors only, in a "
     "subprocess with limits.",
@@ -85,7 +103,7 @@ def numbers(
 @click.option("--crop-pct", type=float, metavar="SHARE", help="Share of the resized image that is kept.")
 @about_options
 @data_options
-def adopt_command(context: click.Context, asked: Asked) -> None:
+def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
     check_name(f"{asked.name}.extractor")
     if asked.dataset_labels and (asked.dataset is None or asked.labels is not None):
@@ -113,5 +131,5 @@ def adopt_command(context: click.Context, asked: Asked) -> None:
     click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
     for one in adopted.told:
         click.echo(f"  {clean(one)}")
-    tell_parts(asked, adopted.parts, published.values())
+    tell_parts(asked.model, asked.point, adopted.parts, published.values())
     next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")

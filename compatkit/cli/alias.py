@@ -10,8 +10,19 @@ from compatkit.cli.roots import store
 from compatkit.errors import UsageError
 
 
+class AliasAsked(Asked):
+    """Arguments and options of ``alias``."""
+
+    name: str
+    alias: str
+    version: str | None
+    remove: bool
+    expected: str | None
+
+
 @command(
     "alias",
+    AliasAsked,
     help="Point ALIAS of the component NAME to VERSION, such as `compatkit alias digits/mnist.head prod 1.2.0`; "
     "without VERSION show its version. Moves are recorded in the component's log.",
 )
@@ -24,7 +35,7 @@ from compatkit.errors import UsageError
     metavar="VERSION",
     help="Move it only if it points to this version now; 'none' if it must not exist. Prevents undoing another move.",
 )
-def alias_command(context: click.Context, asked: Asked) -> None:
+def alias_command(context: click.Context, asked: AliasAsked) -> None:
     """Move, remove or show an alias."""
     from compatkit.registry.aliases import ANY
 

@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     about,
     about_options,
     check_publishes,
@@ -37,8 +37,28 @@ BY_LABELS = {
 }
 
 
+class BridgeAsked(DataAsked):
+    """Arguments and options of ``bridge``."""
+
+    extractor: str
+    head: str
+    name: str
+    labels: str | None
+    test: str | None
+    head_data: str | None
+    on: str | None
+    rungs: str | None
+    until: float
+    every: bool
+    images: int
+    seed: int
+    png: str | None
+    publish: str | None
+
+
 @command(
     "bridge",
+    BridgeAsked,
     help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabelled images, trying rungs from the "
     "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
 )
@@ -93,7 +113,7 @@ BY_LABELS = {
 @about_options
 @signature_options
 @data_options
-def bridge_command(context: click.Context, asked: Asked) -> None:
+def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
     """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits."""
     from compatkit.components.bridges.keeping import check_names
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.images import load_data_set
-from compatkit.cli.options import Asked, bn_policy_option, command, data_options, given
+from compatkit.cli.options import DataAsked, bn_policy_option, command, data_options, given
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
 
@@ -22,8 +22,20 @@ LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
 
 
+class CheckAsked(DataAsked):
+    """Arguments and options of ``check``."""
+
+    extractor: str
+    head: str
+    require: str
+    name: str | None
+    bn_policy: str
+    markdown: str | None
+
+
 @command(
     "check",
+    CheckAsked,
     help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. With patterns such as 'digits/*', compare all "
     "matching extractors with all matching heads, as a table.",
 )
@@ -46,12 +58,12 @@ NAMED = 3
 @bn_policy_option
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @data_options
-def check_command(context: click.Context, asked: Asked) -> None:
+def check_command(context: click.Context, asked: CheckAsked) -> None:
     """Check whether heads fit extractors; exit code 1 if one does not."""
     from compatkit.registry.resolving import is_pattern
 
     check_outputs({"--markdown": asked.markdown})
-    data = _classes(asked) if asked.name is not None else None
+    data = None if asked.name is None else _classes(asked.name, asked)
     held = registry(context)
     verdicts = held.check_all(asked.extractor, asked.head, data=data, bn_policy=asked.bn_policy)
     failing = verdicts.unsatisfied(asked.require)
@@ -68,17 +80,17 @@ def check_command(context: click.Context, asked: Asked) -> None:
     context.exit(1 if failing else 0)
 
 
-def _classes(asked: Asked) -> Data:
+def _classes(name: str, asked: DataAsked) -> Data:
     """Return the classes of a data set, for comparison with those of heads."""
     from compatkit.contracts.contract import Data
     from compatkit.contracts.labels import label
 
-    test = load_data_set(asked.name, asked.data_root, asked.download).test
+    test = load_data_set(name, asked.data_root, asked.download).test
     return Data(test.size or (1, 1), test.channels, (), (), labels=tuple(map(label, test.classes)))
 
 
 def _tell(
-    context: click.Context, report: Report, bridges: list[BridgeRecord], satisfied: bool, asked: Asked
+    context: click.Context, report: Report, bridges: list[BridgeRecord], satisfied: bool, asked: CheckAsked
 ) -> None:
     from compatkit.contracts.report import EQUAL_SHAPES
 
@@ -100,7 +112,7 @@ def _tell(
         click.echo(f"\n--require {asked.require}{_under(asked)}: no (exit code 1)")
 
 
-def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: Asked) -> None:
+def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: CheckAsked) -> None:
     if asked.machine:
         unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
         told = {"required": asked.require, "unsatisfied": unsatisfied, "bn_policy": asked.bn_policy}
@@ -116,7 +128,7 @@ def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: Asked) 
         )
 
 
-def _under(asked: Asked) -> str:
+def _under(asked: CheckAsked) -> str:
     """Return the normalisation that a level is required under, for levels that only a measurement reaches."""
     from compatkit.contracts.report import MEASURED
 

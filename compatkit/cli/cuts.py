@@ -40,6 +40,14 @@ def image_size(
     return int(sides[0]), int(sides[-1])
 
 
+class ModelAsked(Asked):
+    """Options of ``model_options``."""
+
+    builder: str
+    kwargs: dict[str, Any]
+    size: tuple[int, int] | None
+
+
 model_options = options(
     click.option(
         "--builder",
@@ -64,8 +72,16 @@ model_options = options(
 )
 
 
+class CutsAsked(ModelAsked):
+    """Arguments and options of ``cuts``."""
+
+    model: str
+    everything: bool
+
+
 @command(
     "cuts",
+    CutsAsked,
     help="List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head.",
     registry=False,
 )
@@ -77,7 +93,7 @@ model_options = options(
     is_flag=True,
     help="Also list places where other tensors cross, or where the model cannot be cut, with the reason.",
 )
-def cuts_command(context: click.Context, asked: Asked) -> None:
+def cuts_command(context: click.Context, asked: CutsAsked) -> None:
     """List split points in the order of the forward pass."""
     from compatkit.adapters.blueprints import cut_points
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from compatkit.cli.options import Asked, command, data_options, group
+from compatkit.cli.options import DataAsked, command, data_options, group
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress
 from compatkit.cli.roots import check_outputs
 
@@ -27,8 +27,16 @@ SHOWN = 10
 data_command = group("data", help="Look at data sets.")
 
 
+class DataShowAsked(DataAsked):
+    """Arguments and options of ``data show``."""
+
+    name: str
+    sheet: str | None
+
+
 @command(
     "show",
+    DataShowAsked,
     help="Decode every image of NAME, a data set by name, path or address, and show classes, sizes, damaged files and "
     "copies.",
     group=data_command,
@@ -39,7 +47,7 @@ data_command = group("data", help="Look at data sets.")
     "--sheet", type=click.Path(), metavar="FILE", help="Draw some training images of each class as PNG."
 )
 @data_options
-def show(context: click.Context, asked: Asked) -> None:
+def show(context: click.Context, asked: DataShowAsked) -> None:
     """Look at a data set."""
     from compatkit.data.survey import survey
 
@@ -58,7 +66,12 @@ def show(context: click.Context, asked: Asked) -> None:
 
 
 def sheet(split: Split, damaged: set[str]) -> bytes:
-    """Return a picture of some images of each class, the first ones that can be decoded, as PNG."""
+    """Return a picture of some images of each class, the first ones that can be decoded, as PNG.
+
+    Args:
+        split: Images and labels.
+        damaged: Names of images that cannot be decoded.
+    """
     import numpy as np
 
     from compatkit.data.survey import name_of
@@ -81,7 +94,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
     return beside(rows, low=0, high=255)
 
 
-def _splits(asked: Asked, report: Progress) -> list[Split]:
+def _splits(asked: DataShowAsked, report: Progress) -> list[Split]:
     """Return training and test images, or images without labels."""
     from compatkit.data import load
     from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled

@@ -13,8 +13,18 @@ if TYPE_CHECKING:
     from compatkit.experiments.demo import Demo
 
 
+class DemoAsked(Asked):
+    """Arguments and options of ``demo``."""
+
+    out: str
+    steps: int | None
+    seed: int
+    rotation: bool
+
+
 @command(
     "demo",
+    DemoAsked,
     help="Train parts that fit and parts that do not, recombine them, show the matrix.",
     registry=False,
 )
@@ -28,7 +38,7 @@ if TYPE_CHECKING:
     "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of everything random."
 )
 @click.option("--rotation", is_flag=True, help="Add an arm with rotation prediction (slower).")
-def demo_command(context: click.Context, asked: Asked) -> None:
+def demo_command(context: click.Context, asked: DemoAsked) -> None:
     """Run the demo and state whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 

@@ -25,8 +25,18 @@ STYLES: dict[Bump, dict[str, Any]] = {
 }
 
 
+class DiffAsked(Asked):
+    """Arguments and options of ``diff``."""
+
+    old: str
+    new: str
+    no_tensors: bool
+    exit_code: bool
+
+
 @command(
     "diff",
+    DiffAsked,
     help="Show the changes from component A to component B (REF as in show), level by level, the smallest version step "
     "that they require, and the differences of the weights.",
 )
@@ -34,7 +44,7 @@ STYLES: dict[Bump, dict[str, Any]] = {
 @click.argument("new", metavar="B")
 @click.option("--no-tensors", is_flag=True, help="Compare only the manifests; read no weights.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if A and B differ; default: 0 in any case.")
-def diff_command(context: click.Context, asked: Asked) -> None:
+def diff_command(context: click.Context, asked: DiffAsked) -> None:
     """Compare two components."""
     workspace = registry(context)
     left, right = workspace.store.resolve(asked.old), workspace.store.resolve(asked.new)

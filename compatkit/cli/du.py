@@ -23,9 +23,17 @@ _PLACES = {
 }
 
 
-@command("du", help="Show how many bytes components and folders take; PATTERN is a glob over whole names.")
+class DuAsked(Asked):
+    """Arguments and options of ``du``."""
+
+    pattern: str | None
+
+
+@command(
+    "du", DuAsked, help="Show how many bytes components and folders take; PATTERN is a glob over whole names."
+)
 @click.argument("pattern", required=False)
-def du_command(context: click.Context, asked: Asked) -> None:
+def du_command(context: click.Context, asked: DuAsked) -> None:
     """Show bytes by name, own and shared with others, and by folder."""
     from compatkit.registry.usage import usage
 

@@ -10,8 +10,17 @@ from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import check_outputs, registry
 
 
+class ExportAsked(Asked):
+    """Arguments and options of ``export``."""
+
+    reference: str
+    file: str
+    names: str
+
+
 @command(
     "export",
+    ExportAsked,
     help="Write REF, a recombination or one part, to the safetensors file FILE: all tensors, and metadata to rebuild, "
     "feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
 )
@@ -25,7 +34,7 @@ from compatkit.cli.roots import check_outputs, registry
     help="Tensor names: those of the one network that both halves make up, for timm.create_model or torchvision; those "
     "of the parts, prefixed with extractor. and head.; or the former if possible.",
 )
-def export_command(context: click.Context, asked: Asked) -> None:
+def export_command(context: click.Context, asked: ExportAsked) -> None:
     """Export a component; an existing FILE is replaced."""
     check_outputs({"FILE": asked.file})
     written = registry(context).export(asked.reference, asked.file, names=asked.names)

@@ -6,7 +6,7 @@ import click
 
 from compatkit.cli.images import found_in
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     about,
     about_options,
     command,
@@ -20,8 +20,19 @@ from compatkit.cli.roots import check_target, registry
 from compatkit.cli.sign import chosen_key, sign_published
 
 
+class ExtendAsked(DataAsked):
+    """Arguments and options of ``extend``."""
+
+    head: str
+    classes: str
+    publish: str
+    seed: int
+    version: str | None
+
+
 @command(
     "extend",
+    ExtendAsked,
     help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialised as its network does. "
     "Train the new head on all classes next.",
 )
@@ -34,7 +45,7 @@ from compatkit.cli.sign import chosen_key, sign_published
 @sign_option
 @signature_options
 @data_options
-def extend_command(context: click.Context, asked: Asked) -> None:
+def extend_command(context: click.Context, asked: ExtendAsked) -> None:
     """Extend and publish; the name is checked first."""
     check_target(context, asked.publish, "head", asked.version)
     key, held = chosen_key(context), registry(context)

@@ -41,7 +41,21 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
 
-@command("gc", help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.")
+class GcAsked(Asked):
+    """Arguments and options of ``gc``."""
+
+    delete: bool
+    grace: timedelta
+    withdrawn: bool
+    alone: bool
+    lost: tuple[str, ...]
+
+
+@command(
+    "gc",
+    GcAsked,
+    help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.",
+)
 @click.option("--delete", is_flag=True, help="Delete; without this, nothing is changed.")
 @click.option(
     "--grace",
@@ -65,7 +79,7 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     metavar="DIGEST",
     help="Digest of a document that is lost for good; what only it refers to may go. May be repeated.",
 )
-def gc_command(context: click.Context, asked: Asked) -> None:
+def gc_command(context: click.Context, asked: GcAsked) -> None:
     """Collect garbage."""
     from compatkit.registry.maintenance.gc import plan
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from compatkit.cli.options import Asked
+from compatkit.cli.options import AdmissionAsked, DataAsked
 from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
@@ -25,7 +25,7 @@ WAYS = (
 
 
 def data_sets(
-    held: Registry, extractors: Sequence[str], names: Sequence[str], asked: Asked
+    held: Registry, extractors: Sequence[str], names: Sequence[str], recipe: str | None, asked: DataAsked
 ) -> dict[str, DataSet]:
     """Return the data set of each extractor by its reference.
 
@@ -34,13 +34,14 @@ def data_sets(
         extractors: Pinned references.
         names: Data sets by name or path; a single one is used for a single extractor whatever it was trained on.
             Without recipe and names they are found automatically: see ``images_again``.
-        asked: With ``recipe``, a file whose tasks' data sets are used, ``data_root`` and ``download``.
+        recipe: File whose tasks' data sets are used, or None.
+        asked: Where data sets are, and whether they may be downloaded.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
     """
     root, download = asked.data_root, asked.download
-    if not asked.recipe and not names:
+    if not recipe and not names:
         from compatkit.components.images import images_again
 
         places = map(held.store.resolve, extractors)
@@ -49,8 +50,8 @@ def data_sets(
     from compatkit.experiments.recipes import data_sets
 
     sets = (
-        data_sets(asked.recipe, root=root, download=download)
-        if asked.recipe
+        data_sets(recipe, root=root, download=download)
+        if recipe
         else [load_data_set(name, root, download) for name in names]
     )
     tests = {data.test.name: data for data in sets}
@@ -58,7 +59,7 @@ def data_sets(
     for reference in extractors:
         family = trained_on(held.store.manifest(reference))
         known = [data for name, data in tests.items() if family_of(name) == family]
-        if len(tests) == 1 and (len(extractors) == 1 or not family) and not asked.recipe:
+        if len(tests) == 1 and (len(extractors) == 1 or not family) and not recipe:
             known = list(tests.values())
         if len(known) != 1:
             trained = f"trained on {family}" if family else "not trained here"
@@ -71,7 +72,13 @@ def data_sets(
 
 
 def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
-    """Return a data set by name or path, including those of plugins; an error says how to name one."""
+    """Return a data set by name or path, including those of plugins; an error says how to name one.
+
+    Args:
+        name: Name or path.
+        root: Folder of data sets, or None.
+        download: Whether it may be downloaded.
+    """
     from compatkit.data import load
     from compatkit.plugins.discovery import providers
 
@@ -136,7 +143,12 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
 
 def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
-    """Return a function that loads the data set of a split's name from the folders on the command line."""
+    """Return a function that loads the data set of a split's name from the folders on the command line.
+
+    Args:
+        root: Folder of data sets, or None.
+        download: Whether data sets may be downloaded.
+    """
 
     def find(name: str) -> DataSet:
         from pathlib import Path
@@ -153,7 +165,14 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
 def images_at_hand(
     names: Sequence[str], root: str | None, download: bool, recipe: str | None = None
 ) -> Given:
-    """Return the data sets named on the command line, and a function that finds others by name."""
+    """Return the data sets named on the command line, and a function that finds others by name.
+
+    Args:
+        names: Data sets by name or path.
+        root: Folder of data sets, or None.
+        download: Whether data sets may be downloaded.
+        recipe: File whose tasks' data sets are returned too, or None.
+    """
     find = found_in(root, download)
     given: list[Any] = [find(name) for name in names]
     if recipe is not None:
@@ -163,8 +182,12 @@ def images_at_hand(
     return (*given, find)
 
 
-def deciding_on(asked: Asked, report: Progress) -> Deciding:
+def deciding_on(asked: AdmissionAsked, report: Progress) -> Deciding:
     """Return the decider for arriving versions, according to ``admission_options``.
+
+    Args:
+        asked: Options of the command.
+        report: Told of measurements.
 
     Raises:
         UsageError: Images are named without ``--measure``.

@@ -8,14 +8,25 @@ import attrs
 import click
 
 from compatkit.cli.images import deciding_on
-from compatkit.cli.options import Asked, admission_options, command, signature_options
+from compatkit.cli.options import AdmissionAsked, admission_options, command, signature_options
 from compatkit.cli.output import progress
 from compatkit.cli.remote import finish, latest_option, no_results_option, patterns_argument
 from compatkit.cli.roots import demanded, destination, made
 
 
+class ImportAsked(AdmissionAsked):
+    """Arguments and options of ``import``."""
+
+    source: str
+    patterns: tuple[str, ...]
+    latest: bool
+    aliases: bool
+    no_results: bool
+
+
 @command(
     "import",
+    ImportAsked,
     help="Copy components from the registry SOURCE, with parents, versions and results. PATTERN is a name, a glob "
     "such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.",
 )
@@ -26,7 +37,7 @@ from compatkit.cli.roots import demanded, destination, made
 @no_results_option
 @admission_options
 @signature_options
-def import_command(context: click.Context, asked: Asked) -> None:
+def import_command(context: click.Context, asked: ImportAsked) -> None:
     """Copy components; leaves no new registry behind if nothing matches or all is refused."""
     from compatkit.registry.copy.choice import Choice, chosen
     from compatkit.registry.remotes.pushpull import import_components

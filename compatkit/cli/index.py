@@ -14,9 +14,19 @@ if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Status
 
 
-@command("index", help="Show where the index is and what it contains; it is disposable and updates itself.")
+class IndexAsked(Asked):
+    """Arguments and options of ``index``."""
+
+    rebuild: bool
+
+
+@command(
+    "index",
+    IndexAsked,
+    help="Show where the index is and what it contains; it is disposable and updates itself.",
+)
 @click.option("--rebuild", is_flag=True, help="Discard it and read all files again.")
-def index_command(context: click.Context, asked: Asked) -> None:
+def index_command(context: click.Context, asked: IndexAsked) -> None:
     """Show the index, or rebuild it."""
     index = store(context).index
     if asked.rebuild:

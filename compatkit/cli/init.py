@@ -11,9 +11,17 @@ from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
 
 
-@command("init", help="Make the folder ROOT a registry, unless it is one. [default: the current folder]")
+class InitAsked(Asked):
+    """Arguments and options of ``init``."""
+
+    root: str | None
+
+
+@command(
+    "init", InitAsked, help="Make the folder ROOT a registry, unless it is one. [default: the current folder]"
+)
 @click.argument("root", required=False)
-def init_command(context: click.Context, asked: Asked) -> None:
+def init_command(context: click.Context, asked: InitAsked) -> None:
     """Create a registry in a folder."""
     folder = Path(asked.root or given(context).registry or ".").expanduser().absolute()
     made, fresh = make(folder)

@@ -24,14 +24,21 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 """Most characters shown of a tensor's name, and of a metadata text."""
 
 
+class InspectAsked(Asked):
+    """Arguments and options of ``inspect``."""
+
+    file: str
+
+
 @command(
     "inspect",
+    InspectAsked,
     help="Show what the safetensors file FILE contains, and for an export its network; only the header is read and "
     "strictly checked.",
     registry=False,
 )
 @click.argument("file")
-def inspect_command(context: click.Context, asked: Asked) -> None:
+def inspect_command(context: click.Context, asked: InspectAsked) -> None:
     """Show the tensors of a file; exit code 3 with the reason if it is not a safe safetensors file."""
     from compatkit.registry.weights.header import read_header
 

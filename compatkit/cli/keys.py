@@ -36,8 +36,18 @@ folder_option = click.option(
 keys_command = group("keys", help="Make signing keys, and manage trusted keys.")
 
 
+class KeysNewAsked(Asked):
+    """Arguments and options of ``keys new``."""
+
+    name: str
+    expires: str | None
+    out: str | None
+    passphrase: bool
+
+
 @command(
     "new",
+    KeysNewAsked,
     help="Make a key NAME: a private file, readable only by you, and a public one beside it to share.",
     group=keys_command,
     registry=False,
@@ -55,7 +65,7 @@ keys_command = group("keys", help="Make signing keys, and manage trusted keys.")
     is_flag=True,
     help="Encrypt it; the passphrase is prompted for, or taken from COMPATKIT_KEY_PASSPHRASE.",
 )
-def new(context: click.Context, asked: Asked) -> None:
+def new(context: click.Context, asked: KeysNewAsked) -> None:
     """Make a key pair."""
     from compatkit.cli.sign import ask, key_folder
     from compatkit.registry.signing import dates
@@ -79,8 +89,19 @@ def new(context: click.Context, asked: Asked) -> None:
     next_step("compatkit", "keys", "trust", str(public))
 
 
+class KeysTrustAsked(Asked):
+    """Arguments and options of ``keys trust``."""
+
+    key: str
+    name: str | None
+    expires: str | None
+    again: bool
+    folder: Folder
+
+
 @command(
     "trust",
+    KeysTrustAsked,
     help="Trust signatures of KEY from now on: a file of a public key, or ed25519:.... Get it from its owner on "
     "another way than what it signs.",
     group=keys_command,
@@ -93,7 +114,7 @@ def new(context: click.Context, asked: Asked) -> None:
 )
 @click.option("--again", is_flag=True, help="Allow a key that was distrusted.")
 @folder_option
-def trust(context: click.Context, asked: Asked) -> None:
+def trust(context: click.Context, asked: KeysTrustAsked) -> None:
     """Trust a key."""
     from compatkit.registry.signing import dates
     from compatkit.registry.signing.keys import PublicKey, read_small
@@ -116,14 +137,21 @@ def trust(context: click.Context, asked: Asked) -> None:
     news("Compare these digits with those that its owner tells you.")
 
 
+class KeysListingAsked(Asked):
+    """Arguments and options of ``keys list``."""
+
+    folder: Folder
+
+
 @command(
     "list",
+    KeysListingAsked,
     help="List trusted keys, expired ones and distrusted ones.",
     group=keys_command,
     registry=False,
 )
 @folder_option
-def listing(context: click.Context, asked: Asked) -> None:
+def listing(context: click.Context, asked: KeysListingAsked) -> None:
     """List trusted and distrusted keys."""
     found = _rows(asked.folder.read())
     if asked.machine:
@@ -136,8 +164,17 @@ def listing(context: click.Context, asked: Asked) -> None:
     columns([("name", "state", "until", "key", "note"), *([text or "" for text in row] for row in cells)])
 
 
+class KeysDistrustAsked(Asked):
+    """Arguments and options of ``keys distrust``."""
+
+    key: str
+    reason: str
+    folder: Folder
+
+
 @command(
     "distrust",
+    KeysDistrustAsked,
     help="Distrust all signatures of KEY: its name, ed25519:..., or its first digits.",
     group=keys_command,
     registry=False,
@@ -145,7 +182,7 @@ def listing(context: click.Context, asked: Asked) -> None:
 @click.argument("key")
 @click.option("--reason", default="", metavar="TEXT", help="Shown when one of its signatures is found.")
 @folder_option
-def distrust(context: click.Context, asked: Asked) -> None:
+def distrust(context: click.Context, asked: KeysDistrustAsked) -> None:
     """Distrust a key permanently."""
     found = asked.folder.distrust(asked.key, asked.reason)
     past = asked.folder.read().distrusted[found.id]

@@ -17,13 +17,20 @@ if TYPE_CHECKING:
 COLOURS = {"published": "green", "withdrawn": "yellow"}
 
 
+class LogAsked(Asked):
+    """Arguments and options of ``log``."""
+
+    name: str
+
+
 @command(
     "log",
+    LogAsked,
     help="Show the history of NAME, newest first: versions with the required step and the reason, withdrawals with "
     "their reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
 )
 @click.argument("name")
-def log_command(context: click.Context, asked: Asked) -> None:
+def log_command(context: click.Context, asked: LogAsked) -> None:
     """Show the history of components, including damaged entries, which cause exit code 3."""
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern

@@ -20,9 +20,15 @@ PAGE = 1000
 """Names aligned with each other; longer lists are printed page by page."""
 
 
-@command("ls", help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
+class LsAsked(Asked):
+    """Arguments and options of ``ls``."""
+
+    pattern: str | None
+
+
+@command("ls", LsAsked, help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
 @click.argument("pattern", required=False)
-def ls_command(context: click.Context, asked: Asked) -> None:
+def ls_command(context: click.Context, asked: LsAsked) -> None:
     """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
     held = store(context)
     every = held.index.listing(asked.pattern)

@@ -10,7 +10,7 @@ import click
 
 from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     batch_size_option,
     bn_policy_option,
     command,
@@ -37,6 +37,18 @@ WRITERS = ("html", "png", "markdown", "csv")
 CONDITIONS = ("bn_policy", "precision", "batch_size", "seed", "device")
 """Options for the conditions of a measurement."""
 
+
+class MeasuringAsked(DataAsked):
+    """Options of ``measuring_options``."""
+
+    recipe: str | None
+    bn_policy: str
+    precision: str
+    batch_size: int
+    seed: int
+    device: str
+
+
 measuring_options = options(
     recipe_option,
     bn_policy_option,
@@ -61,8 +73,24 @@ measuring_options = options(
 )
 
 
+class MatrixAsked(MeasuringAsked):
+    """Arguments and options of ``matrix``."""
+
+    extractors: str
+    heads: str
+    html: str | None
+    png: str | None
+    markdown: str | None
+    csv: str | None
+    names: tuple[str, ...]
+    fill: str
+    rung: str | None
+    where: tuple[str, ...]
+
+
 @command(
     "matrix",
+    MatrixAsked,
     help="Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head'): results under exactly these conditions "
     "are reused, missing ones are measured and recorded.",
 )
@@ -104,7 +132,7 @@ measuring_options = options(
     "accuracy>=.9; may be repeated, and all must match.",
 )
 @measuring_options
-def matrix_command(context: click.Context, asked: Asked) -> None:
+def matrix_command(context: click.Context, asked: MatrixAsked) -> None:
     """Report and measure, each cell on its extractor's own test set."""
     from compatkit.components.loading import Parts
     from compatkit.components.matrices.filling import chosen
@@ -121,7 +149,7 @@ def matrix_command(context: click.Context, asked: Asked) -> None:
         if asked.rung is not None:  # resolve and check heads before images are read
             rights = chosen(parts, asked.heads, "head", where)
             _check_policy(rights, asked.bn_policy)
-        sets = data_sets(held, lefts, asked.names, asked)
+        sets = data_sets(held, lefts, asked.names, asked.recipe, asked)
         data = {name: one.test for name, one in sets.items()}
         if asked.rung is not None:
             between = _bridges(held, lefts, rights, sets, asked.rung)

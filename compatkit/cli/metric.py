@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.options import Asked, command, data_options, recipe_option, signature_options
+from compatkit.cli.options import DataAsked, command, data_options, recipe_option, signature_options
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
@@ -20,8 +20,24 @@ PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
 
 
+class MetricAsked(DataAsked):
+    """Arguments and options of ``metric``."""
+
+    extractor: str
+    head: str
+    metrics: tuple[str, ...]
+    layers: tuple[str, ...]
+    against: tuple[str, str] | None
+    settings: tuple[str, ...]
+    name: str | None
+    recipe: str | None
+    device: str
+    batch_size: int
+
+
 @command(
     "metric",
+    MetricAsked,
     help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
     "(`compatkit plugins` lists those installed).",
 )
@@ -61,7 +77,7 @@ PRINTED = 40
 )
 @data_options
 @signature_options
-def metric_command(context: click.Context, asked: Asked) -> None:
+def metric_command(context: click.Context, asked: MetricAsked) -> None:
     """Put the parts together with their stored statistics, and measure."""
     from compatkit.metrics import make_metric
     from compatkit.training.measuring import measure
@@ -71,7 +87,7 @@ def metric_command(context: click.Context, asked: Asked) -> None:
     held = registry(context)
     left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
     names = (asked.name,) if asked.name else ()
-    (data,) = data_sets(held, [str(left)], names, asked).values()
+    (data,) = data_sets(held, [str(left)], names, asked.recipe, asked).values()
     images = data.test
     model = held.recombine(str(left), str(right))
     others = [str(held.store.resolve(one)) for one in asked.against or ()]

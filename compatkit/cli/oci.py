@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Asked, admission_options, command, group, signature_options
+from compatkit.cli.options import AdmissionAsked, Asked, admission_options, command, group, signature_options
 from compatkit.cli.output import next_step, progress
 from compatkit.cli.remote import (
     choice_of,
@@ -26,8 +26,17 @@ oci_command = group(
 )
 
 
+class OciExportAsked(Asked):
+    """Arguments and options of ``oci export``."""
+
+    folder: str
+    patterns: tuple[str, ...]
+    latest: bool
+
+
 @command(
     "export",
+    OciExportAsked,
     help="Write components to the image layout FOLDER, creating or extending it; each version is one image. PATTERN "
     "is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
@@ -35,7 +44,7 @@ oci_command = group(
 @click.argument("folder")
 @patterns_argument
 @latest_option
-def export_command(context: click.Context, asked: Asked) -> None:
+def export_command(context: click.Context, asked: OciExportAsked) -> None:
     """Write an image layout."""
     from compatkit.registry.oci.write import export, ref
 
@@ -50,8 +59,18 @@ def export_command(context: click.Context, asked: Asked) -> None:
     context.exit(exit_code(moved))
 
 
+class OciImportAsked(AdmissionAsked):
+    """Arguments and options of ``oci import``."""
+
+    folder: str
+    patterns: tuple[str, ...]
+    latest: bool
+    dry_run: bool
+
+
 @command(
     "import",
+    OciImportAsked,
     help="Copy components from the image layout FOLDER, verified on reading; nothing here is overwritten. "
     "PATTERN is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
@@ -62,7 +81,7 @@ def export_command(context: click.Context, asked: Asked) -> None:
 @dry_run_option
 @signature_options
 @admission_options
-def import_command(context: click.Context, asked: Asked) -> None:
+def import_command(context: click.Context, asked: OciImportAsked) -> None:
     """Read an image layout."""
     from compatkit.registry.oci.read import import_layout
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -25,30 +24,58 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 REGISTRY_HELP = "Registry folder; default: COMPATKIT_REGISTRY, else the nearest folder above that is one."
 
 
-class Asked(SimpleNamespace):
-    """Arguments and options of a command, by their declared names."""
+class Asked:
+    """Arguments and options of a command, by their declared names; each command has a class that states their types.
+
+    Attributes:
+        machine: Whether to print JSON.
+    """
+
+    machine: bool
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
 
     def only(self, *names: str) -> dict[str, Any]:
         """Return some of them as a dict."""
         return {name: getattr(self, name) for name in names}
 
 
+class DataAsked(Asked):
+    """Options of ``data_options``."""
+
+    data_root: str | None
+    download: bool
+
+
+class AdmissionAsked(DataAsked):
+    """Options of ``admission_options``."""
+
+    measure: bool
+    names: tuple[str, ...]
+    unmeasured: bool
+
+
+Kind = TypeVar("Kind", bound=Asked)
+
+
 def command(
-    name: str, help: str, *, registry: bool = True, group: click.Group | None = None
-) -> Callable[[Callable[[click.Context, Asked], None]], click.Command]:
+    name: str, asked: type[Kind], help: str, *, registry: bool = True, group: click.Group | None = None
+) -> Callable[[Callable[[click.Context, Kind], None]], click.Command]:
     """Make a function a command with ``--json``, available as ``asked.machine``.
 
     Args:
         name: Name of the command.
+        asked: Class of its arguments and options.
         help: Text for ``--help``.
         registry: Whether it has ``--registry``.
         group: Group to add it to, or None.
     """
 
-    def made(function: Callable[[click.Context, Asked], None]) -> click.Command:
+    def made(function: Callable[[click.Context, Kind], None]) -> click.Command:
         @wraps(function)
         def run(**values: Any) -> None:
-            function(click.get_current_context(), Asked(**values))
+            function(click.get_current_context(), asked(**values))
 
         found = click.command(name, help=help)(run)
         shared = options(*([registry_option] if registry else []), json_option)
@@ -61,7 +88,12 @@ def command(
 
 
 def group(name: str, help: str) -> click.Group:
-    """Return a group of commands; ``--json`` may precede the command."""
+    """Return a group of commands; ``--json`` may precede the command.
+
+    Args:
+        name: Word on the command line.
+        help: Text for ``--help``.
+    """
 
     def run(machine: bool) -> None:
         given(click.get_current_context()).machine |= machine
@@ -279,7 +311,12 @@ version_option = click.option(
 
 
 def about(context: click.Context, known: About | None = None) -> About:
-    """Return the description of a publication on the command line, merged over ``known``."""
+    """Return the description of a publication on the command line, merged over ``known``.
+
+    Args:
+        context: Holds the options.
+        known: Description to start from, such as a recipe's.
+    """
     from compatkit.contracts.manifest import About
 
     return (known or About()).updated(given(context).about)
@@ -287,6 +324,11 @@ def about(context: click.Context, known: About | None = None) -> About:
 
 def check_publishes(context: click.Context, publish: str | None, version: str | None = None) -> None:
     """Raise if options describe a publication but ``--publish`` is missing.
+
+    Args:
+        context: Holds the options.
+        publish: Value of ``--publish``.
+        version: Value of ``--version``, if the command has it.
 
     Raises:
         UsageError: There is such an option.

@@ -101,7 +101,12 @@ def _line(text: str) -> str:
 
 
 def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
-    """Print labels and texts in two columns."""
+    """Print labels and texts in two columns.
+
+    Args:
+        values: Texts by label.
+        indent: Spaces before each line.
+    """
     size = max((len(_line(label)) for label in values), default=0)
     for label, text in values.items():
         click.echo(fold(label, text, indent=indent, size=size))
@@ -191,12 +196,22 @@ def size(count: int) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``."""
+    """Return a number with its noun: ``"1 blob"``, ``"2 blobs"``.
+
+    Args:
+        count: The number.
+        what: Noun in the singular.
+    """
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def first(names: Sequence[str], most: int) -> str:
-    """Return the first names, and the number of further ones."""
+    """Return the first names, and the number of further ones.
+
+    Args:
+        names: All names.
+        most: How many to show.
+    """
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -21,8 +21,16 @@ GAPS = 4
 """Spaces between the three columns."""
 
 
+class PluginsAsked(Asked):
+    """Arguments and options of ``plugins``."""
+
+    word: str | None
+    trace: bool
+
+
 @command(
     "plugins",
+    PluginsAsked,
     help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
     "studies. With WORD, list those with it in name or description; with the NAME of one, show its details: status, "
     "settings, hooks, order, source.",
@@ -30,7 +38,7 @@ GAPS = 4
 )
 @click.argument("word", metavar="[WORD|NAME]", required=False)
 @click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
-def plugins_command(context: click.Context, asked: Asked) -> None:
+def plugins_command(context: click.Context, asked: PluginsAsked) -> None:
     """List plugins; each is imported separately, and a broken one is not an error here."""
     from compatkit.plugins import listing
 

@@ -9,6 +9,7 @@ import click
 from compatkit.cli.images import found_in, images_at_hand
 from compatkit.cli.options import (
     Asked,
+    DataAsked,
     batch_size_option,
     bn_policy_option,
     command,
@@ -30,7 +31,7 @@ from compatkit.cli.output import (
 )
 from compatkit.cli.roots import registry, store
 from compatkit.errors import DataError, NotFound, UsageError
-from compatkit.registry.aliases import ANY
+from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.policies import MODES, WILDCARDS, check_scope
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ policy_command = group(
 )
 
 
-def revision(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+def revision(context: click.Context, parameter: click.Parameter, value: str | None) -> int | Anything | None:
     """Parse the required revision: its number, None for no policy, ``ANY`` if the option is not given."""
     if value is None:
         return ANY
@@ -103,8 +104,28 @@ SETTINGS = (
 )
 
 
+class PolicySetAsked(DataAsked):
+    """Arguments and options of ``policy set``."""
+
+    scope: str
+    mode: str
+    name: str | None
+    recipe: str | None
+    tolerance: float
+    metric: str
+    bn_policy: str
+    cap: int | None
+    seed: int
+    batch_size: int
+    across_major: bool
+    expected: int | Anything | None
+
+
 @command(
-    "set", help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.", group=policy_command
+    "set",
+    PolicySetAsked,
+    help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.",
+    group=policy_command,
 )
 @click.argument("scope")
 @click.option(
@@ -118,7 +139,7 @@ SETTINGS = (
 )
 @setting_options
 @data_options
-def set_command(context: click.Context, asked: Asked) -> None:
+def set_command(context: click.Context, asked: PolicySetAsked) -> None:
     """Set a policy; the images are loaded once, for their digest."""
     held, scope, images = registry(context), check_scope(asked.scope), None
     if asked.mode != "none":
@@ -148,14 +169,22 @@ def set_command(context: click.Context, asked: Asked) -> None:
         next_step("compatkit", *given(context).words, "policy", "test", bound[0])
 
 
+class PolicyShowAsked(Asked):
+    """Arguments and options of ``policy show``."""
+
+    name: str | None
+    log: bool
+
+
 @command(
     "show",
+    PolicyShowAsked,
     help="Show the policy that binds NAME (or of a scope); without NAME, all policies.",
     group=policy_command,
 )
 @click.argument("name", required=False)
 @click.option("--log", is_flag=True, help="Show all changes with their dates, oldest first.")
-def show_command(context: click.Context, asked: Asked) -> None:
+def show_command(context: click.Context, asked: PolicyShowAsked) -> None:
     """Show policies; loads no network."""
     held = store(context)
     if asked.name is None:
@@ -177,14 +206,22 @@ def show_command(context: click.Context, asked: Asked) -> None:
         rows({label: str(value) for label, value in _facts(found).items()})
 
 
+class PolicyClearAsked(Asked):
+    """Arguments and options of ``policy clear``."""
+
+    scope: str
+    expected: int | Anything | None
+
+
 @command(
     "clear",
+    PolicyClearAsked,
     help="Remove SCOPE's own policy, so that a wider one applies.",
     group=policy_command,
 )
 @click.argument("scope")
 @expected_option
-def clear_command(context: click.Context, asked: Asked) -> None:
+def clear_command(context: click.Context, asked: PolicyClearAsked) -> None:
     """Clear a policy; its history is kept."""
     held, scope = store(context), check_scope(asked.scope)
     found = held.policies.current(scope)
@@ -199,8 +236,19 @@ def clear_command(context: click.Context, asked: Asked) -> None:
         click.echo(f"{scope} has no policy of its own{was}")
 
 
+class PolicyTestAsked(DataAsked):
+    """Arguments and options of ``policy test``."""
+
+    references: tuple[str, ...]
+    name: str | None
+    against: tuple[str, ...]
+    names: tuple[str, ...]
+    recipe: str | None
+
+
 @command(
     "test",
+    PolicyTestAsked,
     help="Measure REFERENCEs as their policies require, and show the matrix and the version number open to each. "
     "Nothing is published; the figures are recorded. Exit code 1 if one fails.",
     group=policy_command,
@@ -213,7 +261,7 @@ def clear_command(context: click.Context, asked: Asked) -> None:
 @click.option("--data", "names", multiple=True, metavar="NAME", help="Available images, by name or path.")
 @click.option("--recipe", type=click.Path(), metavar="FILE", help="Images of this recipe's tasks.")
 @data_options
-def test_command(context: click.Context, asked: Asked) -> None:
+def test_command(context: click.Context, asked: PolicyTestAsked) -> None:
     """Test released versions, or versions published under another name."""
     held = registry(context)
     wanted = list(dict.fromkeys(str(one) for text in asked.references for one in held.store.select(text)))
@@ -237,7 +285,7 @@ def test_command(context: click.Context, asked: Asked) -> None:
     context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
 
 
-def _deciding(asked: Asked) -> Split:
+def _deciding(asked: PolicySetAsked) -> Split:
     """Return the images to decide on: the test split, unless the name says train."""
     name, recipe = asked.name, asked.recipe
     if recipe is not None:

@@ -13,6 +13,7 @@ import click
 from compatkit.cli.images import found_in, offline
 from compatkit.cli.options import (
     Asked,
+    DataAsked,
     about,
     about_options,
     command,
@@ -36,6 +37,16 @@ if TYPE_CHECKING:
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
 
+
+class ReleaseAsked(Asked):
+    """Options of ``release_options``."""
+
+    prefix: str | None
+    version: str | None
+    major: bool
+    dry_run: bool
+
+
 release_options = options(
     click.option("--prefix", help="Publish under this prefix instead of the recipe's."),
     sign_option,
@@ -57,6 +68,10 @@ release_options = options(
 
 def check_numbers(version: str | None, major: bool) -> None:
     """Raise for an invalid version, or for both options.
+
+    Args:
+        version: Value of ``--version``.
+        major: Value of ``--major``.
 
     Raises:
         UsageError: Both are given.
@@ -86,7 +101,7 @@ class Publication:
     """
 
     context: click.Context
-    asked: Asked
+    asked: ReleaseAsked
     root: Path
     plan: Recipe
     started: Started
@@ -160,7 +175,13 @@ class Publication:
 
 
 def load(context: click.Context, started: Started, download: bool) -> tuple[Recipe, Frozen]:
-    """Return the recipe of a run and the frozen parts that it is trained against."""
+    """Return the recipe of a run and the frozen parts that it is trained against.
+
+    Args:
+        context: Holds the registry.
+        started: How the run was started.
+        download: Whether data sets may be downloaded.
+    """
     plan = started.load(download, lambda *words, **settings: registry(context).task(*words, **settings))
     return plan, registry(context).frozen(**plan.against) if plan.against else None
 
@@ -186,15 +207,22 @@ def show_figures(fit: Fit) -> None:
         click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")
 
 
+class PublishAsked(ReleaseAsked, DataAsked):
+    """Arguments and options of ``publish``."""
+
+    run: Path
+
+
 @command(
     "publish",
+    PublishAsked,
     help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
     "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
 @click.argument("run", type=click.Path(path_type=Path))
 @release_options
 @data_options
-def publish_command(context: click.Context, asked: Asked) -> None:
+def publish_command(context: click.Context, asked: PublishAsked) -> None:
     """Restore the trained state and publish it, to the registry of the run unless another is named."""
     check_numbers(asked.version, asked.major)
     run, started = asked.run, Started.read(asked.run)

@@ -8,8 +8,8 @@ import attrs
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.matrix import CONDITIONS, measuring_options
-from compatkit.cli.options import Asked, about, about_options, check_publishes, command, given
+from compatkit.cli.matrix import CONDITIONS, MeasuringAsked, measuring_options
+from compatkit.cli.options import about, about_options, check_publishes, command, given
 from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows
 from compatkit.cli.roots import check_target, registry
 from compatkit.contracts.batchnorm import estimates
@@ -21,8 +21,20 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
 
+class RecombineAsked(MeasuringAsked):
+    """Arguments and options of ``recombine``."""
+
+    extractor: str
+    head: str
+    name: str | None
+    adapt: bool
+    no_measure: bool
+    publish: str | None
+
+
 @command(
     "recombine",
+    RecombineAsked,
     help="Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set.",
 )
 @click.argument("extractor")
@@ -48,7 +60,7 @@ if TYPE_CHECKING:
 )
 @about_options
 @measuring_options
-def recombine_command(context: click.Context, asked: Asked) -> None:
+def recombine_command(context: click.Context, asked: RecombineAsked) -> None:
     """Check, build and measure; exit code 1 if it cannot be wired or measured, or is at chance."""
     from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
@@ -65,7 +77,9 @@ def recombine_command(context: click.Context, asked: Asked) -> None:
     data = given_images = None
     if fits or anew or not asked.no_measure:
         try:
-            (data,) = data_sets(held, pair[:1], (asked.name,) if asked.name else (), asked).values()
+            (data,) = data_sets(
+                held, pair[:1], (asked.name,) if asked.name else (), asked.recipe, asked
+            ).values()
         except DataError as error:
             if fits or anew:
                 raise

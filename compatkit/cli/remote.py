@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.images import deciding_on
-from compatkit.cli.options import Asked, admission_options, command, given, options, signature_options
+from compatkit.cli.options import (
+    AdmissionAsked,
+    Asked,
+    admission_options,
+    command,
+    given,
+    options,
+    signature_options,
+)
 from compatkit.cli.output import (
     clean,
     columns,
@@ -44,6 +52,18 @@ no_results_option = click.option("--no-results", is_flag=True, help="Do not copy
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Show what would be copied; nothing is changed."
 )
+
+
+class RemoteAsked(Asked):
+    """Options of ``remote_options``."""
+
+    options: tuple[str, ...]
+    jobs: int
+    no_results: bool
+    no_aliases: bool
+    latest: bool
+
+
 remote_options = options(
     click.option(
         "--option",
@@ -62,14 +82,23 @@ remote_options = options(
 )
 
 
-@command("push", help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
+class PushAsked(RemoteAsked, AdmissionAsked):
+    """Arguments and options of ``push``."""
+
+    remote: str
+    patterns: tuple[str, ...]
+    create: bool
+    dry_run: bool
+
+
+@command("push", PushAsked, help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
 @click.argument("remote")
 @patterns_argument
 @click.option("--create", is_flag=True, help="Create a registry at REMOTE if there is none.")
 @remote_options
 @dry_run_option
 @admission_options
-def push_command(context: click.Context, asked: Asked) -> None:
+def push_command(context: click.Context, asked: PushAsked) -> None:
     """Copy components to a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import push
@@ -81,8 +110,18 @@ def push_command(context: click.Context, asked: Asked) -> None:
     finish(context, asked, moved, "pushed")
 
 
+class PullAsked(RemoteAsked, AdmissionAsked):
+    """Arguments and options of ``pull``."""
+
+    remote: str
+    patterns: tuple[str, ...]
+    dry_run: bool
+
+
 @command(
-    "pull", help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}"
+    "pull",
+    PullAsked,
+    help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}",
 )
 @click.argument("remote")
 @patterns_argument
@@ -90,7 +129,7 @@ def push_command(context: click.Context, asked: Asked) -> None:
 @dry_run_option
 @signature_options
 @admission_options
-def pull_command(context: click.Context, asked: Asked) -> None:
+def pull_command(context: click.Context, asked: PullAsked) -> None:
     """Copy components from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
@@ -102,8 +141,16 @@ def pull_command(context: click.Context, asked: Asked) -> None:
     finish(context, asked, moved, "pulled", shows=True)
 
 
+class CloneAsked(RemoteAsked):
+    """Arguments and options of ``clone``."""
+
+    remote: str
+    folder: str
+
+
 @command(
     "clone",
+    CloneAsked,
     help="Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.",
     registry=False,
 )
@@ -111,7 +158,7 @@ def pull_command(context: click.Context, asked: Asked) -> None:
 @click.argument("folder")
 @remote_options
 @signature_options
-def clone_command(context: click.Context, asked: Asked) -> None:
+def clone_command(context: click.Context, asked: CloneAsked) -> None:
     """Create a registry with everything from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import clone
@@ -127,7 +174,13 @@ def clone_command(context: click.Context, asked: Asked) -> None:
 
 
 def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
-    """Return what to copy, and how, from a command's options."""
+    """Return what to copy, and how, from a command's options.
+
+    Args:
+        context: Holds the required signatures.
+        asked: Options of the command; those that it lacks have their defaults.
+        report: Told of what is copied.
+    """
     from compatkit.registry.copy.choice import Choice
 
     has = vars(asked)
@@ -135,7 +188,7 @@ def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
         versions="latest" if has.get("latest") else "all",
         aliases=not has.get("no_aliases"),
         evidence=not has.get("no_results"),
-        deciding=deciding_on(asked, report) if "measure" in has else None,
+        deciding=deciding_on(asked, report) if isinstance(asked, AdmissionAsked) else None,
         unmeasured=has.get("unmeasured", False),
         jobs=has.get("jobs", 8),
         dry_run=has.get("dry_run", False),
@@ -146,7 +199,12 @@ def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
 
 @contextmanager
 def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
-    """Yield a function that opens or creates the registry at ``root``; a dry run uses an empty one if missing."""
+    """Yield a function that opens or creates the registry at ``root``; a dry run uses an empty one if missing.
+
+    Args:
+        root: Folder of the registry.
+        planned: Whether it is a dry run.
+    """
     from compatkit.registry.layout import MARKER
     from compatkit.registry.remotes.remote import scratch_folder
     from compatkit.registry.store import Store
@@ -159,7 +217,15 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
 
 
 def finish(context: click.Context, asked: Asked, moved: Moved, verb: str, *, shows: bool = False) -> None:
-    """Print the result and, if ``shows``, a command to show the last version; exit with the code of the refusals."""
+    """Print the result, and exit with the code of the refusals.
+
+    Args:
+        context: Of the command.
+        asked: Options of the command.
+        moved: What was copied and refused.
+        verb: In the past tense, such as ``"copied"``.
+        shows: Whether to suggest a command that shows the last version.
+    """
     tell(moved, verb, asked.machine)
     if shows and moved.made and not moved.planned and not asked.machine:
         next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))

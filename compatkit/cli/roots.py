@@ -144,6 +144,12 @@ def check_target(context: click.Context, name: str, kind: Kind, version: str | N
 
     All versions of a name have one kind, because the bare name means the newest version.
 
+    Args:
+        context: Holds the registry.
+        name: To publish under.
+        kind: Of the component.
+        version: To publish as, or None.
+
     Raises:
         InvalidName: The name or the version is malformed.
         EnvironmentFailure: The registry cannot be written.
@@ -193,6 +199,10 @@ def _remove_empty(root: Path, above: Path) -> None:
 
 def check_folder(folder: Path, what: str) -> None:
     """Raise for a folder in which nothing can be created.
+
+    Args:
+        folder: Where something is to be created.
+        what: What is to be created, for the message.
 
     Raises:
         EnvironmentFailure: It is missing, not a folder, or not writable.

@@ -19,8 +19,26 @@ FILTERS = ("model", "channels", "label", "anchor", "parent", "text", "latest", "
 HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
 
 
+class SearchAsked(Asked):
+    """Arguments and options of ``search``."""
+
+    pattern: str | None
+    kind: str | None
+    tagged: dict[str, str]
+    model: str | None
+    channels: int | None
+    label: str | None
+    anchor: str | None
+    parent: str | None
+    text: str | None
+    latest: bool
+    withdrawn: bool
+    limit: int | None
+
+
 @command(
     "search",
+    SearchAsked,
     help="Search versions; all filters must match. PATTERN is a glob over whole names, such as 'digits/*.head', or "
     "words to find in name, title, description, model or tags, such as resnet.",
 )
@@ -43,7 +61,7 @@ HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags"
     help=f"Most versions shown.  [default: {SHOWN}; all with --json]",
     metavar="N",
 )
-def search_command(context: click.Context, asked: Asked) -> None:
+def search_command(context: click.Context, asked: SearchAsked) -> None:
     """Search versions."""
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern

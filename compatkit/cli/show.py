@@ -16,9 +16,19 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-@command("show", help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).")
+class ShowAsked(Asked):
+    """Arguments and options of ``show``."""
+
+    reference: str
+
+
+@command(
+    "show",
+    ShowAsked,
+    help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).",
+)
 @click.argument("reference", metavar="REF")
-def show_command(context: click.Context, asked: Asked) -> None:
+def show_command(context: click.Context, asked: ShowAsked) -> None:
     """Show a component's contract."""
     from compatkit.contracts.codec import loads
     from compatkit.contracts.manifest import to_bytes

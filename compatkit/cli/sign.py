@@ -25,8 +25,19 @@ ALL = click.option(
 )
 
 
+class SignAsked(Asked):
+    """Arguments and options of ``sign``."""
+
+    references: tuple[str, ...]
+    key: str
+    expires: str | None
+    every: bool
+    unnamed: bool
+
+
 @command(
     "sign",
+    SignAsked,
     help="Sign components under their names and versions: REF is a name (its latest version), a glob such as "
     "'digits/*', NAME@VERSION, or a bare digest. Existing signatures of this key with the same end are kept.",
 )
@@ -44,7 +55,7 @@ ALL = click.option(
 )
 @ALL
 @click.option("--unnamed", is_flag=True, help="Sign the bytes alone, valid under any name and version.")
-def sign_command(context: click.Context, asked: Asked) -> None:
+def sign_command(context: click.Context, asked: SignAsked) -> None:
     """Sign components."""
     held = registry(context)
     done = held.care.sign(
@@ -95,7 +106,12 @@ def open_key(text: str) -> SigningKey:
 
 
 def ask(prompt: str, *, confirm: bool = False) -> str:
-    """Prompt for hidden input; return an empty text without a terminal."""
+    """Prompt for hidden input; return an empty text without a terminal.
+
+    Args:
+        prompt: Text before the input.
+        confirm: Whether to ask twice.
+    """
     if not sys.stdin.isatty():
         return ""
     found = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
@@ -111,7 +127,13 @@ def chosen_key(context: click.Context) -> SigningKey | None:
 def sign_published(
     held: Registry, references: Iterable[str], key: SigningKey | None
 ) -> dict[str, list[dict[str, Any]]]:
-    """Sign new publications; return ``signed`` for ``--json``, empty without a key."""
+    """Sign new publications; return ``signed`` for ``--json``, empty without a key.
+
+    Args:
+        held: The registry.
+        references: What was published.
+        key: Signing key, or None.
+    """
     if key is None:
         return {}
     return {"signed": [one.to_json() for one in held.care.sign(list(references), key)]}

@@ -15,8 +15,16 @@ if TYPE_CHECKING:
     from compatkit.registry.signing.verify import SignatureVerdict, SignedPart
 
 
+class SignaturesAsked(Asked):
+    """Arguments and options of ``signatures``."""
+
+    references: tuple[str, ...]
+    every: bool
+
+
 @command(
     "signatures",
+    SignaturesAsked,
     help="Show who signed components, and whether the signatures are valid: made by a trusted key, over this "
     "component, for this name and version, at this time. REF as for `compatkit sign`; default: the latest version of "
     "everything. Exit code 1 if a component has no valid signature, 3 if that is because one is forged or damaged.",
@@ -24,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("references", metavar="[REF]...", nargs=-1)
 @ALL
 @trusted_option
-def signatures_command(context: click.Context, asked: Asked) -> None:
+def signatures_command(context: click.Context, asked: SignaturesAsked) -> None:
     """Verify the signatures of components."""
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted

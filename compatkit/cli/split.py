@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.cuts import model_options
+from compatkit.cli.cuts import ModelAsked, model_options
 from compatkit.cli.images import load_data_set, offline
 from compatkit.cli.options import (
-    Asked,
+    DataAsked,
     about,
     about_options,
     check_publishes,
@@ -29,8 +29,21 @@ if TYPE_CHECKING:
     from compatkit.components.drafts import Draft
 
 
+class SplitAsked(ModelAsked, DataAsked):
+    """Arguments and options of ``split``."""
+
+    model: str
+    point: str
+    publish: str | None
+    pretrained: bool
+    seed: int
+    labels: str | None
+    name: str | None
+
+
 @command(
     "split",
+    SplitAsked,
     help="Cut MODEL (any of timm's, torchvision's, a plugin's, or ours) and show what crosses, with both parts' "
     "contracts.",
 )
@@ -58,7 +71,7 @@ if TYPE_CHECKING:
 )
 @about_options
 @data_options
-def split_command(context: click.Context, asked: Asked) -> None:
+def split_command(context: click.Context, asked: SplitAsked) -> None:
     """Cut a model; the parts must reproduce the whole bitwise."""
     check_publishes(context, asked.publish)
     root, key = None, chosen_key(context)
@@ -86,14 +99,22 @@ def split_command(context: click.Context, asked: Asked) -> None:
         done = {"published": published, **signed, "bitwise_equal": True}
         emit({"model": asked.model, "split": asked.point, "parts": found, **done})
         return
-    tell_parts(asked, parts, published.values(), bool(signed))
+    tell_parts(asked.model, asked.point, parts, published.values(), bool(signed))
 
 
 def tell_parts(
-    asked: Asked, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
+    model: str, point: str, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
-    """Print that a cut is exact, both parts, and the published references."""
-    click.echo(f"{asked.model} cut at {asked.point}: head(extractor(x)) equals the whole network bitwise")
+    """Print that a cut is exact, both parts, and the published references.
+
+    Args:
+        model: Name of the network.
+        point: Split point.
+        parts: Both parts, by side.
+        published: References, if the parts were published.
+        signed: Whether they were signed.
+    """
+    click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
         rows(part.describe())

@@ -18,6 +18,7 @@ study_command = group("study", help="List the studies of the papers, and run one
 
 @command(
     "list",
+    Asked,
     help="List the installed studies: number, what each shows, arms, sizes, data.",
     group=study_command,
     registry=False,
@@ -66,8 +67,23 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
     }
 
 
+class StudyRunAsked(Asked):
+    """Arguments and options of ``study run``."""
+
+    number: str
+    seeds: int
+    size: str
+    arms: str
+    data: str | None
+    changes: tuple[str, ...]
+    threads: int
+    anew: bool
+    out: str | None
+
+
 @command(
     "run",
+    StudyRunAsked,
     help="Run study NUMBER and write results.json, table.md and figures to DIR. Runs recorded in DIR are not repeated, "
     "so the same command continues an interrupted study.",
     group=study_command,
@@ -92,7 +108,7 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
 )
 @click.option("--anew", is_flag=True, help="Delete runs with other settings from DIR.")
 @click.option("--out", type=click.Path(), metavar="DIR", help="Folder to write to; default: study-NUMBER.")
-def run_command(context: click.Context, asked: Asked) -> None:
+def run_command(context: click.Context, asked: StudyRunAsked) -> None:
     """Carry out the missing runs, then show the results."""
     import torch
 

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from compatkit.cli.images import named_options, offline
-from compatkit.cli.options import Asked, command, data_options, given
+from compatkit.cli.options import DataAsked, command, data_options, given
 from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
 
@@ -20,8 +20,20 @@ if TYPE_CHECKING:
 BACKENDS = ("auto", "sequential", "process", "ray")
 
 
+class SweepAsked(DataAsked):
+    """Arguments and options of ``sweep``."""
+
+    recipe: str
+    resume: bool
+    backend: str
+    workers: int | None
+    out: str | None
+    prefix: str | None
+
+
 @command(
     "sweep",
+    SweepAsked,
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
     "A failed run does not end the others, but causes exit code 1.",
 )
@@ -44,7 +56,7 @@ BACKENDS = ("auto", "sequential", "process", "ray")
 )
 @click.option("--prefix", help="Publish under this prefix instead of the recipe's.")
 @data_options
-def sweep_command(context: click.Context, asked: Asked) -> None:
+def sweep_command(context: click.Context, asked: SweepAsked) -> None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
     from compatkit.experiments.sweeps.sweep import Sweep
 

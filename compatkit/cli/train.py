@@ -12,9 +12,9 @@ import attrs
 import click
 
 from compatkit.cli.images import found_in, named_options, offline
-from compatkit.cli.options import Asked, command, data_options, given
+from compatkit.cli.options import DataAsked, command, data_options, given
 from compatkit.cli.output import emit, news, speaks
-from compatkit.cli.publish import Publication, check_numbers, load, release_options
+from compatkit.cli.publish import Publication, ReleaseAsked, check_numbers, load, release_options
 from compatkit.cli.roots import check_folder, destination
 from compatkit.cli.sign import chosen_key
 from compatkit.errors import EnvironmentFailure, UsageError
@@ -28,8 +28,22 @@ if TYPE_CHECKING:
     from compatkit.training.prepare import Frozen
 
 
+class TrainAsked(ReleaseAsked, DataAsked):
+    """Arguments and options of ``train``."""
+
+    recipe: str
+    seed: int | None
+    steps: int | None
+    out: Path | None
+    checkpoint: str | None
+    scalars: str | None
+    explain: bool
+    profile: int | None
+
+
 @command(
     "train",
+    TrainAsked,
     help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
     "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
 )
@@ -65,7 +79,7 @@ if TYPE_CHECKING:
     help="Profile this many steps; train nothing.",
 )
 @data_options
-def train_command(context: click.Context, asked: Asked) -> None:
+def train_command(context: click.Context, asked: TrainAsked) -> None:
     """Train and publish, after checking registry and policies, so that nothing is trained in vain."""
     check_numbers(asked.version, asked.major)
     if asked.out is not None and asked.checkpoint is not None:
@@ -131,7 +145,7 @@ def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
         raise
 
 
-def _look(plan: Recipe, frozen: Frozen, asked: Asked) -> None:
+def _look(plan: Recipe, frozen: Frozen, asked: TrainAsked) -> None:
     """Show the plan of the run, or with ``--profile`` where the time goes."""
     given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
     with offline(unless=asked.download):

@@ -21,8 +21,18 @@ NAMED = 5
 """Most users of a file that are named; ``--json`` lists all."""
 
 
+class VerifyAsked(Asked):
+    """Arguments and options of ``verify``."""
+
+    patterns: tuple[str, ...]
+    quick: bool
+    repair: bool
+    copy: str | None
+
+
 @command(
     "verify",
+    VerifyAsked,
     help="Check the registry's files for all faults, and show the remedies. PATTERN restricts the check to names or "
     "NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error, not for warnings and "
     "infos.",
@@ -39,7 +49,7 @@ NAMED = 5
 @click.option(
     "--from", "copy", metavar="ROOT", help="Another copy of the registry, to restore lost bytes from."
 )
-def verify_command(context: click.Context, asked: Asked) -> None:
+def verify_command(context: click.Context, asked: VerifyAsked) -> None:
     """Verify a registry, and repair it on request."""
     from compatkit.registry.layout import locate
     from compatkit.registry.maintenance.check import examine, open_damaged

@@ -10,13 +10,21 @@ from compatkit.cli.roots import store
 from compatkit.errors import UsageError
 
 
+class WithdrawAsked(Asked):
+    """Arguments and options of ``withdraw``."""
+
+    reference: str
+    reason: str
+
+
 @command(
     "withdraw",
+    WithdrawAsked,
     help="Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused.",
 )
 @click.argument("reference", metavar="NAME@VERSION")
 @click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who requests this version.")
-def withdraw_command(context: click.Context, asked: Asked) -> None:
+def withdraw_command(context: click.Context, asked: WithdrawAsked) -> None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference
 

@@ -95,6 +95,7 @@ def report_of(
         head: Its manifest.
         names: References of both, for the texts.
         data: As for ``check``.
+        bn_policy: As for ``check``.
         evidence: Measured results of the pair.
         channels: Channel statistics by digest.
         own: Whether the two were trained together.
@@ -137,6 +138,7 @@ def compare(
         extractors: Manifests by reference.
         heads: Manifests by reference.
         data: As for ``check``.
+        bn_policy: As for ``check``.
         evidence: Measured results by pair of references.
         channels: Channel statistics by digest.
         own: Pairs that were trained together.

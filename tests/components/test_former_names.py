@@ -10,7 +10,7 @@ import pytest
 from small import data_set
 
 import compatkit as ck
-from compatkit.components.registry import FORMER
+from compatkit.components.former import FORMER
 from compatkit.registry.policies import Policy
 
 EXTRACTOR, HEAD = "digits/left.extractor", "digits/left.head"
