@@ -56,6 +56,7 @@ def along_arms(
     ticks: Mapping[str, str] | None = None,
     across: Mapping[str, float] | None = None,
     at: Sequence[float] | None = None,
+    height: str = "accuracy on test images",
 ) -> bytes:
     """Return a PNG of several arms in sequence, one line per measure, with a vertical axis from 0.
 
@@ -67,6 +68,7 @@ def along_arms(
         ticks: Labels of arms, if not their names.
         across: Reference levels by label.
         at: Horizontal positions of the arms; None for equal spacing.
+        height: Label of the vertical axis.
     """
     made = [one for one in arms if one in results.arms]
     lines = {
@@ -75,7 +77,7 @@ def along_arms(
     }
     shown = [(ticks or {}).get(one, one) for one in made]
     places = None if at is None else [at[place] for place, one in enumerate(arms) if one in made]
-    return _drawn({"": lines}, shown, title, "accuracy on test images", across or {}, bottom=0.0, at=places)
+    return _drawn({"": lines}, shown, title, height, across or {}, bottom=0.0, at=places)
 
 
 def panels(drawn: Mapping[str, Mapping[str, Rows]], steps: Sequence[int], title: str) -> bytes:

@@ -1,0 +1,163 @@
+"""Specialisation: how many inputs activate each unit of a layer, and how many units each input activates.
+
+Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 3, Fig. 7, 10, 11
+    and 24, on 5,000 held-out images.
+Equations: with a(u, x) = 1[output of u for x > threshold]: the fraction of a unit is the mean of a(u, x) over inputs x,
+    that of an input its mean over units u. Units that few inputs activate are specialised.
+Units: every number that a layer gives for an input, so those of a convolution are channels x positions; the paper does
+    not say whether its figures count positions.
+Cost: no extra pass; a count of each unit, and one fraction of each input.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+compatkit_api = 1
+QUANTITIES = ("mean", "never", "always")
+PAPER = {
+    "paper": "Maennel et al. (2020), What Do Neural Networks Learn When Trained With Random Labels?",
+    "equation": "Sec. 3, Fig. 7",
+}
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``specialisation``."""
+    register("specialisation", Specialisation)
+
+
+@attrs.frozen(eq=False)
+class Activity:
+    """What a layer did so far.
+
+    Attributes:
+        units: Inputs that activated each unit, int64 ``(units,)``.
+        inputs: Units that each input activated, int64 ``(batch,)``, one tensor per batch.
+    """
+
+    units: Tensor
+    inputs: tuple[Tensor, ...]
+
+
+def _count(instance: object, attribute: object, value: Any) -> None:
+    if type(value) is not int or value < 1:
+        raise UsageError(f"specialisation: bins is a number of bins, at least 1; got {value!r:.60}.")
+
+
+def _finite(instance: object, attribute: object, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise UsageError(f"specialisation: threshold is a finite number; got {value!r:.60}.")
+
+
+@attrs.frozen
+class Specialisation:
+    """Activity of the units of layers; choose layers of activations, such as ``layers=["blocks.*.act", "act"]``.
+
+    Attributes:
+        bins: Of the two histograms, from 0 to 1.
+        threshold: A unit is active where it gives more than this; 0 for ReLU.
+    """
+
+    bins: int = attrs.field(default=20, validator=_count)
+    threshold: float = attrs.field(default=0.0, validator=_finite)
+
+    def init(self) -> Mapping[str, Activity]:
+        """Return the empty state."""
+        return {}
+
+    def update(self, state: Mapping[str, Activity], outputs: Mapping[str, Tensor]) -> Mapping[str, Activity]:
+        """Return the state with one more batch.
+
+        Args:
+            state: By layer.
+            outputs: Output of each layer, ``(batch, ...)``.
+
+        Raises:
+            DataError: A layer gives no floating-point values for each input.
+        """
+        found = {}
+        for name, given in outputs.items():
+            if given.ndim < 2 or not given.is_floating_point():
+                raise DataError(
+                    f"specialisation: expected values of the units of {name!r} for each input, got a tensor "
+                    f"{tuple(given.shape)} {given.dtype}. Choose a layer of activations."
+                )
+            active = given.flatten(1) > self.threshold
+            new = Activity(active.sum(0), (active.sum(1),))
+            found[name] = _joined(state[name], new) if name in state else new
+        return found
+
+    def merge(self, left: Mapping[str, Activity], right: Mapping[str, Activity]) -> Mapping[str, Activity]:
+        """Return the activity of both parts."""
+        names = [*left, *(name for name in right if name not in left)]
+        return {
+            name: _joined(left[name], right[name])
+            if name in left and name in right
+            else left.get(name) or right[name]
+            for name in names
+        }
+
+    def finalise(self, state: Mapping[str, Activity], layers: Mapping[str, Any]) -> tuple[Table, ...]:
+        """Return ``specialisation`` (mean fraction, units never and always active) and both histograms."""
+        names = tuple(state) or tuple(layers)
+        edges = torch.linspace(0, 1, self.bins + 1).tolist()
+        bins = tuple(f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges))
+        cells: dict[str, list[Cell]] = {"": [], "/units": [], "/inputs": []}
+        counts = [sum(len(part) for part in one.inputs) for one in state.values()]
+        for name in names:
+            one = state.get(name)
+            if one is None:
+                none = Cell(None, "undefined", "no examples")
+                cells[""] += [none] * len(QUANTITIES)
+                cells["/units"] += [none] * self.bins
+                cells["/inputs"] += [none] * self.bins
+                continue
+            examples = sum(len(part) for part in one.inputs)
+            units = one.units.double() / examples
+            inputs = torch.cat([part.to(units.device) for part in one.inputs]).double() / len(one.units)
+            shares = (units.mean(), (units == 0).double().mean(), (units == 1).double().mean())
+            cells[""] += [Cell(float(value)) for value in shares]
+            cells["/units"] += self._histogram(units)
+            cells["/inputs"] += self._histogram(inputs)
+        axes = {"": {"quantity": QUANTITIES}, "/units": {"fraction": bins}, "/inputs": {"fraction": bins}}
+        said = {
+            "": "active share of all pairs of unit and input; shares of units that no input, or every one, activates",
+            "/units": "share of units by the fraction of inputs that activate them",
+            "/inputs": "share of inputs by the fraction of units that they activate",
+        }
+        return tuple(
+            Table(
+                name=f"specialisation{what}",
+                axes={"layer": names, **axes[what]},
+                cells=tuple(found),
+                unit="1",
+                direction="none",
+                estimator=f"{said[what]}; active above {self.threshold:g}; units of a map: channels x positions",
+                count=max(counts, default=0),
+                **PAPER,
+            )
+            for what, found in cells.items()
+        )
+
+    def _histogram(self, fractions: Tensor) -> list[Cell]:
+        """Return the share of fractions in each bin; 1 is in the last."""
+        places = (fractions * self.bins).long().clamp(max=self.bins - 1)
+        shares = torch.bincount(places, minlength=self.bins).double() / len(fractions)
+        return [Cell(float(value)) for value in shares]
+
+
+def _joined(left: Activity, right: Activity) -> Activity:
+    return Activity(left.units + right.units.to(left.units.device), (*left.inputs, *right.inputs))

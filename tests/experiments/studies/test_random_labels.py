@@ -1,0 +1,142 @@
+"""Studies of random labels: disjoint images, equal starts, the permuted control, and every study at a tiny size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import data_set, write_pack
+
+from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
+from compatkit.experiments.studies.runs import Shelf
+from compatkit_studies._random_labels import TASK, finetune, permuted, pretrain, subsets
+from compatkit_studies.transfer_scatter import RANGES, configuration
+
+SMALL = {"convolutions": 1, "filters": 4, "units": 8}
+TINY: dict[str, Any] = {
+    "kwargs": SMALL,
+    "image": 12,
+    "up": 40,
+    "down": 40,
+    "test": 30,
+    "batch_size": 20,
+    "epochs_up": 2,
+    "epochs_down": 2,
+    "points": 2,
+    "classes_up": 4,
+}
+
+
+@pytest.fixture
+def packs(tmp_path: Path) -> Path:
+    """A pack of noise in place of CIFAR-10."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_pack(folder, data_set("cifar10", count=96, channels=3, classes=tuple("0123456789")))
+    return folder
+
+
+def run_of(packs: Path, number: str = "1.1", arm: str = "positive", **changes: Any) -> Run:
+    settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
+    return Run(number, arm, 0, settings, Shelf(number, str(packs)))
+
+
+def test_upstream_and_downstream_images_are_disjoint(packs: Path) -> None:
+    run = run_of(packs)
+    up, down = subsets(run, run.settings)
+    seen = {one.tobytes() for one in up.train.read(range(40))}
+    assert len(up.train) == len(down.train) == 40
+    assert not any(one.tobytes() in seen for one in down.train.read(range(40)))
+
+
+def test_the_starts_differ_in_the_transferred_layers_alone(packs: Path) -> None:
+    run = run_of(packs, init_scale=0.7)
+    up, down = subsets(run, run.settings)
+    before = pretrain(run, run.settings, up)
+    # A run of the least rate is its start, to rounding.
+    still = {**run.settings, "lr": 1e-30}
+    scratch = finetune(run, still, down, "real", None).weights(TASK)
+    after = finetune(run, still, down, "real", before).weights(TASK)
+    assert torch.equal(after["fc.weight"], scratch["fc.weight"])
+    for name in ("blocks.0.conv", "dense"):
+        weight = after[f"{name}.weight"]
+        assert not torch.equal(weight, scratch[f"{name}.weight"])
+        assert float(weight.norm()) == pytest.approx(before.norms[name], rel=1e-5)
+        cosine = torch.cosine_similarity(weight.flatten(), before.weights[f"{name}.weight"].flatten(), dim=0)
+        assert float(cosine) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_the_control_keeps_the_numbers_of_each_layer_and_no_order(packs: Path) -> None:
+    run = run_of(packs)
+    before = pretrain(run, run.settings, subsets(run, run.settings)[0])
+    mixed = permuted(before, 0)
+    for name, value in before.weights.items():
+        assert torch.equal(mixed.weights[name].flatten().sort().values, value.flatten().sort().values)
+    assert not torch.equal(mixed.weights["dense.weight"], before.weights["dense.weight"])
+    assert torch.equal(mixed.weights["dense.bias"], before.weights["dense.bias"])
+
+
+def test_configurations_follow_from_the_seed_and_fill_their_ranges() -> None:
+    drawn = [configuration(RANGES, seed) for seed in range(200)]
+    assert configuration(RANGES, 3) == drawn[3]
+    scales = np.array([one["init_scale"] for one in drawn])
+    assert 0.5 <= scales.min() < 0.55 and 1.25 < scales.max() <= 1.35
+    # log-uniform: as many below the geometric mean of the ends as above it; 200 draws: a deviation of .035
+    assert abs((scales < np.sqrt(0.5 * 1.35)).mean() - 0.5) < 0.12
+    assert {one["classes_up"] for one in drawn} == set(RANGES["classes"])
+
+
+def figures(folder: Path, number: str, packs: Path, **changes: Any) -> dict[str, dict[str, float]]:
+    found = carry_out(number, folder, seeds=1, data=str(packs), changes={**TINY, **changes})
+    made: dict[str, dict[str, float]] = {}
+    for row in found["results"]:
+        made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
+    return made
+
+
+class TestEachStudyRuns:
+    def test_transfer(self, tmp_path: Path, packs: Path) -> None:
+        found = figures(tmp_path / "out", "1.1", packs)
+        for arm in ("positive", "negative"):
+            one = found[arm]
+            assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
+            assert one["random-control"] == pytest.approx(one["random-permuted"] - one["random-scratch"])
+        assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
+
+    def test_layers(self, tmp_path: Path, packs: Path) -> None:
+        found = figures(tmp_path / "out", "1.7", packs, layers=[0, 1, 2])
+        one = found["pretrained"]
+        assert one["real-gain"] == pytest.approx(one["real-2"] - one["real-0"])
+        assert one["real-least"] == pytest.approx(
+            min(one["real-1"] - one["real-0"], one["real-2"] - one["real-1"])
+        )
+        # without transferred layers nothing is left of pretraining
+        assert found["permuted"]["real-0"] == one["real-0"]
+
+    def test_width(self, tmp_path: Path, packs: Path) -> None:
+        found = figures(tmp_path / "out", "1.8", packs, units={"narrow": 4, "middle": 6, "wide": 8})
+        assert set(found) == {"narrow", "middle", "wide"}
+
+    def test_scatter(self, tmp_path: Path, packs: Path) -> None:
+        ranges = {
+            "ups": [30, 40],
+            "lengths": [1, 2],
+            "convolutions": [1],
+            "units": [4],
+            "filters": [2],
+            "classes": [2],
+        }
+        found = figures(tmp_path / "out", "1.9", packs, **ranges)
+        for arm in ("real", "random"):
+            assert found[arm]["faster"] == float(found[arm]["pretrained"] > found[arm]["scratch"])
+        assert (tmp_path / "out" / "scatter.png").stat().st_size > 1000
+
+    def test_activity(self, tmp_path: Path, packs: Path) -> None:
+        found = figures(tmp_path / "out", "1.10", packs)
+        for one in found.values():
+            assert one["dense-drop"] == pytest.approx(one["dense-before"] - one["dense-after"])
+            assert all(0 <= one[f"{name}-before"] <= 1 for name in ("first", "dense"))
