@@ -59,7 +59,7 @@ class Watch:
         """Measure after the first step and every few."""
         if step.number and (step.number + 1) % self.every:
             return
-        layers = ["blocks.*.act", "act"]
+        layers = ["blocks.*.act", "head.act"]
         measured = ck.measure(step.task, self.images, ["specialisation"], layers=layers, batch_size=500)
         table = measured.table("specialisation")
         shares = {name: table.at(layer=name, quantity="mean").value or 0.0 for name in table.axes["layer"]}

@@ -4,7 +4,7 @@ Paper: Maennel et al. 2020, Sec. 1.1, Fig. 1, A.5: VGG16 on 20,000 CIFAR-10 imag
     others; two settings that differ in initial scale and number of random classes, one helps and one harms. Curves
     only.
 Here: learning speed is the area under the curve of accuracy on all training images. Control: the pretrained network
-    with the numbers of each weight tensor in a random order, which has the same norms and must learn as from scratch.
+    with the numbers of each weight tensor in a random order, which has the same norms and must not gain.
 
     compatkit study run 1.1 --seeds 5 --data DIR --out OUT
 """

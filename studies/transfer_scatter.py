@@ -27,9 +27,9 @@ KINDS = ("real", "random")
 RANGES: dict[str, Any] = {
     "scales": [0.5, 1.35],
     "rates": [0.008, 0.0125],
-    "ups": [500, 750, 1000],
+    "ups": [250, 500, 750, 1000],
     "classes": [2, 5, 10, 25, 50, 100],
-    "lengths": [10, 20, 30, 40],
+    "lengths": [10, 20, 30],
     "convolutions": [1, 2, 3],
     "units": [64, 128, 256],
     "filters": [8, 16],
@@ -122,9 +122,9 @@ STUDY = Study(
         Measure(name="faster-permuted", title="the same of permuted", better="none", drawn=False),
         Measure(name="test-gain", title="test accuracy, pretrained less scratch", drawn=False),
     ),
-    sizes={"cpu": {**SIMPLE, **RANGES}, "paper": {**PAPER, **AUTHORS, "up": 25_000}},
+    sizes={"cpu": {**SIMPLE, **RANGES, "down": 500}, "paper": {**PAPER, **AUTHORS, "up": 25_000}},
     scale={
-        "cpu": "SimpleCNN alone, on up to 1,000 images of 16x16 pixels upstream and 1,000 downstream, 10 to 40 and 20 "
+        "cpu": "SimpleCNN alone, on up to 1,000 images of 16x16 pixels upstream and 500 downstream, 10 to 30 and 20 "
         "epochs; one seed a configuration, where the paper has two, and all layers transferred.",
         "paper": "SimpleCNN alone, where the paper has VGG16 and ResNet18 too.",
     },

@@ -90,8 +90,10 @@ def test_configurations_follow_from_the_seed_and_fill_their_ranges() -> None:
     assert {one["classes_up"] for one in drawn} == set(RANGES["classes"])
 
 
-def figures(folder: Path, number: str, packs: Path, **changes: Any) -> dict[str, dict[str, float]]:
-    found = carry_out(number, folder, seeds=1, data=str(packs), changes={**TINY, **changes})
+def figures(
+    folder: Path, number: str, packs: Path, arms: tuple[str, ...], **changes: Any
+) -> dict[str, dict[str, float]]:
+    found = carry_out(number, folder, seeds=1, data=str(packs), arms=arms, changes={**TINY, **changes})
     made: dict[str, dict[str, float]] = {}
     for row in found["results"]:
         made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
@@ -100,15 +102,19 @@ def figures(folder: Path, number: str, packs: Path, **changes: Any) -> dict[str,
 
 class TestEachStudyRuns:
     def test_transfer(self, tmp_path: Path, packs: Path) -> None:
-        found = figures(tmp_path / "out", "1.1", packs)
-        for arm in ("positive", "negative"):
-            one = found[arm]
-            assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
-            assert one["random-control"] == pytest.approx(one["random-permuted"] - one["random-scratch"])
+        one = figures(tmp_path / "out", "1.1", packs, ("positive",))["positive"]
+        assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
+        assert one["random-control"] == pytest.approx(one["random-permuted"] - one["random-scratch"])
         assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
+    def test_activity(self, tmp_path: Path, packs: Path) -> None:
+        for one in figures(tmp_path / "out", "1.10", packs, ("negative", "unswitched")).values():
+            assert one["dense-drop"] == pytest.approx(one["dense-before"] - one["dense-after"])
+            assert all(0 <= one[f"{name}-before"] <= 1 for name in ("first", "dense"))
+
+    @pytest.mark.slow
     def test_layers(self, tmp_path: Path, packs: Path) -> None:
-        found = figures(tmp_path / "out", "1.7", packs, layers=[0, 1, 2])
+        found = figures(tmp_path / "out", "1.7", packs, ("pretrained", "permuted"), layers=[0, 1, 2])
         one = found["pretrained"]
         assert one["real-gain"] == pytest.approx(one["real-2"] - one["real-0"])
         assert one["real-least"] == pytest.approx(
@@ -117,10 +123,15 @@ class TestEachStudyRuns:
         # without transferred layers nothing is left of pretraining
         assert found["permuted"]["real-0"] == one["real-0"]
 
+    @pytest.mark.slow
     def test_width(self, tmp_path: Path, packs: Path) -> None:
-        found = figures(tmp_path / "out", "1.8", packs, units={"narrow": 4, "middle": 6, "wide": 8})
-        assert set(found) == {"narrow", "middle", "wide"}
+        units = {"narrow": 4, "middle": 6, "wide": 8}
+        assert set(figures(tmp_path / "out", "1.8", packs, ("narrow", "wide"), units=units)) == {
+            "narrow",
+            "wide",
+        }
 
+    @pytest.mark.slow
     def test_scatter(self, tmp_path: Path, packs: Path) -> None:
         ranges = {
             "ups": [30, 40],
@@ -130,13 +141,7 @@ class TestEachStudyRuns:
             "filters": [2],
             "classes": [2],
         }
-        found = figures(tmp_path / "out", "1.9", packs, **ranges)
+        found = figures(tmp_path / "out", "1.9", packs, ("real", "random"), **ranges)
         for arm in ("real", "random"):
             assert found[arm]["faster"] == float(found[arm]["pretrained"] > found[arm]["scratch"])
         assert (tmp_path / "out" / "scatter.png").stat().st_size > 1000
-
-    def test_activity(self, tmp_path: Path, packs: Path) -> None:
-        found = figures(tmp_path / "out", "1.10", packs)
-        for one in found.values():
-            assert one["dense-drop"] == pytest.approx(one["dense-before"] - one["dense-after"])
-            assert all(0 <= one[f"{name}-before"] <= 1 for name in ("first", "dense"))
