@@ -87,8 +87,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
         axes = figure.add_subplot(1, len(results.arms), place)
         for number, start in enumerate(("pretrained", "permuted")):
             axes.plot(
-                results.values(arm, start),
-                results.values(arm, "scratch"),
+                np.array(results.values(arm, start), dtype=np.float64),
+                np.array(results.values(arm, "scratch"), dtype=np.float64),
                 "os"[number],
                 color=COLOURS[number + 1],
                 alpha=0.7,

@@ -8,7 +8,6 @@ variance of ``(2 reach / 255)^2 / 12`` to every direction: 8e-5 of the largest e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ CLIP = 4.0
 
 
 def gaussian(
-    eigenvalues: Sequence[float],
+    eigenvalues: ArrayLike,
     *,
     train: int,
     test: int = 1000,
@@ -63,7 +62,7 @@ def gaussian(
     return DataSet.of(name, splits[0], splits[1], names)
 
 
-def gaussian_normalisation(eigenvalues: Sequence[float]) -> dict[str, Any]:
+def gaussian_normalisation(eigenvalues: ArrayLike) -> dict[str, Any]:
     """Return the ``Task.normalisation`` that gives a network the vectors of ``gaussian`` in their own units.
 
     Raises:
@@ -72,7 +71,7 @@ def gaussian_normalisation(eigenvalues: Sequence[float]) -> dict[str, Any]:
     return {"mean": 0.5, "std": 0.5 / _reach(_variances(eigenvalues))}
 
 
-def _variances(eigenvalues: Sequence[float]) -> NDArray[np.float64]:
+def _variances(eigenvalues: ArrayLike) -> NDArray[np.float64]:
     found = np.asarray(eigenvalues, dtype=np.float64)
     if (
         found.ndim != 1

@@ -13,7 +13,7 @@ from small import data_set, write_pack
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit_studies._random_labels import TASK, finetune, permuted, pretrain, subsets
+from compatkit_studies._random_labels import TASK, compare, finetune, permuted, pretrain, subsets
 from compatkit_studies.transfer_scatter import RANGES, configuration
 
 SMALL = {"convolutions": 1, "filters": 4, "units": 8}
@@ -32,7 +32,7 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture
-def packs(tmp_path: Path) -> Path:
+def noise(tmp_path: Path) -> Path:
     """A pack of noise in place of CIFAR-10."""
     folder = tmp_path / "data"
     folder.mkdir()
@@ -40,21 +40,21 @@ def packs(tmp_path: Path) -> Path:
     return folder
 
 
-def run_of(packs: Path, number: str = "1.1", arm: str = "positive", **changes: Any) -> Run:
+def run_of(noise: Path, number: str = "1.1", arm: str = "positive", **changes: Any) -> Run:
     settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
-    return Run(number, arm, 0, settings, Shelf(number, str(packs)))
+    return Run(number, arm, 0, settings, Shelf(number, str(noise)))
 
 
-def test_upstream_and_downstream_images_are_disjoint(packs: Path) -> None:
-    run = run_of(packs)
+def test_upstream_and_downstream_images_are_disjoint(noise: Path) -> None:
+    run = run_of(noise)
     up, down = subsets(run, run.settings)
     seen = {one.tobytes() for one in up.train.read(range(40))}
     assert len(up.train) == len(down.train) == 40
     assert not any(one.tobytes() in seen for one in down.train.read(range(40)))
 
 
-def test_the_starts_differ_in_the_transferred_layers_alone(packs: Path) -> None:
-    run = run_of(packs, init_scale=0.7)
+def test_the_starts_differ_in_the_transferred_layers_alone(noise: Path) -> None:
+    run = run_of(noise, init_scale=0.7)
     up, down = subsets(run, run.settings)
     before = pretrain(run, run.settings, up)
     # A run of the least rate is its start, to rounding.
@@ -70,8 +70,8 @@ def test_the_starts_differ_in_the_transferred_layers_alone(packs: Path) -> None:
         assert float(cosine) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_the_control_keeps_the_numbers_of_each_layer_and_no_order(packs: Path) -> None:
-    run = run_of(packs)
+def test_the_control_keeps_the_numbers_of_each_layer_and_no_order(noise: Path) -> None:
+    run = run_of(noise)
     before = pretrain(run, run.settings, subsets(run, run.settings)[0])
     mixed = permuted(before, 0)
     for name, value in before.weights.items():
@@ -90,6 +90,31 @@ def test_configurations_follow_from_the_seed_and_fill_their_ranges() -> None:
     assert {one["classes_up"] for one in drawn} == set(RANGES["classes"])
 
 
+@pytest.mark.slow
+def test_pretraining_on_random_labels_makes_real_labels_faster_and_its_permuted_layers_do_not(
+    packs: Path,
+) -> None:
+    """On CIFAR-10, at five seeds; the setting of the paper's experiments 1 and 2 on few images."""
+    changes = {
+        "up": 500,
+        "down": 500,
+        "test": 100,
+        "epochs_up": 40,
+        "epochs_down": 15,
+        "init_scale": 0.526,
+        "points": 5,
+    }
+    gains, controls = [], []
+    for seed in range(5):
+        settings = {**settings_of(find("1.1"), "cpu"), **changes}
+        values, _ = compare(
+            Run("1.1", "positive", seed, settings, Shelf("1.1", str(packs))), settings, ("real",)
+        )
+        gains.append(values["real-gain"] or 0.0)
+        controls.append(values["real-control"] or 0.0)
+    assert min(gains) > 0.03 and max(controls) < min(gains)
+
+
 def figures(
     folder: Path, number: str, packs: Path, arms: tuple[str, ...], **changes: Any
 ) -> dict[str, dict[str, float]]:
@@ -101,20 +126,20 @@ def figures(
 
 
 class TestEachStudyRuns:
-    def test_transfer(self, tmp_path: Path, packs: Path) -> None:
-        one = figures(tmp_path / "out", "1.1", packs, ("positive",))["positive"]
+    def test_transfer(self, tmp_path: Path, noise: Path) -> None:
+        one = figures(tmp_path / "out", "1.1", noise, ("positive",))["positive"]
         assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
         assert one["random-control"] == pytest.approx(one["random-permuted"] - one["random-scratch"])
         assert (tmp_path / "out" / "curves.png").stat().st_size > 1000
 
-    def test_activity(self, tmp_path: Path, packs: Path) -> None:
-        for one in figures(tmp_path / "out", "1.10", packs, ("negative", "unswitched")).values():
+    def test_activity(self, tmp_path: Path, noise: Path) -> None:
+        for one in figures(tmp_path / "out", "1.10", noise, ("negative", "unswitched")).values():
             assert one["dense-drop"] == pytest.approx(one["dense-before"] - one["dense-after"])
             assert all(0 <= one[f"{name}-before"] <= 1 for name in ("first", "dense"))
 
     @pytest.mark.slow
-    def test_layers(self, tmp_path: Path, packs: Path) -> None:
-        found = figures(tmp_path / "out", "1.7", packs, ("pretrained", "permuted"), layers=[0, 1, 2])
+    def test_layers(self, tmp_path: Path, noise: Path) -> None:
+        found = figures(tmp_path / "out", "1.7", noise, ("pretrained", "permuted"), layers=[0, 1, 2])
         one = found["pretrained"]
         assert one["real-gain"] == pytest.approx(one["real-2"] - one["real-0"])
         assert one["real-least"] == pytest.approx(
@@ -124,15 +149,15 @@ class TestEachStudyRuns:
         assert found["permuted"]["real-0"] == one["real-0"]
 
     @pytest.mark.slow
-    def test_width(self, tmp_path: Path, packs: Path) -> None:
+    def test_width(self, tmp_path: Path, noise: Path) -> None:
         units = {"narrow": 4, "middle": 6, "wide": 8}
-        assert set(figures(tmp_path / "out", "1.8", packs, ("narrow", "wide"), units=units)) == {
+        assert set(figures(tmp_path / "out", "1.8", noise, ("narrow", "wide"), units=units)) == {
             "narrow",
             "wide",
         }
 
     @pytest.mark.slow
-    def test_scatter(self, tmp_path: Path, packs: Path) -> None:
+    def test_scatter(self, tmp_path: Path, noise: Path) -> None:
         ranges = {
             "ups": [30, 40],
             "lengths": [1, 2],
@@ -141,7 +166,7 @@ class TestEachStudyRuns:
             "filters": [2],
             "classes": [2],
         }
-        found = figures(tmp_path / "out", "1.9", packs, ("real", "random"), **ranges)
+        found = figures(tmp_path / "out", "1.9", noise, ("real", "random"), **ranges)
         for arm in ("real", "random"):
             assert found[arm]["faster"] == float(found[arm]["pretrained"] > found[arm]["scratch"])
         assert (tmp_path / "out" / "scatter.png").stat().st_size > 1000
