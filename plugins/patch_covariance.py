@@ -24,6 +24,8 @@ from .metrics._moments import drawn_keys
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LARGEST = 8192
 """Largest d: its covariance takes 512 MiB."""
+TOLERANCE = 1e-8
+"""Eigenvalues closer than this share of the largest count as equal."""
 ROWS = 65_536
 """Rows that are converted to float64 at a time."""
 
@@ -153,3 +155,36 @@ def filter_covariance(filters: Tensor) -> Tensor:
         filters: Weights ``(out, ...)``; those of several networks are pooled by concatenation.
     """
     return PatchMoments.of(filters.detach().flatten(1)).covariance
+
+
+@attrs.frozen(eq=False)
+class Eigenspaces:
+    """The eigenspaces of a covariance.
+
+    Attributes:
+        values: Eigenvalues in decreasing order, ``(d,)``.
+        vectors: Eigenvectors as rows, ``(d, d)``.
+        spaces: Number of the eigenspace of each vector, int64 ``(d,)``, from 0.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    spaces: Tensor
+
+    @classmethod
+    def of(cls, covariance: Tensor, tolerance: float = TOLERANCE) -> Eigenspaces:
+        """Return the eigenspaces of a covariance ``(d, d)``.
+
+        Args:
+            covariance: Symmetric, positive semidefinite.
+            tolerance: Neighbouring eigenvalues closer than this share of the largest belong to one eigenspace.
+        """
+        values, vectors = principal_directions(covariance)
+        apart = (values[:-1] - values[1:]) > tolerance * values[0]
+        spaces = torch.cat([torch.zeros_like(apart[:1]), apart]).cumsum(0)
+        return cls(values, vectors, spaces)
+
+    @property
+    def count(self) -> int:
+        """Number of eigenspaces."""
+        return int(self.spaces[-1]) + 1

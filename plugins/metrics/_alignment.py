@@ -11,11 +11,9 @@ from torch import Tensor, nn
 
 from compatkit.errors import UsageError
 
-from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
+from ..patch_covariance import PatchMoments, patches_of, unsuitable
 
 PAPER = "Maennel et al. (2020), What Do Neural Networks Learn When Trained With Random Labels?"
-TOLERANCE = 1e-8
-"""Eigenvalues closer than this share of the largest count as equal."""
 
 
 @attrs.frozen(eq=False)
@@ -115,36 +113,3 @@ class PatchMetric:
                 )
             found.append(other.detach().flatten(1).double().to(own.device))
         return torch.cat(found)
-
-
-@attrs.frozen(eq=False)
-class Eigenspaces:
-    """The eigenspaces of a covariance.
-
-    Attributes:
-        values: Eigenvalues in decreasing order, ``(d,)``.
-        vectors: Eigenvectors as rows, ``(d, d)``.
-        spaces: Number of the eigenspace of each vector, int64 ``(d,)``, from 0.
-    """
-
-    values: Tensor
-    vectors: Tensor
-    spaces: Tensor
-
-    @classmethod
-    def of(cls, covariance: Tensor, tolerance: float = TOLERANCE) -> Eigenspaces:
-        """Return the eigenspaces of a covariance ``(d, d)``.
-
-        Args:
-            covariance: Symmetric, positive semidefinite.
-            tolerance: Neighbouring eigenvalues closer than this share of the largest belong to one eigenspace.
-        """
-        values, vectors = principal_directions(covariance)
-        apart = (values[:-1] - values[1:]) > tolerance * values[0]
-        spaces = torch.cat([torch.zeros_like(apart[:1]), apart]).cumsum(0)
-        return cls(values, vectors, spaces)
-
-    @property
-    def count(self) -> int:
-        """Number of eigenspaces."""
-        return int(self.spaces[-1]) + 1

@@ -25,8 +25,8 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import filter_covariance
-from ._alignment import PAPER, TOLERANCE, Eigenspaces, PatchMetric, SeenPatches
+from ..patch_covariance import TOLERANCE, Eigenspaces, filter_covariance
+from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
 CONDITION = 1e10

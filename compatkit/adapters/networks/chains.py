@@ -118,6 +118,8 @@ class ConvChain(Classifier):
         activation: As for ``FullyConnected``.
         initial: ``"he"`` or ``"glorot"``.
         kernel: Side of the filters, an odd number.
+        strides: Of each convolution, in place of ``reduce``, which must then be ``"none"``; empty for 1.
+        padding: Whether maps are padded with zeros, so that stride 1 keeps their size.
         img_size: Height and width, or one number for both.
 
     Raises:
@@ -140,34 +142,34 @@ class ConvChain(Classifier):
         activation: str = "relu",
         initial: str = "he",
         kernel: int = 3,
+        strides: Sequence[int] = (),
+        padding: bool = True,
         drop_rate: float = 0.0,
     ) -> None:
         size = square("ConvChain", img_size)
         super().__init__(num_classes, in_chans, drop_rate, size)
         _check(channels, reduce, top, kernel)
+        _check_strides(strides, len(channels), reduce)
         self.initial = initial
         kind = LayerStyle("ConvChain", norm, activation)
         self.depth, self.reduce = len(channels), reduce
-        before, (height, width) = in_chans, size
+        before, (height, width), reduction = in_chans, size, 1
+        border = kernel // 2 if padding else 0
         for number, filters in enumerate(channels, 1):
             halves = number > 1 and reduce != "none"
-            stride = 2 if halves and reduce == "stride" else 1
+            stride = strides[number - 1] if strides else 2 if halves and reduce == "stride" else 1
             if halves and stride == 1:
                 self.add_module(f"pool{number}", nn.AvgPool2d(2) if reduce == "average" else nn.MaxPool2d(2))
-            if halves:
-                height, width = (
-                    ((height + 1) // 2, (width + 1) // 2) if stride == 2 else (height // 2, width // 2)
-                )
+                height, width = height // 2, width // 2
+            height, width = ((side + 2 * border - kernel) // stride + 1 for side in (height, width))
             if min(height, width) < 1:
                 raise UsageError(
                     f"ConvChain: nothing is left of {size[0]}x{size[1]} pixels at layer{number}."
                 )
-            conv = nn.Conv2d(before, filters, kernel, stride, kernel // 2)
+            conv = nn.Conv2d(before, filters, kernel, stride, border)
             self.add_module(f"layer{number}", kind.layer(conv))
-            before = filters
-            self.feature_info.append(
-                stage(f"layer{number}", filters, 2 ** (number - 1) if reduce != "none" else 1)
-            )
+            before, reduction = filters, reduction * (2 if halves and stride == 1 else stride)
+            self.feature_info.append(stage(f"layer{number}", filters, reduction))
         self.global_pool = nn.AdaptiveAvgPool2d(1) if top == "mean" else nn.Identity()
         self.flatten = nn.Flatten()
         self.finish(before, before if top == "mean" else before * height * width)
@@ -212,6 +214,18 @@ def _check(channels: Sequence[int], reduce: str, top: str, kernel: int) -> None:
         raise UsageError(f"ConvChain: reduce is one of {', '.join(REDUCTIONS)}; got {reduce!r}.")
     if top not in TOPS:
         raise UsageError(f"ConvChain: top is one of {', '.join(TOPS)}; got {top!r}.")
+
+
+def _check_strides(strides: Sequence[int], count: int, reduce: str) -> None:
+    if not strides:
+        return
+    if len(strides) != count or reduce != "none":
+        raise UsageError(
+            f"ConvChain: strides are one number for each of {count} convolutions, with reduce='none'; got "
+            f"{list(strides)} and reduce={reduce!r}."
+        )
+    for stride in strides:
+        check_counts("ConvChain", strides=stride)
 
 
 def conv_chain(**kwargs: Any) -> ConvChain:

@@ -19,7 +19,6 @@ import compatkit as ck
 from compatkit.errors import DataError, UnknownName, UsageError
 from compatkit.metrics import Observation, Subject, Table
 from compatkit.training.testing import assert_metric
-from compatkit_plugins.metrics._alignment import Eigenspaces
 from compatkit_plugins.metrics.eigenvector_match import (
     EigenvectorMatch,
     MatchedDirections,
@@ -28,6 +27,7 @@ from compatkit_plugins.metrics.eigenvector_match import (
 )
 from compatkit_plugins.metrics.misalignment import Misalignment, misalignment, random_basis, shrunk
 from compatkit_plugins.metrics.transfer_function import TransferFunction, transfer_curve
+from compatkit_plugins.patch_covariance import Eigenspaces
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

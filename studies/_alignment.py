@@ -1,0 +1,132 @@
+"""First layers that learn random labels: training, filters kept on the way, the covariance of what they see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import compatkit as ck
+from compatkit.experiments.studies import Run
+from compatkit_plugins.metrics.misalignment import misalignment, random_basis
+from compatkit_plugins.patch_covariance import Eigenspaces, PatchMoments, filter_covariance, patches_of
+
+REFERENCE = 'Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?"'
+CENTRED: Mapping[str, Any] = {"mean": 0.5, "std": 0.5}
+"""Gives a network -1 to 1, as the paper does."""
+LOOKED_AT = 2000
+"""Most images whose patches are measured."""
+BASES = 10
+
+
+def sgd(
+    run: Run, steps: int, *, constant: bool = False, seed: int | None = None, **further: Any
+) -> ck.Trainer:
+    """Return the paper's trainer (App. A.3): SGD with momentum .9, a rate divided by 3 after each third, no decay.
+
+    Args:
+        run: Settings ``lr`` and ``batch_size``.
+        steps: Iterations.
+        constant: Whether the rate stays.
+        seed: In place of the run's.
+        further: Other settings of the trainer.
+    """
+    thirds = ck.Schedule("step", every=max(1, -(-steps // 3)), factor=1 / 3)
+    return ck.Trainer(
+        **{
+            "steps": steps,
+            "seed": run.seed if seed is None else seed,
+            "batch_size": run.settings["batch_size"],
+            "optimiser": "sgd",
+            "momentum": 0.9,
+            "lr": run.settings["lr"],
+            "weight_decay": 0.0,
+            "schedule": "constant" if constant else thirds,
+            "precision": "float32",
+            "progress": False,
+            "log_every": max(1, steps // 10),
+            **further,
+        }
+    )
+
+
+@attrs.define(eq=False)
+class KeptFilters:
+    """Keeps the weight of a layer before the first step and after some steps; changes nothing.
+
+    Attributes:
+        layer: Path in the whole network.
+        steps: After how many steps.
+        found: Weights by the number of steps.
+    """
+
+    layer: str
+    steps: Sequence[int]
+    found: dict[int, Tensor] = attrs.field(factory=dict)
+
+    @ck.hookimpl
+    def compatkit_pretrain(self, setup: ck.SetUp) -> Mapping[str, Any]:
+        """Keep the initial weight; other plugins have drawn it by now (``after``)."""
+        (state,) = setup.tasks.values()
+        self.found[0] = self._weight(state)
+        return {}
+
+    @ck.hookimpl
+    def compatkit_after_step(self, step: ck.Step) -> None:
+        """Keep the weight after the steps that are asked for."""
+        if step.number + 1 in self.steps:
+            self.found[step.number + 1] = self._weight(step.task)
+
+    def _weight(self, state: ck.TaskState) -> Tensor:
+        weight: Any = layer_of(state, self.layer).weight
+        return weight.detach().cpu().clone()
+
+
+def layer_of(state: ck.TaskState, path: str) -> nn.Module:
+    """Return a layer by its path in the whole network."""
+    parts = {**dict(state.head.named_modules()), **dict(state.extractor.named_modules())}
+    return parts[path]
+
+
+def learned(
+    trainer: ck.Trainer, task: ck.Task, layer: str, uses: Sequence[ck.Use], points: int
+) -> tuple[ck.Fit, dict[int, Tensor]]:
+    """Train; return the fit and the layer's weights after equally spaced numbers of steps, 0 and all included."""
+    steps = [round(trainer.steps * place / points) for place in range(1, points + 1)]
+    keeper = KeptFilters(layer, steps)
+    kept = ck.use("kept_filters", after=[one.as_ for one in uses if one.name == "scaled_init"])
+    fit = trainer.fit([task], [*uses, kept], factories={"kept_filters": lambda: keeper})
+    return fit, keeper.found
+
+
+def seen_by(fit: ck.Fit, layer: str) -> Tensor:
+    """Return the covariance of what a first layer is given on training images, float64 ``(d, d)``."""
+    (state,) = fit.tasks.values()
+    module = layer_of(state, layer)
+    mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (state.data.mean, state.data.std))
+    split = state.examples.subset(min(len(state.examples), LOOKED_AT), seed=0)
+    moments: PatchMoments | None = None
+    for places in np.array_split(np.arange(len(split)), max(1, len(split) // 250)):
+        images = (torch.from_numpy(split.read(places)).movedim(3, 1).float() / 255 - mean) / std
+        given = images.flatten(1) if isinstance(module, nn.Linear) else images
+        new = PatchMoments.of(patches_of(module, given))
+        moments = new if moments is None else moments.merged(new)
+    assert moments is not None
+    return moments.covariance
+
+
+def misaligned(data: Tensor, filters: Tensor) -> tuple[float, float]:
+    """Return the misalignment of filters with data, and its mean over random bases.
+
+    Args:
+        data: Covariance of the data, float64 ``(d, d)``.
+        filters: Weights ``(filters, ...)``.
+    """
+    spaces, weights = Eigenspaces.of(data), filter_covariance(filters)
+    draw = torch.Generator().manual_seed(0)
+    bases = [misalignment(random_basis(spaces, draw), weights) for _ in range(BASES)]
+    return misalignment(spaces, weights), sum(bases) / len(bases)
