@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.experiments.studies import Run
-from compatkit_plugins.metrics.misalignment import misalignment, random_basis
-from compatkit_plugins.patch_covariance import Eigenspaces, PatchMoments, filter_covariance, patches_of
+from compatkit_plugins.metrics.misalignment import misalignment, random_basis  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.patch_covariance import Eigenspaces, PatchMoments, filter_covariance, patches_of  # pyright: ignore[reportMissingImports]
 
 REFERENCE = 'Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?"'
 CENTRED: Mapping[str, Any] = {"mean": 0.5, "std": 0.5}

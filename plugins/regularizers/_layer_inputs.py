@@ -151,6 +151,7 @@ def _run(state: TaskState, images: Tensor, handle: Any) -> Tensor:
     raise AssertionError("the layer was called before and is not called now")
 
 
-def steps_for(state: TaskState, images: int, batch_size: int) -> int:
-    """Return how many batches hold about ``images`` images, at most those that there are."""
-    return max(1, min(images, len(state.examples)) // batch_size)
+def batching(state: TaskState, images: int, batch_size: int) -> dict[str, int]:
+    """Return ``steps`` and ``batch_size`` of about ``images`` images, at most those that there are."""
+    count = min(images, len(state.examples))
+    return {"steps": max(1, count // batch_size), "batch_size": min(count, batch_size)}

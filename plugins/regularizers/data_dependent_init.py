@@ -25,7 +25,7 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._layer_inputs import called_layers, chosen_layers, given_by, given_to, steps_for
+from ._layer_inputs import batching, called_layers, chosen_layers, given_by, given_to
 
 compatkit_api = 1
 NAME = "data_dependent_init"
@@ -122,10 +122,10 @@ class DataDependentInit:
         self, pretraining: Pretraining, state: TaskState, name: str, layer: nn.Module
     ) -> dict[str, Any]:
         """Set the weight and bias of a layer; return facts about it."""
-        steps = steps_for(state, self.images, self.batch_size)
 
         def batches() -> Any:
-            return pretraining.batches(state, NAME, state.name, name, steps=steps, batch_size=self.batch_size)
+            sizes = batching(state, self.images, self.batch_size)
+            return pretraining.batches(state, NAME, state.name, name, **sizes)
 
         kept = self._keeps(layer)
         if self.directions == "pca" and not kept:

@@ -27,7 +27,7 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._layer_inputs import chosen_layers, given_to, steps_for
+from ._layer_inputs import batching, chosen_layers, given_to
 
 compatkit_api = 1
 NAME = "eigenvector_init"
@@ -199,9 +199,8 @@ class EigenvectorInit:
         """Set the weight of a layer; return facts about it."""
         key: tuple[str, ...] = (NAME, state.name, name)
         weight: Any = layer.weight
-        steps = steps_for(state, self.images, self.batch_size)
         moments: PatchMoments | None = None
-        for batch in pretraining.batches(state, *key, steps=steps, batch_size=self.batch_size):
+        for batch in pretraining.batches(state, *key, **batching(state, self.images, self.batch_size)):
             given = given_to(state, layer, batch.images)
             new = PatchMoments.of(patches_of(layer, given, batch.index, self.patches or 0))
             moments = new if moments is None else moments.merged(new)

@@ -69,6 +69,16 @@ def test_conv_chain_halves_the_size_in_each_of_its_ways(reduce, sides):
     assert tuple(seen) == sides
 
 
+def test_conv_chain_takes_strides_and_may_leave_out_padding():
+    network = conv_chain(img_size=27, channels=(4, 5), reduce="none", strides=(3, 2), padding=False)
+    seen = []
+    for name in ("layer1", "layer2"):
+        network.get_submodule(name).register_forward_hook(lambda m, a, out: seen.append(out.shape[-1]))
+    assert network(torch.zeros(2, 3, 27, 27)).shape == (2, 10)
+    assert seen == [9, 4]  # (27 - 3) / 3 + 1, then (9 - 3) / 2 + 1
+    assert [one["reduction"] for one in network.feature_info] == [3, 6]
+
+
 @pytest.mark.parametrize(
     ("model", "kwargs", "splits"),
     [
@@ -160,6 +170,9 @@ def test_vae_counts_are_those_of_its_layers():
         (lambda: conv_chain(channels=(1.5,)), "channels must be a whole number"),
         (lambda: conv_chain(kernel=4), "kernel is an odd number.*got 4"),
         (lambda: conv_chain(reduce="half"), "reduce is one of average, max, stride, none"),
+        (lambda: conv_chain(strides=(2,), reduce="none"), "one number for each of 4 convolutions"),
+        (lambda: conv_chain(channels=(2,), strides=(2,)), "with reduce='none'"),
+        (lambda: conv_chain(channels=(2,), strides=(0,), reduce="none"), "strides must be a whole number"),
         (lambda: conv_chain(top="sum"), "top is one of mean, flatten"),
         (lambda: conv_chain(img_size=4, channels=(1, 1, 1, 1)), "nothing is left of 4x4 pixels at layer4"),
         (lambda: Generator(channels=()), "layers must be a whole number from 1, got 0"),
