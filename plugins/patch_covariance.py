@@ -9,7 +9,9 @@ Cost: d x d numbers in float64 for rows of d values; every patch costs d^2 multi
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import attrs
@@ -117,16 +119,17 @@ class PatchMoments:
     @classmethod
     def of(cls, rows: Tensor) -> PatchMoments:
         """Return the moments of rows ``(n, d)``, n at least 1."""
-        found: PatchMoments | None = None
-        for some in rows.split(ROWS):
-            wide = some.double()
-            mean = wide.mean(0)
-            apart = wide - mean
-            new = cls(len(some), mean, apart.T @ apart)
-            found = new if found is None else found.merged(new)
-        if found is None:
-            raise DataError("Moments need at least one row, got none.")
-        return found
+        return cls.over(cls._of(some.double()) for some in rows.split(ROWS))
+
+    @classmethod
+    def _of(cls, rows: Tensor) -> PatchMoments:
+        mean = rows.mean(0)
+        return cls(len(rows), mean, (rows - mean).T @ (rows - mean))
+
+    @classmethod
+    def over(cls, parts: Iterable[PatchMoments]) -> PatchMoments:
+        """Return the moments of all parts; there is at least one."""
+        return functools.reduce(PatchMoments.merged, parts)
 
     def merged(self, other: PatchMoments) -> PatchMoments:
         """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""

@@ -109,14 +109,14 @@ def seen_by(fit: ck.Fit, layer: str) -> Tensor:
     module = layer_of(state, layer)
     mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (state.data.mean, state.data.std))
     split = state.examples.subset(min(len(state.examples), LOOKED_AT), seed=0)
-    moments: PatchMoments | None = None
-    for places in np.array_split(np.arange(len(split)), max(1, len(split) // 250)):
+
+    def moments(places: np.ndarray) -> PatchMoments:
         images = (torch.from_numpy(split.read(places)).movedim(3, 1).float() / 255 - mean) / std
         given = images.flatten(1) if isinstance(module, nn.Linear) else images
-        new = PatchMoments.of(patches_of(module, given))
-        moments = new if moments is None else moments.merged(new)
-    assert moments is not None
-    return moments.covariance
+        return PatchMoments.of(patches_of(module, given))
+
+    pieces = np.array_split(np.arange(len(split)), max(1, len(split) // 250))
+    return PatchMoments.over(map(moments, pieces)).covariance
 
 
 def misaligned(data: Tensor, filters: Tensor) -> tuple[float, float]:

@@ -62,17 +62,12 @@ def run(run: Run) -> Outcome:
     drawn = ck.use("scaled_init", layers={layer: scale})
     batches = -(-len(task.data.train) // settings["batch_size"])
     steps = batches * settings["epochs" if run.arm in GAUSSIAN else "image_epochs"]
-    kept: list[dict[int, Tensor]] = []
-    told: list[float] = []
-    covariance = None
-    for number in range(settings["networks"]):
-        seed = 1000 * run.seed + number
+    trained: list[tuple[ck.Fit, dict[int, Tensor]]] = []
+    for seed in range(1000 * run.seed, 1000 * run.seed + settings["networks"]):
         labels = [] if run.arm == "cifar-real" else [ck.use("random_labels", seed=seed)]
-        fit, found = learned(sgd(run, steps, seed=seed), task, layer, [*labels, drawn], POINTS)
-        covariance = seen_by(fit, layer) if covariance is None else covariance
-        kept.append(found)
-        told.append(float(fit.history["first/accuracy"][-1]))
-    assert covariance is not None
+        trained.append(learned(sgd(run, steps, seed=seed), task, layer, [*labels, drawn], POINTS))
+    covariance, kept = seen_by(trained[0][0], layer), [found for _, found in trained]
+    told = [float(fit.history["first/accuracy"][-1]) for fit, _ in trained]
     curves = {
         "single": [misaligned(covariance, kept[0][step]) for step in kept[0]],
         "pooled": [misaligned(covariance, torch.cat([one[step] for one in kept])) for step in kept[0]],

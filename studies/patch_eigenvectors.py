@@ -52,13 +52,13 @@ def patch_moments(images: NDArray[np.uint8], patches: int = 0) -> PatchMoments:
         patches: Positions sampled of each image; 0 takes all.
     """
     window = nn.Conv2d(3, 1, KERNEL)
-    moments: PatchMoments | None = None
-    for places in np.array_split(np.arange(len(images)), max(1, len(images) // 250)):
+
+    def moments(places: NDArray[np.int64]) -> PatchMoments:
         given = torch.from_numpy(images[places]).movedim(3, 1).float() / 127.5 - 1
-        new = PatchMoments.of(patches_of(window, given, torch.from_numpy(places), patches))
-        moments = new if moments is None else moments.merged(new)
-    assert moments is not None
-    return moments
+        return PatchMoments.of(patches_of(window, given, torch.from_numpy(places), patches))
+
+    pieces = np.array_split(np.arange(len(images)), max(1, len(images) // 250))
+    return PatchMoments.over(map(moments, pieces))
 
 
 def agreement(one: Tensor, other: Tensor) -> dict[str, Any]:
@@ -123,25 +123,22 @@ def _filters(run: Run) -> Outcome:
         "first", data, "conv_chain", "layer1", size=settings["image"], kwargs=kwargs, normalisation=CENTRED
     )
     steps = settings["epochs"] * -(-settings["images"] // settings["batch_size"])
-    groups: list[list[Tensor]] = [[], []]
-    covariance = None
-    for number in range(2 * settings["networks"]):
-        seed = 1000 * run.seed + number
-        drawn = ck.use("scaled_init", layers={LAYER: settings["first_scale"]})
-        uses = [ck.use("random_labels", seed=seed), drawn]
-        fit, found = learned(sgd(run, steps, seed=seed), task, LAYER, uses, 1)
-        covariance = seen_by(fit, LAYER) if covariance is None else covariance
-        groups[number % 2].append(found[steps])
-    assert covariance is not None
-    one, other = (filter_covariance(torch.cat(group)) for group in groups)
-    whole = filter_covariance(torch.cat([*groups[0], *groups[1]]))
-    matched = MatchedDirections.of(covariance, whole, 10)
+    drawn = ck.use("scaled_init", layers={LAYER: settings["first_scale"]})
+    seeds = range(1000 * run.seed, 1000 * run.seed + 2 * settings["networks"])
+    trained = [
+        learned(sgd(run, steps, seed=seed), task, LAYER, [ck.use("random_labels", seed=seed), drawn], 1)
+        for seed in seeds
+    ]
+    filters = [found[steps] for _, found in trained]
+    one, other = (filter_covariance(torch.cat(filters[start::2])) for start in (0, 1))
+    whole = filter_covariance(torch.cat(filters))
+    matched = MatchedDirections.of(seen_by(trained[0][0], LAYER), whole, 10)
     images, titles = match_pictures(matched, (3, KERNEL, KERNEL))
     both = agreement(one, other)
     values = _summary(both) | {
         "match-best": float(matched.cosines.abs().amax(1).mean()),
         "match-combined": float(matched.combined.norm(dim=1).mean()),
-        "count": float(sum(len(one) for group in groups for one in group)),
+        "count": float(sum(map(len, filters))),
     }
     kept = {"pictures": np.round(images, 4).tolist(), "titles": titles}
     return Outcome(

@@ -15,12 +15,12 @@ The control ``white`` has one eigenvalue: nothing can rise or fall with sigma.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import mean
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
@@ -116,21 +116,17 @@ def run(run: Run) -> Outcome:
         (settings["epochs"], settings["lr"]) if dense else (settings["image_epochs"], settings["image_lr"])
     )
     steps = epochs * -(-len(task.data.train) // settings["batch_size"])
-    filters: list[Tensor] = []
-    covariance = None
-    told = 0.0
-    for number in range(settings["networks"]):
-        seed = 1000 * run.seed + number
-        uses = [
-            ck.use("random_labels", seed=seed),
-            ck.use("scaled_init", layers={layer: settings["first_scale"]}),
-        ]
-        fit, found = learned(sgd(run, steps, seed=seed, lr=lr), task, layer, uses, 1)
-        covariance = seen_by(fit, layer) if covariance is None else covariance
-        filters.append(found[steps])
-        told += float(fit.history["first/accuracy"][-1]) / settings["networks"]
-    assert covariance is not None
-    pooled = torch.cat(filters)
+    drawn = ck.use("scaled_init", layers={layer: settings["first_scale"]})
+    seeds = range(1000 * run.seed, 1000 * run.seed + settings["networks"])
+    trained = [
+        learned(
+            sgd(run, steps, seed=seed, lr=lr), task, layer, [ck.use("random_labels", seed=seed), drawn], 1
+        )
+        for seed in seeds
+    ]
+    covariance = seen_by(trained[0][0], layer)
+    told = mean(float(fit.history["first/accuracy"][-1]) for fit, _ in trained)
+    pooled = torch.cat([found[steps] for _, found in trained])
     sigma, tau = (one.flip(0).numpy() for one in transfer_curve(covariance, filter_covariance(pooled)))
     data, random = misaligned(covariance, pooled)
     values = {**shape_of(sigma, tau), "misalignment": data / random, "learned": told}

@@ -148,7 +148,10 @@ def _run(state: TaskState, images: Tensor, handle: Any) -> Tensor:
         return reached.value
     finally:
         handle.remove()
-    raise AssertionError("the layer was called before and is not called now")
+    raise UsageError(
+        f"The network of task {state.name!r} called a layer at first and not later. Give a network that runs the same "
+        "layers for all images."
+    )
 
 
 def batching(state: TaskState, images: int, batch_size: int) -> dict[str, int]:

@@ -153,15 +153,16 @@ class DataDependentInit:
 
     def _whiten(self, state: TaskState, layer: nn.Module, batches: Any) -> None:
         """Replace the filters by principal directions of the input, each divided by the deviation along it."""
-        moments: PatchMoments | None = None
-        for batch in batches:
-            rows = patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
-            new = PatchMoments.of(rows)
-            moments = new if moments is None else moments.merged(new)
+        moments = PatchMoments.over(
+            PatchMoments.of(
+                patches_of(layer, given_to(state, layer, one.images), one.index, self.patches or 0)
+            )
+            for one in batches
+        )
         weight: Any = layer.weight
-        if moments is None or moments.count <= weight[0].numel():
+        if moments.count <= weight[0].numel():
             raise DataError(
-                f"{NAME}: {0 if moments is None else moments.count} patches do not determine {weight[0].numel()} "
+                f"{NAME}: {moments.count} patches do not determine {weight[0].numel()} "
                 "directions. Raise images or patches."
             )
         values, vectors = principal_directions(moments.covariance)

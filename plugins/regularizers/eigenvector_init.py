@@ -199,16 +199,18 @@ class EigenvectorInit:
         """Set the weight of a layer; return facts about it."""
         key: tuple[str, ...] = (NAME, state.name, name)
         weight: Any = layer.weight
-        moments: PatchMoments | None = None
-        for batch in pretraining.batches(state, *key, **batching(state, self.images, self.batch_size)):
-            given = given_to(state, layer, batch.images)
-            new = PatchMoments.of(patches_of(layer, given, batch.index, self.patches or 0))
-            moments = new if moments is None else moments.merged(new)
+        batches = pretraining.batches(state, *key, **batching(state, self.images, self.batch_size))
+        moments = PatchMoments.over(
+            PatchMoments.of(
+                patches_of(layer, given_to(state, layer, one.images), one.index, self.patches or 0)
+            )
+            for one in batches
+        )
         width = math.prod(weight.shape[1:])
-        if moments is None or moments.count <= width:
+        if moments.count <= width:
             raise DataError(
-                f"{NAME}: {0 if moments is None else moments.count} patches do not determine the {width} directions of "
-                f"the input of {name!r}. Raise images or patches.",
+                f"{NAME}: {moments.count} patches do not determine the {width} directions of the input of {name!r}. "
+                "Raise images or patches.",
                 subject=name,
             )
         values, vectors = principal_directions(moments.covariance.cpu())
