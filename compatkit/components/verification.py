@@ -114,7 +114,7 @@ def remember_proof(
         store: The registry's files.
         manifest: Of the component.
         digest: Of the manifest.
-        builders: Builders that the blueprint needs; None to derive them from it.
+        builders: Builders of its parts; None for the component's own.
     """
     proof = proof_of(manifest, str(digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:

@@ -98,7 +98,7 @@ def report_of(
         bn_policy: As for ``check``.
         evidence: Measured results of the pair.
         channels: Channel statistics by digest.
-        own: Whether the two were trained together.
+        own: As for ``check``.
     """
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
@@ -141,7 +141,7 @@ def compare(
         bn_policy: As for ``check``.
         evidence: Measured results by pair of references.
         channels: Channel statistics by digest.
-        own: Pairs that were trained together.
+        own: Pairs for which ``own`` holds, see ``check``.
     """
     for name, manifest in extractors.items():
         check_kind(manifest, "first", name)

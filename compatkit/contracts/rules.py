@@ -339,7 +339,12 @@ def _whose(port: str | None) -> str:
 
 
 def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:
-    """Return the grade of the newest measurement under a batch-norm policy: of those not stale, if there are any."""
+    """Return the grade of the newest measurement under a batch-norm policy: of those not stale, if there are any.
+
+    Args:
+        cells: Measurements of a pair, oldest first.
+        bn_policy: Batch-norm policy that was asked about.
+    """
     grades: list[Grade] = [
         cell.grade for cell in cells if cell.restricted is not None and cell.holds_under(bn_policy)
     ]

@@ -77,7 +77,12 @@ def unknown_classes(own: Labels, common: Sequence[str]) -> tuple[str, ...]:
 
 
 def no_bound(head: str, unknown: Sequence[str]) -> str:
-    """Return the note that a head gives no bound."""
+    """Return the note that a head gives no bound.
+
+    Args:
+        head: Its reference.
+        unknown: Common classes that it does not know.
+    """
     return f"No bound: {head}, the extractor's own head, does not know {first_names(unknown)} of the common classes."
 
 

@@ -186,6 +186,12 @@ class Recombination(Assembly):
 def policy_for(extractor: Component, head: Component, stated: str | None, images: Split | None) -> str:
     """Return the batch-norm policy of a recombination; see ``Recombination.of`` for what None means.
 
+    Args:
+        extractor: The extractor.
+        head: The head.
+        stated: What the user asked for, or None.
+        images: Unlabelled images to estimate statistics on, or None.
+
     Raises:
         UsageError: The policy is unknown.
     """

@@ -51,7 +51,7 @@ class Moments:
         Args:
             features: Batch first.
             port: Says which axis holds the channels.
-            images: In the batch.
+            images: How many the batch holds.
 
         Returns:
             float64 on the CPU, one number a channel.

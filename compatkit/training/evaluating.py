@@ -60,7 +60,7 @@ class Evaluator:
         """Make an evaluator.
 
         Args:
-            on: ``"validation"`` or ``"test"``.
+            on: ``"validation"``, ``"test"`` or ``"train"``.
             every: Steps of a task between two evaluations.
             batch_size: Images of a forward pass.
             setup: Tasks and networks of the run.

@@ -160,7 +160,7 @@ def restore_state(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -
 
     Args:
         optimiser: Changed in place.
-        values: From a checkpoint.
+        values: What ``optimiser_state`` gave.
     """
     stored = optimiser.state_dict()
     parameters = [one for group in optimiser.param_groups for one in group["params"]]

@@ -175,6 +175,11 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
 def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
     """Return what plugins make of a task before its network is built.
 
+    Args:
+        task: As the user gave it.
+        plugins: Of the run.
+        seed: Of the run.
+
     Raises:
         PluginError: A plugin gave something else, or a task of another name.
     """

@@ -292,8 +292,9 @@ def test_a_wrong_kind_is_told_before_a_weight_is_read(
         registry.matrix("digits/left.head", RIGHT, tests)
     with pytest.raises(NotFound, match=r"'\*.head' matches \d+ components, none of kind extractor: .* head"):
         registry.matrix("*.head", RIGHT, tests)
-    with pytest.raises(UsageError, match="narrow the pattern"):
+    with pytest.raises(UsageError, match="narrow the pattern") as error:
         registry.frozen("digits/*.head")
+    assert error.value.subject == "digits/*.head"
     with pytest.raises(NotFound, match="matches no component"):
         registry.matrix("none/*", RIGHT, tests)
 

@@ -105,7 +105,7 @@ class TracedSide:
             graphs: Of this side, for train and eval mode.
             side: Which.
             sides: Side of each parameter and buffer, by name.
-            names: Inputs of the graphs.
+            names: Of the values that cross, in order.
         """
         nodes = [node for graph in graphs for node in graph.nodes]
         called = {str(node.target) for node in nodes if node.op == "call_module"}

@@ -239,7 +239,7 @@ class Ground:
         """Return the features of images after the adapters without weights, in an order.
 
         Args:
-            images: Normalised as the extractor's contract requires.
+            images: Brought to size and normalised as the extractor requires.
             order: Seed of a random order; None keeps theirs.
         """
         return Passes(lambda: self._features(images, order))
@@ -254,8 +254,8 @@ class Ground:
         """Return logits ``(n, outputs)`` of a network on the head's own extractor.
 
         Args:
-            module: A head, or one with an adapter in front.
-            images: Normalised as the contract of the head's own extractor requires.
+            module: Takes normalised images, such as ``reference()``.
+            images: Brought to size and normalised as the head's own extractor requires.
             order: Seed of a random order; None keeps theirs.
 
         Returns:

@@ -70,7 +70,7 @@ def main(root: str, folder: str, settings: dict[str, Any]) -> int:
     """Read, check and convert; write the result to ``report.json``.
 
     Args:
-        root: Folder of the package, for imports.
+        root: Folder that holds the package, for imports.
         folder: Where to write; nothing else may be written.
         settings: Format, size, key and limits, from the parent process.
     """

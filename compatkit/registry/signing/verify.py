@@ -141,7 +141,7 @@ def judge_all(
         digest: Of the manifest.
         signatures: Contents of signature files.
         trust: Keys that count.
-        name: Name that a signature must state, if it states one; None accepts any.
+        name: As for ``judge``.
         now: Time at which signatures and keys must be valid; None for the present.
 
     Raises:
