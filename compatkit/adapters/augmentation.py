@@ -161,7 +161,7 @@ def _of_timm(
 
 
 def _pixels(made: Any) -> Tensor | None:
-    """Return an image as uint8 ``(height, width, channels)``; None if it is none."""
+    """Return an image as uint8 ``(height, width, channels)``; None if it is no image."""
     if isinstance(made, Image):
         pixels = torch.from_numpy(np.array(made))
         return pixels[..., None] if pixels.ndim == 2 else pixels

@@ -283,7 +283,7 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     batch, size = _batch(inputs, shapes), _size(manifest, shapes[0])
     for port, shape in zip(inputs, shapes, strict=True):
         if not _fits(shape, _stated(port, size, batch)):
-            yield f"The probe's input {tuple(shape)} is none of the port {port.name!r}, {_shown(port)}."
+            yield f"The probe's input {tuple(shape)} does not fit the port {port.name!r}, {_shown(port)}."
     if promised is not None and not same_probe(found.probe, promised):
         note = library_note(manifest.blueprint) if manifest.blueprint.is_cut else None
         why = (

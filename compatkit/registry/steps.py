@@ -2,7 +2,7 @@
 
 At publish everything that the change demands counts. Afterwards two manifests do not show whether new weights were
 measured, so only what no measurement excuses counts: lost partners, labels, dropped heads, new weights as a PATCH. A
-number that is too small even so is untrue: whoever asked for ``^1`` gets what does not fit.
+number that is too small even so is untrue: ``^1`` would select a version that does not fit.
 """
 
 from __future__ import annotations

@@ -487,7 +487,9 @@ class Store:
         self.layout.check_writer(self.root)
         number = Version.parse(str(version))
         if not reason.strip():
-            raise UsageError(f"why is {name}@{number} withdrawn? The reason is shown to whoever used it.")
+            raise UsageError(
+                f"Withdrawing {name}@{number} needs a reason; it is shown to whoever asks for the version."
+            )
         if self.references.digest(name, number) is None:
             self.resolve(Reference(name, number))
         self.references.withdraw(name, number, reason)

@@ -233,7 +233,7 @@ def test_what_keys_cannot_be(run: Any, alice: Path, tmp_path: Path, parts: Path)
     (tmp_path / "bare.pub").write_text("".join(public.read_text().splitlines(keepends=True)[2:]))
     for words, expected in {
         ("keys", "new", "a b"): "no name of a key",
-        ("keys", "new", "al", "--expires", "soon"): "says no end",
+        ("keys", "new", "al", "--expires", "soon"): "is not an end",
         ("keys", "new", "al", "--expires", "2020-01-31"): "not after",
         ("keys", "new", "alice", "--out", alice): "not overwritten",
         ("keys", "new", "al", "--out", parts / "al.pem"): "lies in the registry",

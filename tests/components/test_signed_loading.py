@@ -125,7 +125,7 @@ def test_signing_takes_a_file_and_tells_what_was_signed(
     assert found.good and found.key.name == "alice"
     with pytest.raises(SignatureError):
         registry.care.verify_signatures(HEAD)
-    with pytest.raises(UsageError, match="says no end"):
+    with pytest.raises(UsageError, match="is not an end"):
         registry.care.sign(HEAD, key, expires="soon")
 
 

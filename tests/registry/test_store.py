@@ -360,7 +360,7 @@ def test_a_withdrawn_version_is_found_by_digest_only_and_its_number_is_not_reuse
 
 def test_withdrawing_needs_a_reason_and_a_version(store: Store, publish: Publish):
     publish(store, "a")
-    with pytest.raises(UsageError, match="why"):
+    with pytest.raises(UsageError, match="needs a reason"):
         store.withdraw("a", "1.0.0", " ")
     with pytest.raises(NotFound):
         store.withdraw("a", "2.0.0", "never was")

@@ -42,7 +42,7 @@ class Choice:
         unmeasured: Let in what nobody measured as a policy asks; the log of the policy records it.
         jobs: Blobs that move at once.
         dry_run: Only say what would move.
-        create: Whether a push makes the remote a registry if it is none.
+        create: Whether a push makes the remote a registry if it is not one.
         strict: Raise at the first refusal, so that all is named or nothing, and verify what is there already; else
             refusals are listed and the rest comes.
         progress: Called with done, total and what is being done.

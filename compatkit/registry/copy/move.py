@@ -198,7 +198,7 @@ class Move:
     # --- what may have its name there
 
     def _admit(self, parents: list[Reference], good: list[Reference]) -> None:
-        """Drop what a registry in a folder does not let in; of any other place whoever pulls decides."""
+        """Drop what a registry in a folder does not admit; for other targets, the registry that pulls decides."""
         if self._store is None:
             return
         coming = [

@@ -243,7 +243,7 @@ class Target(Origin):
 
     @abstractmethod
     def begin(self) -> None:
-        """Make it a registry if it is none yet.
+        """Make it a registry if it is not one yet.
 
         Raises:
             LayoutError: It is one that this version may not write.

@@ -27,7 +27,7 @@ def pulse(root: Path) -> int | None:
             return None
         with os.scandir(f"{root}/tmp") as entries:
             drafts = [one.stat(follow_symlinks=False) for one in sorted(entries, key=lambda one: one.name)]
-    except OSError:  # whoever may not look cannot know
+    except OSError:  # no right to look: the state is unknown
         return None
     if not all(settled(one, now) for one in states) or any(_age(one, now) < ABANDONED_NS for one in drafts):
         return None

@@ -166,7 +166,7 @@ def ref(name: str, version: Version) -> str:
 
 
 def _prepare(folder: Path) -> list[dict[str, Any]]:
-    """Make a folder an image layout, if it is none; return the entries of its index.
+    """Make a folder an image layout if it is not one; return the entries of its index.
 
     Raises:
         LayoutError: It holds something else.

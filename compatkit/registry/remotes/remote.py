@@ -253,7 +253,7 @@ class RemoteTarget(Remote, Target):
     objects: Objects = attrs.field(kw_only=True)
 
     def begin(self) -> None:
-        """Make it a registry if it is none yet."""
+        """Make it a registry if it is not one yet."""
         found = self.layout()
         if found is None:
             self.files.create(MARKER, dumps(attrs.asdict(layouts.fresh())))

@@ -55,7 +55,7 @@ def until(text: str, *, start: datetime | None = None) -> datetime:
         found = None
     if found is None:
         raise UsageError(
-            f"{text!r:.80} says no end: write how long (12h, 365d, 8w, 2y), a day (2027-01-31), or a moment "
+            f"{text!r:.80} is not an end: give a duration (12h, 365d, 8w, 2y), a day (2027-01-31), or a time "
             "(2027-01-31T12:00:00Z)."
         )
     if found <= begin:

@@ -174,7 +174,7 @@ class Folder:
 
         Args:
             which: Its name, identity, or the beginning of its hex digits.
-            reason: Shown to whoever meets a signature of it.
+            reason: Shown with each signature by the key.
 
         Raises:
             UnknownName: No key, or several, are called so.

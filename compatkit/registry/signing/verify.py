@@ -61,7 +61,7 @@ class Accept(Protocol):
 
         Args:
             digest: Of the manifest.
-            signatures: As they were found, of whatever origin.
+            signatures: Contents of files, not yet verified.
             name: ``name@version`` that it is shown as; None where it is taken by its digest alone.
 
         Raises:
