@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import compatkit as ck
-from compatkit.data.lazy import LazyImages, Progress, Reader
+from compatkit.data.bars import Progress
+from compatkit.data.lazy import LazyImages, Reader
 from compatkit.data.split import Split
 
 CLASSES = ("cat", "dog", "owl")
@@ -53,7 +54,7 @@ class Counted:
     def name(self, position: int) -> str:
         return self.reader.name(position)
 
-    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         return self.reader.digests(positions, progress)
 
 

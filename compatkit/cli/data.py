@@ -13,7 +13,7 @@ from compatkit.cli.output import clean, columns, emit, first, paragraph, progres
 from compatkit.cli.roots import check_outputs
 
 if TYPE_CHECKING:
-    from compatkit.data.lazy import Progress
+    from compatkit.data.bars import Progress
     from compatkit.data.split import Split
     from compatkit.data.survey import Copies, DataSurvey, Range
 
@@ -74,7 +74,6 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
     """
     import numpy as np
 
-    from compatkit.data.survey import name_of
     from compatkit.reports.pictures import beside
 
     rows = {}
@@ -84,7 +83,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
         short = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
         places = []
         for place in np.flatnonzero(split.labels == label).tolist():
-            places += [] if name_of(split, place) in damaged else [place]
+            places += [] if split.name_of(place) in damaged else [place]
             if len(places) == COLUMNS:
                 break
         images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)

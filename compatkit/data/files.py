@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import overload
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.filedigests import file_digests
-from compatkit.data.lazy import LazyImages, Progress
+from compatkit.data.bars import Progress
+from compatkit.data.filedigests import file_digests, file_states
+from compatkit.data.lazy import LazyImages
 from compatkit.errors import DataError, EnvironmentFailure
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
@@ -24,21 +26,25 @@ class ImageFiles:
 
     Attributes:
         root: The folder.
-        names: Paths below it, one after the other.
+        names: Paths below it, one after the other, uint8.
         ends: Where each ends, int64 ``(n,)``.
     """
 
     root: Path
-    names: bytes
+    names: NDArray[np.uint8]
     ends: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.ends)
 
+    def below(self, position: int) -> bytes:
+        """Return the path of a file below the folder."""
+        start = self.ends[position - 1] if position else 0
+        return self.names[start : self.ends[position]].tobytes()
+
     def path(self, position: int) -> Path:
         """Return the path of a file."""
-        start = int(self.ends[position - 1]) if position else 0
-        return self.root / os.fsdecode(self.names[start : int(self.ends[position])])
+        return self.root / os.fsdecode(self.below(position))
 
     def name(self, position: int) -> str:
         """See ``Reader``."""
@@ -48,9 +54,38 @@ class ImageFiles:
         """See ``Reader``."""
         return read_file(self.path(position))
 
-    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
-        return file_digests(self.root, [self.path(int(one)) for one in positions], progress)
+        return file_digests(self.root, _Paths(self, positions, _front(self.root)), progress)
+
+    def states(self, positions: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return a digest of path below the folder, size and time of each file, 16 bytes long, which is not read."""
+        return file_states(_Paths(self, positions, _front(self.root)), _Paths(self, positions, b""))
+
+
+@attrs.frozen(eq=False)
+class _Paths(Sequence[bytes]):
+    """Paths of some files, each made when it is asked for."""
+
+    files: ImageFiles
+    positions: NDArray[np.int64]
+    front: bytes
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+    @overload
+    def __getitem__(self, number: slice) -> Sequence[bytes]: ...
+    def __getitem__(self, number: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(number, slice):
+            return attrs.evolve(self, positions=self.positions[number])
+        return self.front + self.files.below(int(self.positions[number]))
+
+
+def _front(root: Path) -> bytes:
+    return os.path.join(os.fsencode(root), b"")
 
 
 def listed(root: Path, paths: list[str]) -> LazyImages:
@@ -62,7 +97,9 @@ def listed(root: Path, paths: list[str]) -> LazyImages:
     """
     encoded = [os.fsencode(one) for one in paths]
     ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
-    return LazyImages(ImageFiles(root, b"".join(encoded), ends), np.arange(len(ends)))
+    return LazyImages(
+        ImageFiles(root, np.frombuffer(b"".join(encoded), np.uint8), ends), np.arange(len(ends))
+    )
 
 
 def read_file(path: Path) -> bytes:
@@ -100,8 +137,17 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
         ) from error
 
 
-def image_files(root: Path, folder: str = "") -> Iterator[str]:
-    """Yield the paths below ``root`` of all image files in a folder; links to folders are not followed.
+def image_folders(
+    root: Path, folder: str = "", entered: Callable[[str], object] | None = None
+) -> Iterator[list[str]]:
+    """Yield the image files of a folder, then of each folder in it, by their paths below ``root``.
+
+    Links to folders are not followed.
+
+    Args:
+        root: Where paths start.
+        folder: Below it.
+        entered: Called with each folder, before it is listed.
 
     Args:
         root: Where the paths begin.
@@ -111,15 +157,20 @@ def image_files(root: Path, folder: str = "") -> Iterator[str]:
         DataError: A folder is gone, or a link leads nowhere.
         EnvironmentFailure: A folder cannot be read.
     """
-    for one in entries(root / folder):
-        place = f"{folder}/{one.name}" if folder else one.name
+    if entered is not None:
+        entered(folder)
+    inside, front = entries(root / folder), f"{folder}/" if folder else ""
+    images = [
+        one for one in inside if one.name.lower().endswith(ENDINGS) and not one.is_dir(follow_symlinks=False)
+    ]
+    lost = next((one for one in images if one.is_symlink() and not os.path.isfile(one.path)), None)
+    if lost is not None:
+        raise DataError(
+            f"{lost.path} is a link to a file that is not there. Fetch it, or remove the link.",
+            subject=Path(lost.path),
+        )
+    # What an entry says of itself costs no call of the system.
+    yield [front + one.name for one in images if one.is_symlink() or one.is_file(follow_symlinks=False)]
+    for one in inside:
         if one.is_dir(follow_symlinks=False):
-            yield from image_files(root, place)
-        elif one.name.lower().endswith(ENDINGS):
-            if os.path.isfile(one.path):
-                yield place
-            elif one.is_symlink():
-                raise DataError(
-                    f"{one.path} is a link to a file that is not there. Fetch it, or remove the link.",
-                    subject=Path(one.path),
-                )
+            yield from image_folders(root, front + one.name, entered)

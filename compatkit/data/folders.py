@@ -11,11 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from compatkit.data.bars import Progress
 from compatkit.data.classlists import NAMES, lines_of
 from compatkit.data.dataset import DataSet
-from compatkit.data.files import ENDINGS, entries, image_files, listed
+from compatkit.data.files import ENDINGS, ImageFiles, entries
 from compatkit.data.holding import TEST, TRAIN
-from compatkit.data.lazy import Progress
+from compatkit.data.lazy import LazyImages
+from compatkit.data.listing import listing
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -28,7 +30,7 @@ def read_folder(
     Args:
         path: The folder.
         name: Of the data set; the folder's by default.
-        progress: Called with files found, 0 and the folder that is listed.
+        progress: Called with class folders listed, all of them, and the folder; None shows a bar.
 
     Returns:
         Both parts; or all images, where the folder does not divide them.
@@ -113,21 +115,16 @@ def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Spl
                 "be one. Rename one, or join them.",
                 subject=root / one,
             )
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, folder in enumerate(folders):
-        found = sorted(image_files(root, folder))
-        if not found:
-            raise DataError(
-                f"The class folder {root / folder} holds no images ({', '.join(ENDINGS)}). Remove it, or fill it.",
-                subject=root / folder,
-            )
-        paths += found
-        labels += [label] * len(found)
-        if progress is not None:
-            progress(len(paths), 0, folder)
-    names = _class_names(root, above, folders)
-    return Split(listed(root, paths), np.array(labels, dtype=np.int64), names, name)
+    found = listing(root, folders, progress)
+    if not found.counts.all():
+        bare = folders[int(np.argmin(found.counts))]
+        raise DataError(
+            f"The class folder {root / bare} holds no images ({', '.join(ENDINGS)}). Remove it, or fill it.",
+            subject=root / bare,
+        )
+    images = LazyImages(ImageFiles(root, found.names, found.ends), np.arange(len(found.ends)))
+    labels = np.repeat(np.arange(len(folders)), found.counts)
+    return Split(images, labels, _class_names(root, above, folders), name)
 
 
 def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]:

@@ -37,7 +37,7 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
             f"{name}: the share of test images lies between 0 and 1, got {share!r}.", subject=share
         )
     test: list[NDArray[np.int64]] = []
-    for label, count in enumerate(whole.counts):
+    for label, (count, of_class) in enumerate(zip(whole.counts, whole.positions_by_class(), strict=True)):
         if count < 2:
             raise DataError(
                 f"{name}: class {whole.classes[label]!r} has {count} image, of which none can be held out to test. Add "
@@ -46,7 +46,7 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
             )
         word = f"{seed} {whole.classes[label]}".encode("utf-8", "surrogateescape")
         draw = np.random.default_rng(int.from_bytes(hashlib.sha256(word).digest()[:8], "big"))
-        places = draw.permutation(np.flatnonzero(whole.labels == label))
+        places = draw.permutation(of_class)
         test.append(places[: min(max(1, round(share * count)), count - 1)])
     held = np.concatenate(test)
     rest = np.setdiff1d(np.arange(len(whole)), held)

@@ -18,10 +18,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.data.bars import Progress, bar
 from compatkit.data.dataset import DataSet
 from compatkit.data.files import read_file
 from compatkit.data.holding import TEST, TRAIN
-from compatkit.data.lazy import LazyImages, Progress
+from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
@@ -61,21 +62,21 @@ class ArrowImages:
         """See ``Reader``."""
         return self._bytes(self.table[position][self.column], position)
 
-    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change of the Arrow files in the user's cache folder."""
         key = self._key()
         known = None if key is None else recalled(key)
         if known is None or known.dtype != np.dtype("V16") or known.shape != (len(self),):
             known, within = np.zeros(len(self), dtype="V16"), True
-            for start in range(0, len(self), PIECE):
-                for place, cell in enumerate(self.table[start : start + PIECE][self.column], start):
-                    digest = hashlib.blake2b(self._bytes(cell, place), digest_size=16).digest()
-                    known[place], within = np.void(digest), within and cell["bytes"] is not None
-                if progress is not None:
-                    progress(min(start + PIECE, len(self)), len(self), "reading images")
+            with bar(progress) as tell:
+                for start in range(0, len(self), PIECE):
+                    for place, cell in enumerate(self.table[start : start + PIECE][self.column], start):
+                        digest = hashlib.blake2b(self._bytes(cell, place), digest_size=16).digest()
+                        known[place], within = np.void(digest), within and cell["bytes"] is not None
+                    tell(min(start + PIECE, len(self)), len(self), "reading images")
             if key is not None and within:
                 remember(key, known)
-        return [one.tobytes() for one in known[positions]]
+        return known[positions]
 
     def _key(self) -> str | None:
         """Return a digest of the state of the Arrow files; None of a table in memory."""

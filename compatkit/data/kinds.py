@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from compatkit.data.files import ENDINGS, entries, image_files
+from compatkit.data.files import ENDINGS, entries, image_folders
 from compatkit.data.huggingface import STATES
 from compatkit.data.shards import ENDING
 
@@ -24,7 +24,7 @@ def kind_of(folder: Path) -> Kind:
         return "hub"
     if any(one.name.lower().endswith(ENDINGS) for one in inside):
         return "flat"
-    if next(image_files(folder), None) is None:
+    if not any(image_folders(folder)):
         if any(next((folder / one).glob("*.parquet"), None) for one in ("", "data")):
             return "hub"
         if any(next(folder.glob(f"{one}*{ENDING}"), None) for one in ("", "*/")):

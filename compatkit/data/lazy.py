@@ -8,19 +8,28 @@ takes CMYK and palettes to their colours. Grey is a step after that.
 from __future__ import annotations
 
 import io
-import os
 import re
 import struct
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.transforms import CropMode, Images, Shift, Size, check_hue, scaled_size, shifted
+from compatkit.data.bars import Progress, bar
+from compatkit.data.threads import each
+from compatkit.data.transforms import (
+    CropMode,
+    Images,
+    Shift,
+    Size,
+    check_hue,
+    histogram,
+    scaled_size,
+    shifted,
+)
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,8 +37,8 @@ if TYPE_CHECKING:
 
 Channels = Literal["L", "RGB"]
 FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
-THREADS = 8
-"""At most so many files are decoded at once; Pillow works without Python's lock."""
+SAMPLE = 1000
+"""Images whose pixels give mean and standard deviation."""
 LARGEST_PIXELS = 2**27
 """Pixels of the largest image that is decoded: 134 megapixels. A small file may claim many more."""
 DAMAGE = (
@@ -44,7 +53,6 @@ DAMAGE = (
     struct.error,
 )
 """What Pillow raises over damaged bytes."""
-Progress = Callable[[int, int, str], None]
 
 
 class Reader(Protocol):
@@ -67,7 +75,7 @@ class Reader(Protocol):
         """Return what an image is called in messages."""
         ...
 
-    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """Return a digest of each image's bytes, 16 bytes long.
 
         Args:
@@ -96,6 +104,14 @@ class Shrink:
     crop_pct: float
 
 
+class FileReader(Reader, Protocol):
+    """A reader of files, which may be told apart by what the file system says of them."""
+
+    def states(self, positions: NDArray[np.int64]) -> NDArray[np.void]:
+        """Return a digest of each file's name, size and time, 16 bytes long; no file is read."""
+        ...
+
+
 Change = ImageResize | Shrink | Shift | Channels
 STATED = {ImageResize: "resize", Shrink: "shrink", Shift: "shift"}
 """What a change is called in the digest of a split, which must outlive the names of classes."""
@@ -109,11 +125,13 @@ class LazyImages:
         reader: Where they are.
         positions: Which, int64 ``(n,)``.
         steps: What is done to the 8-bit RGB images, in order; ``"L"`` and ``"RGB"`` convert.
+        verified: Whether a split's digest is over the bytes of the files; else over their names, sizes and times.
     """
 
     reader: Reader
     positions: NDArray[np.int64]
     steps: tuple[Change, ...] = ()
+    verified: bool = True
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -142,15 +160,33 @@ class LazyImages:
         """Return some of them."""
         return attrs.evolve(self, positions=self.positions[positions])
 
-    def then(self, step: Change) -> LazyImages:
-        """Return them with one more step.
+    def resized(self, step: ImageResize) -> LazyImages:
+        """Return them at a size."""
+        return self._then(step)
+
+    def shrunk(self, step: Shrink) -> LazyImages:
+        """Return them scaled down."""
+        return self._then(step)
+
+    def converted(self, channels: Channels) -> LazyImages:
+        """Return them in other channels."""
+        return self._then(channels)
+
+    def shifted(self, shift: Shift) -> LazyImages:
+        """Return them shifted in colour and blur.
 
         Raises:
             DataError: A hue is to be rotated in grey images.
         """
-        if isinstance(step, Shift):
-            check_hue(step, self.channels)
+        check_hue(shift, self.channels)
+        return self if shift == Shift() else self._then(shift)
+
+    def _then(self, step: Change) -> LazyImages:
         return attrs.evolve(self, steps=(*self.steps, step))
+
+    def name_in(self, split: str, position: int) -> str:
+        """Return the file of an image, or what its reader calls it."""
+        return self.reader.name(int(self.positions[position]))
 
     def image(self, position: int) -> Image:
         """Return an image as a Pillow image.
@@ -184,26 +220,45 @@ class LazyImages:
                 "These images have sizes of their own and cannot be one array. Give them a size: "
                 "split.resized((224, 224), crop_mode='center')."
             )
-        return np.stack(list(_threads().map(self.pixels, map(int, positions))))
+        return np.stack(list(each(self.pixels, map(int, positions))))
 
-    def digests(self, progress: Progress | None = None) -> list[bytes]:
-        """Return a digest of the bytes of each image's file, whatever is done to it."""
+    def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
+        """Return a digest of the bytes of each image's file, whatever is done to it, ``(n,)``."""
         return self.reader.digests(self.positions, progress)
 
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
+        """Return what the digest of a split is over; see ``Storage``."""
+        head = {"images": len(self), "steps": self.stated}
+        if self.verified:
+            return "sha256", head, digests().tobytes()
+        return "unverified", head, cast("FileReader", self.reader).states(self.positions).tobytes()
 
-@cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1), thread_name_prefix="images")
+    def histogram(self) -> NDArray[np.int64]:
+        """Return how often each value comes in each channel of ``SAMPLE`` images, ``(channels, 256)``."""
+        count = min(SAMPLE, len(self))
+        found = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
+        places = (number * len(self) // count for number in range(count))
+        with bar() as tell:
+            for number, one in enumerate(each(lambda place: histogram(self.pixels(place)), places), 1):
+                found += one
+                tell(number, count, "mean and deviation")
+        return found
 
 
 def decoded(data: bytes, name: str) -> Image:
-    """Return a Pillow image of mode ``"RGB"`` by the rule of this module; ``upright`` raises.
+    """Return the image of an encoded one in mode ``"RGB"``, by the rule of this module; ``upright`` raises.
 
     Args:
         data: Bytes of a file.
         name: Of the image, for messages.
     """
     return eight_bit(upright(data, name)).convert("RGB")
+
+
+def brought(image: Image, name: str) -> Image:
+    """Return a Pillow image in mode ``"RGB"``, by the rule of this module; raises as ``upright``."""
+    with _naming(name):
+        return eight_bit(_turned(image, name)).convert("RGB")
 
 
 def upright(data: bytes, name: str) -> Image:
@@ -216,19 +271,34 @@ def upright(data: bytes, name: str) -> Image:
     Raises:
         DataError: It is damaged, or too large.
     """
-    from PIL import Image, ImageOps, UnidentifiedImageError
+    from PIL import Image
+
+    with _naming(name), Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        return _turned(image, name)
+
+
+def _turned(image: Image, name: str) -> Image:
+    from PIL import ImageOps
+
+    if image.width * image.height > LARGEST_PIXELS:
+        raise DataError(
+            f"{name} claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded. "
+            "Scale it down, or remove it.",
+            subject=name,
+        )
+    image.load()
+    turned = ImageOps.exif_transpose(image)  # a copy
+    turned.info.pop("transparency", None)  # dropped without a warning
+    return turned
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Name the image in what Pillow raises over one that is damaged."""
+    from PIL import Image, UnidentifiedImageError
 
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            if image.width * image.height > LARGEST_PIXELS:
-                raise DataError(
-                    f"{name} claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded. "
-                    "Scale it down, or remove it.",
-                    subject=name,
-                )
-            image.load()
-            image.info.pop("transparency", None)  # dropped without a warning
-            return ImageOps.exif_transpose(image)
+        yield
     except DataError:
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:

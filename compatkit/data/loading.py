@@ -11,12 +11,12 @@ from pathlib import Path
 import attrs
 
 from compatkit.contracts.arguments import named
+from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
 from compatkit.data.kinds import kind_of
-from compatkit.data.lazy import Progress
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
 from compatkit.data.readable import DAMAGED, readable

@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import zipfile
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,18 +35,34 @@ def remember(name: str, values: NDArray[Any]) -> None:
         name: Of the file, without its ending: a digest of all that the values follow from.
         values: Not of objects.
     """
-    place = _place(name)
+    _write(_place(name), lambda file: np.save(file, values, allow_pickle=False))
+
+
+def recalled_table(name: str) -> dict[str, NDArray[Any]] | None:
+    """Return columns that are remembered under a name; None where none are, or one of their bytes is damaged."""
+    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError):
+        with np.load(_place(name, ".npz"), allow_pickle=False) as held:
+            return {column: held[column] for column in held.files}
+    return None
+
+
+def remember_table(name: str, columns: Mapping[str, NDArray[Any]]) -> None:
+    """Write columns as ``remember`` does, with a checksum."""
+    _write(_place(name, ".npz"), partial(np.savez, **columns))
+
+
+def _write(place: Path, save: Callable[[IO[bytes]], object]) -> None:
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         handle, draft = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
-                np.save(file, values, allow_pickle=False)
+                save(file)
             os.replace(draft, place)
         except BaseException:
             os.unlink(draft)
             raise
 
 
-def _place(name: str) -> Path:
-    return above() / "images" / f"{name}.npy"
+def _place(name: str, ending: str = ".npy") -> Path:
+    return above() / "images" / f"{name}{ending}"

@@ -14,7 +14,6 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
+from compatkit.data.threads import each
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure
 
@@ -232,9 +232,8 @@ def _decoded(data: NDArray[Any], lengths: NDArray[Any], split: str, file: Path) 
             where = f"{file}: image {index} of webp_{split}"
             images[index] = _decode_one(held[starts[index] : ends[index]], first.shape, where)
 
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        for _ in pool.map(decode_block, range(0, len(lengths), _BLOCK)):
-            pass
+    for _ in each(decode_block, range(0, len(lengths), _BLOCK)):
+        pass
     return images
 
 

@@ -12,7 +12,6 @@ import shutil
 import tempfile
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +21,16 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from compatkit.contracts.cache import above
-from compatkit.data.lazy import THREADS, as_image, pixels_of
+from compatkit.data.bars import bar
+from compatkit.data.lazy import as_image, pixels_of
 from compatkit.data.split import Split
+from compatkit.data.threads import each
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 KEPT = 8
 """Splits whose images stay in the cache folder; those that were not used for longest go."""
-AT_ONCE = 256
-"""Images that are decoded before they are written."""
 ABANDONED = 86_400
 """Seconds after which the draft of a process that was killed is removed."""
 
@@ -124,15 +123,11 @@ def _write(place: Path, split: Split) -> None:
     draft = Path(tempfile.mkdtemp(dir=place.parent, prefix="draft-"))
     try:
         sizes: list[tuple[int, ...]] = []
-        with (
-            (draft / "pixels").open("wb") as file,
-            ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as threads,
-        ):
-            for start in range(0, len(split), AT_ONCE):
-                some = range(start, min(start + AT_ONCE, len(split)))
-                for pixels in threads.map(lambda number: pixels_of(split.image(number)), some):
-                    file.write(np.ascontiguousarray(pixels).data)
-                    sizes.append(pixels.shape)
+        with (draft / "pixels").open("wb") as file, bar() as tell:
+            for pixels in each(lambda number: pixels_of(split.image(number)), range(len(split))):
+                file.write(np.ascontiguousarray(pixels).data)
+                sizes.append(pixels.shape)
+                tell(len(sizes), len(split), f"decoding {split.name} once")
             file.flush()
             os.fsync(file.fileno())
         np.save(draft / "sizes.npy", np.array(sizes, dtype=np.int64))

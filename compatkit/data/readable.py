@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.data.bars import Progress, bar
 from compatkit.data.dataset import DataSet
-from compatkit.data.lazy import THREADS, LazyImages, Progress, decoded
+from compatkit.data.lazy import LazyImages, decoded
 from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
+from compatkit.data.threads import each
 from compatkit.errors import DataError
 
 DAMAGED = ("refuse", "skip")
@@ -83,10 +84,9 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
         return False
 
     found = np.zeros(len(split), dtype=np.bool_)
-    with ThreadPoolExecutor(THREADS) as threads:
-        for place, lost in enumerate(threads.map(fails, images.positions.tolist())):
+    with bar(progress) as tell:
+        for place, lost in enumerate(each(fails, map(int, images.positions))):
             found[place] = lost
-            if progress is not None:
-                progress(place + 1, len(split), "decoding images")
+            tell(place + 1, len(split), "decoding images")
     remember(key, found)
     return found

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.addresses import Address, located
+from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.holding import TEST, TRAIN, parted
-from compatkit.data.lazy import LazyImages, Progress
+from compatkit.data.lazy import LazyImages
 from compatkit.data.shardindex import index
 from compatkit.data.split import Split
 
@@ -52,9 +53,9 @@ class Shards:
         one = self.members[position]
         return self.place.read(self.paths[one["shard"]], int(one["offset"]), int(one["size"]))
 
-    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> list[bytes]:
+    def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; made with the index."""
-        return [one.tobytes() for one in self.members["digest"][positions]]
+        return self.members["digest"][positions]
 
 
 def is_shards(address: str) -> bool:
@@ -82,13 +83,13 @@ def read_shards(
     place, root, paths = located(address, ENDING)
     sizes = [place.size(one) for one in paths]
     tables: list[NDArray[np.void]] = []
-    for number, path in enumerate(paths):
+    with bar(progress) as tell:
+        for number, path in enumerate(paths):
 
-        def arrived(count: int, before: int = sum(sizes[:number]), path: str = path) -> None:
-            if progress is not None:
-                progress(before + count, sum(sizes), path)
+            def arrived(count: int, before: int = sum(sizes[:number]), path: str = path) -> None:
+                tell(before + count, sum(sizes), path)
 
-        tables.append(index(place, path, arrived))
+            tables.append(index(place, path, arrived))
     members, shard = _joined(tables)
     called = (
         name

@@ -4,40 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.labels import common
+from compatkit.data.bars import Progress
 from compatkit.data.checking import check_images, check_labels, check_names, check_size
-from compatkit.data.lazy import Channels, ImageResize, LazyImages, Progress, Shrink, as_image
-from compatkit.data.transforms import (
-    KERNELS,
-    CropMode,
-    Floats,
-    Images,
-    Shift,
-    chunks,
-    mapped,
-    resized,
-    shifted,
-)
+from compatkit.data.lazy import SAMPLE, Channels, ImageResize, LazyImages, Shrink
+from compatkit.data.storage import Held, Storage, stored
+from compatkit.data.transforms import KERNELS, CropMode, Images, Shift
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["NO_CLASSES", "Channels", "Split"]
+__all__ = ["NO_CLASSES", "SAMPLE", "Channels", "Split"]
 
 NO_CLASSES = ("unlabelled",)
 """Classes of images without labels."""
-SAMPLE = 1000
-"""Images in files whose pixels give mean and standard deviation."""
-LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
-"""Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -59,7 +47,7 @@ class Split:
             or comes twice.
     """
 
-    images: Images | LazyImages
+    images: Held
     labels: NDArray[np.int64]
     classes: tuple[str, ...]
     name: str
@@ -89,16 +77,12 @@ class Split:
     @property
     def channels(self) -> Channels:
         """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
-        if isinstance(self.images, LazyImages):
-            return self.images.channels
-        return "L" if self.images.shape[3] == 1 else "RGB"
+        return self._storage.channels
 
     @property
     def size(self) -> tuple[int, int] | None:
         """Height and width in pixels; None where images have sizes of their own."""
-        if isinstance(self.images, LazyImages):
-            return self.images.size
-        return self.images.shape[1], self.images.shape[2]
+        return self._storage.size
 
     @property
     def lazy(self) -> bool:
@@ -112,15 +96,11 @@ class Split:
             DataError: It is damaged or gone.
             EnvironmentFailure: It cannot be read.
         """
-        if isinstance(self.images, LazyImages):
-            return self.images.image(position)
-        return as_image(self.images[position])
+        return self._storage.image(position)
 
     def name_of(self, position: int) -> str:
         """Return what an image is called in messages: its file, or its number."""
-        if isinstance(self.images, LazyImages):
-            return self.images.reader.name(int(self.images.positions[position]))
-        return f"image {position} of {self.name}"
+        return self._storage.name_in(self.name, position)
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
         """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
@@ -129,28 +109,22 @@ class Split:
             DataError: One is damaged or gone; or they have sizes of their own, and no size was asked for.
             EnvironmentFailure: One cannot be read.
         """
-        if isinstance(self.images, LazyImages):
-            return self.images.read(positions)
-        return self.images[np.asarray(positions, dtype=np.int64)]
+        return self._storage.read(positions)
 
     @property
     def digest(self) -> str:
         """``"data:sha256:..."`` over images, labels and classes; the name does not count.
 
-        Of images in files: over the bytes of the files, and what is done to them.
+        Of images in files: over the bytes of the files, and what is done to them. ``"data:unverified:..."`` is over
+        names, sizes and times of the files, where that was asked for (``load(digest="unverified")``).
         """
         if "digest" not in self._known:
-            head: dict[str, Any] = {"classes": list(self.classes)}
-            if isinstance(self.images, LazyImages):
-                head |= {"images": len(self), "steps": self.images.stated}
-                content = memoryview(b"".join(self.image_digests))
-            else:
-                head |= {"shape": list(self.images.shape)}
-                content = np.ascontiguousarray(self.images).data
+            kind, said, content = self._storage.hashed(self._digests)
+            head = {"classes": list(self.classes), **said}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
-            self._known["digest"] = f"data:sha256:{hashed.hexdigest()}"
+            self._known["digest"] = f"data:{kind}:{hashed.hexdigest()}"
         return self._known["digest"]
 
     @property
@@ -160,13 +134,16 @@ class Split:
 
     def digest_images(self, progress: Progress | None = None) -> list[bytes]:
         """Return ``image_digests``; ``progress`` is called with files read, all files, and what is done."""
+        return [one.tobytes() for one in self._digests(progress)]
+
+    def _digests(self, progress: Progress | None = None) -> NDArray[np.void]:
         if "images" not in self._known:
-            self._known["images"] = (
-                self.images.digests(progress)
-                if isinstance(self.images, LazyImages)
-                else [hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.images]
-            )
+            self._known["images"] = self._storage.digests(progress)
         return self._known["images"]
+
+    @property
+    def _storage(self) -> Storage:
+        return stored(self.images)
 
     @property
     def labelled(self) -> bool:
@@ -217,11 +194,8 @@ class Split:
             )
         if wanted == self.size and crop_pct == 1.0:
             return self
-        if isinstance(self.images, LazyImages):
-            return self._with(
-                images=self.images.then(ImageResize(wanted, interpolation, float(crop_pct), crop_mode))
-            )
-        return self._with(images=resized(self.images, wanted, interpolation, crop_pct, crop_mode))
+        step = ImageResize(wanted, interpolation, float(crop_pct), crop_mode)
+        return self._with(images=self._storage.resized(step))
 
     def shrunk(
         self, size: tuple[int, int], *, interpolation: str = "bilinear", crop_pct: float = 1.0
@@ -233,21 +207,13 @@ class Split:
             interpolation: Name of the filter.
             crop_pct: Share of a side that evaluation keeps.
         """
-        if not isinstance(self.images, LazyImages):
-            return self
-        return self._with(images=self.images.then(Shrink(size, interpolation, crop_pct)))
+        return self._with(images=self._storage.shrunk(Shrink(size, interpolation, crop_pct)))
 
     def converted(self, channels: Channels) -> Split:
         """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""
-        if channels == self.channels:
-            return self
-        if isinstance(self.images, LazyImages) and channels in ("L", "RGB"):
-            return self._with(images=self.images.then(channels))
-        if channels == "RGB" and not isinstance(self.images, LazyImages):
-            return self._with(images=np.repeat(self.images, 3, axis=3))
-        if channels != "L" or isinstance(self.images, LazyImages):
+        if channels not in ("L", "RGB"):
             raise DataError(f"{self.name}: images can be converted to 'L' or 'RGB', not {channels!r}.")
-        return self._with(images=mapped(self.images, (*self.images.shape[1:3], 1), _grey))
+        return self if channels == self.channels else self._with(images=self._storage.converted(channels))
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
         """Return the images shifted in colour and blur; see ``Shift``.
@@ -257,10 +223,7 @@ class Split:
             brightness: Factor of all values, above 0 and at most 1.
             blur: Standard deviation of a Gaussian blur in pixels.
         """
-        shift = Shift(hue, brightness, blur)
-        if isinstance(self.images, LazyImages):
-            return self if shift == Shift() else self._with(images=self.images.then(shift))
-        return self._with(images=shifted(self.images, shift))
+        return self._with(images=self._storage.shifted(Shift(hue, brightness, blur)))
 
     def subset(self, n: int, seed: int | None = None) -> Split:
         """Return ``n`` images, as many of each class as there are, in the order they have here.
@@ -279,7 +242,7 @@ class Split:
             )
         draw = None if seed is None else np.random.default_rng(seed)
         kept: list[NDArray[np.int64]] = []
-        for of_class, share in zip(self._positions(), _shares(self.counts, int(n)), strict=True):
+        for of_class, share in zip(self.positions_by_class(), _shares(self.counts, int(n)), strict=True):
             kept.append((of_class if draw is None else draw.permutation(of_class))[:share])
         return self.take(np.concatenate(kept))
 
@@ -287,8 +250,7 @@ class Split:
         """Return the images at ``positions``, in ascending order."""
         chosen = np.sort(np.asarray(positions, dtype=np.int64))
         some = self.sample or len(chosen) < len(self)
-        images = self.images.take(chosen) if isinstance(self.images, LazyImages) else self.images[chosen]
-        return self._with(images=images, labels=self.labels[chosen], sample=some)
+        return self._with(images=self._storage.take(chosen), labels=self.labels[chosen], sample=some)
 
     def of_classes(self, classes: Sequence[str]) -> Split:
         """Return the images of some classes, labelled by their places among them.
@@ -320,7 +282,7 @@ class Split:
         Raises:
             DataError: There are fewer than two images of every class.
         """
-        places = self._positions()
+        places = self.positions_by_class()
         if all(len(of_class) < 2 for of_class in places):
             raise DataError(f"{self.name} has fewer than two images of each class; it cannot be halved.")
         return tuple(self.take(np.concatenate([p[start::2] for p in places])) for start in (0, 1))  # type: ignore[return-value]
@@ -355,27 +317,17 @@ class Split:
         """
         return self._with(labels=np.zeros(len(self), dtype=np.int64), classes=NO_CLASSES)
 
-    def _positions(self) -> list[NDArray[np.int64]]:
-        return [np.flatnonzero(self.labels == index) for index in range(len(self.classes))]
+    def positions_by_class(self) -> list[NDArray[np.int64]]:
+        """Return the positions of the images of each class, ascending, in the order of ``classes``."""
+        order = np.argsort(self.labels, kind="stable")
+        return np.split(order, np.cumsum(self.counts)[:-1])
 
     def _with(self, **changes: Any) -> Split:
         return attrs.evolve(self, **changes)
 
-    def _pieces(self) -> Iterator[Images]:
-        """Yield all images in pieces; of images in files a sample, evenly spaced over the split."""
-        if isinstance(self.images, LazyImages):
-            count = min(SAMPLE, len(self))
-            yield from (self.images.pixels(number * len(self) // count) for number in range(count))
-            return
-        for part in chunks(self.images):
-            yield self.images[part]
-
     def _statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         # A histogram per channel: exact in integers, whatever the number of pixels.
-        histogram = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
-        for pixels in self._pieces():
-            for channel, row in enumerate(histogram):
-                row += np.bincount(pixels[..., channel].ravel(), minlength=256)
+        histogram = self._storage.histogram()
         values, count = np.arange(256) / 255.0, histogram[0].sum()
         mean = histogram @ values / count
         variance = (histogram * (values[None, :] - mean[:, None]) ** 2).sum(axis=1) / count
@@ -386,10 +338,6 @@ class Split:
                     "images cannot be normalised, and hold nothing to learn from."
                 )
         return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
-
-
-def _grey(values: Floats) -> Floats:
-    return cast(Floats, values @ LUMA)
 
 
 def _shares(available: tuple[int, ...], n: int) -> list[int]:

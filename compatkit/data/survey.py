@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import attrs
 
+from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES
 from compatkit.data.files import ENDINGS, entries
-from compatkit.data.lazy import THREADS, LazyImages, Progress, upright
+from compatkit.data.lazy import LazyImages, upright
 from compatkit.data.split import Split
+from compatkit.data.threads import each
 from compatkit.errors import DataError
 
 Range = tuple[int, float, int]
@@ -122,29 +123,15 @@ def left_out(folder: Path) -> dict[str, int]:
     return dict(found.most_common())
 
 
-def name_of(split: Split, position: int) -> str:
-    """Return what an image is called: its file, or its place.
-
-    Args:
-        split: Images.
-        position: In the split, from 0.
-    """
-    if isinstance(split.images, LazyImages):
-        return split.images.reader.name(int(split.images.positions[position]))
-    return f"image {position} of {split.name}"
-
-
 def _part(split: Split, progress: Progress | None) -> SplitSurvey:
     split.digest_images(progress)
     seen: Counter[tuple[int, int, str]] = Counter()
     damaged: list[str] = []
-    with ThreadPoolExecutor(THREADS) as threads:
-        found = threads.map(_looker(split), range(len(split)))
-        for place, one in enumerate(found):
+    with bar(progress) as tell:
+        for place, one in enumerate(each(_looker(split), range(len(split)))):
             seen.update([one] if one is not None else [])
-            damaged += [name_of(split, place)] if one is None else []
-            if progress is not None:
-                progress(place + 1, len(split), f"decoding {split.name}")
+            damaged += [split.name_of(place)] if one is None else []
+            tell(place + 1, len(split), f"decoding {split.name}")
     every = list(seen.elements())
     heights, widths = _range([one[0] for one in every]), _range([one[1] for one in every])
     kinds: Counter[str] = Counter()
@@ -198,5 +185,5 @@ def _copies(split: Split, others: Split | None = None) -> Copies:
         if other is not None and other != (split, place):
             found.append((*other, place))
     relabelled = sum(one.labels[there] != split.labels[here] for one, there, here in found)
-    first = tuple((name_of(one, there), name_of(split, here)) for one, there, here in found[:FIRST])
+    first = tuple((one.name_of(there), split.name_of(here)) for one, there, here in found[:FIRST])
     return Copies(len(found), int(relabelled), first)

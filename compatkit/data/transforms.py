@@ -88,6 +88,13 @@ def chunks(images: Images) -> Iterator[slice]:
         yield slice(start, start + step)
 
 
+def histogram(images: Images) -> NDArray[np.int64]:
+    """Return how often each value comes in each channel of ``(..., c)``, int64 ``(c, 256)``."""
+    return np.stack(
+        [np.bincount(images[..., one].ravel(), minlength=256) for one in range(images.shape[-1])]
+    ).astype(np.int64)
+
+
 def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floats], Floats]) -> Images:
     """Apply ``function`` chunk by chunk to float images and round the results once.
 

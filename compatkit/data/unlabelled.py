@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from compatkit.data.checking import LARGEST_SIDE
-from compatkit.data.files import ENDINGS, image_files, listed
+from compatkit.data.files import ENDINGS, ImageFiles
 from compatkit.data.kinds import kind_of
-from compatkit.data.lazy import FORMATS, LazyImages
+from compatkit.data.lazy import LazyImages
+from compatkit.data.listing import listing
 from compatkit.data.packs import images_of, opened, stem
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
-from compatkit.errors import DataError, EnvironmentFailure
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-MODES = {"L": "L", "1": "L", "RGB": "RGB", "P": "RGB"}
-"""How a file's pixels are taken, by their mode; transparency and more than eight bits are refused."""
+from compatkit.errors import DataError
 
 
 def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) -> Split:
@@ -39,7 +32,7 @@ def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) ->
     place = Path(path).expanduser()
     if place.is_dir():
         root = place.resolve()
-        return _bare(listed(root, files_of(root)), name or root.name, place)
+        return _bare(images_in(root), name or root.name, place)
     with opened(place) as pack:
         images = images_of(pack, "train", place)
     return _bare(images, name or f"{stem(place)}/train", place)
@@ -72,73 +65,16 @@ def _bare(images: Images | LazyImages, name: str, place: Path) -> Split:
         raise DataError(f"{place}: {error}", subject=place) from error
 
 
-def files_of(folder: Path) -> list[str]:
-    """Return the paths of the image files of a folder and of those in it, in the order of their names.
+def images_in(folder: Path) -> LazyImages:
+    """Return the image files of a folder, resolved, and of those in it, in the order of their names.
 
     Raises:
         DataError: There is none.
         EnvironmentFailure: It cannot be read.
     """
-    files = sorted(image_files(folder))
-    if not files:
+    found = listing(folder, [""])
+    if not len(found.ends):
         raise DataError(
             f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder
         )
-    return files
-
-
-def read_image(file: Path) -> Images:
-    """Return the pixels of a file, uint8 ``(height, width, 1 or 3)``.
-
-    Raises:
-        DataError: It is no readable image, has more than eight bits or transparency, or is too large.
-        EnvironmentFailure: The system does not let it be read.
-    """
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(file, formats=FORMATS) as image:
-            return pixels_of(image, file)
-    except DataError:
-        raise
-    except PermissionError as error:
-        raise EnvironmentFailure(f"{file} cannot be read: {error.strerror}. Check its rights.") from error
-    except (
-        UnidentifiedImageError,
-        Image.DecompressionBombError,
-        OSError,
-        ValueError,
-        SyntaxError,
-        EOFError,
-    ) as error:
-        raise DataError(f"{file} is no readable image: {error}", subject=file) from error
-
-
-def pixels_of(image: Image, owner: Path | str) -> Images:
-    """Return the pixels of a PIL image, uint8 ``(height, width, 1 or 3)``.
-
-    Args:
-        image: Of any mode.
-        owner: Its file, for messages.
-
-    Raises:
-        DataError: It has more than eight bits or transparency, or is too large.
-    """
-    if max(image.size) > LARGEST_SIDE:
-        raise DataError(
-            f"{owner} has {image.size[1]} x {image.size[0]} pixels, more than {LARGEST_SIDE} on a side. Scale it down "
-            "first.",
-            subject=owner,
-        )
-    if image.mode not in MODES:
-        raise DataError(
-            f"{owner} has mode {image.mode}; expected 8-bit grey or RGB. "
-            + (
-                "Scale its values to 0 to 255 and save them as 8 bits: image.convert('RGB') would clip them."
-                if image.mode.startswith(("I", "F"))
-                else "Convert it first: image.convert('RGB'), which drops transparency."
-            ),
-            subject=owner,
-        )
-    pixels = np.asarray(image.convert(MODES[image.mode]))
-    return cast("Images", pixels[..., None] if pixels.ndim == 2 else pixels)
+    return LazyImages(ImageFiles(folder, found.names, found.ends), np.arange(len(found.ends)))

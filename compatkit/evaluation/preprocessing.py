@@ -17,9 +17,10 @@ from PIL.Image import Image
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
-from compatkit.data.lazy import LazyImages
+from compatkit.data.files import read_file
+from compatkit.data.lazy import LazyImages, brought, decoded, pixels_of
 from compatkit.data.split import Split
-from compatkit.data.unlabelled import files_of, pixels_of, read_image
+from compatkit.data.unlabelled import images_in
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -228,12 +229,17 @@ def _arrays(given: Any) -> Iterator[Images]:
             yield given.images
     elif isinstance(given, str | os.PathLike):
         place = Path(given).expanduser()
-        for file in files_of(place) if place.is_dir() else [""]:
-            yield read_image(place / file)[None]
+        if not place.exists():
+            raise DataError(f"There is no file or folder {place}.", subject=place)
+        if place.is_dir():
+            found = images_in(place.resolve())
+            yield from (found.pixels(one)[None] for one in range(len(found)))
+        else:
+            yield pixels_of(decoded(read_file(place), str(place)))[None]
     elif isinstance(given, Tensor | np.ndarray):
         yield _array(given)
     elif isinstance(given, Image):
-        yield pixels_of(given, "the PIL image")[None]
+        yield pixels_of(brought(given, "the PIL image"))[None]
     elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
         for one in given:
             yield from _arrays(one)

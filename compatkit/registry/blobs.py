@@ -17,10 +17,10 @@ import attrs
 
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge
+from compatkit.contracts.mounts import is_local
 from compatkit.errors import IntegrityError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.memory import Memory, Stamp
-from compatkit.registry.mounts import is_local
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment
 

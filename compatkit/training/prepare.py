@@ -81,8 +81,7 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
 def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
     draw = generator(seed, "validation", task)
     chosen = [np.empty(0, dtype=np.int64)]
-    for label in range(len(split.classes)):
-        places = np.flatnonzero(split.labels == label)
+    for places in split.positions_by_class():
         count = min(max(round(share * len(places)), 1), len(places) - 1)
         if count > 0:
             chosen.append(places[torch.randperm(len(places), generator=draw).numpy()[:count]])

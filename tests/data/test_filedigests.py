@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from compatkit.data import filedigests
-from compatkit.data.filedigests import file_digests
+from compatkit.data.bars import Progress
 from compatkit.errors import DataError, EnvironmentFailure
 
 
@@ -35,6 +35,10 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
     monkeypatch.setattr(filedigests, "_digest", spy)
     return seen
+
+
+def file_digests(root: Path, paths: list[Path], progress: Progress | None = None) -> list[bytes]:
+    return [one.tobytes() for one in filedigests.file_digests(root, paths, progress)]
 
 
 def plain(paths: list[Path]) -> list[bytes]:
@@ -104,10 +108,10 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 
 
 def test_progress_counts_the_files_that_are_read(files: list[Path]) -> None:
-    told: list[tuple[int, int]] = []
+    told: list[tuple[int, int, str]] = []
     file_digests(files[0].parent, files[:3])
-    file_digests(files[0].parent, files, lambda done, all_, what: told.append((done, all_)))
-    assert told == [(1, 2), (2, 2)]
+    file_digests(files[0].parent, files, lambda *news: told.append(news))
+    assert told == [(0, 5, "looking at files"), (1, 2, "reading images"), (2, 2, "reading images")]
 
 
 def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,10 +120,10 @@ def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest
         file_digests(files[0].parent, files)
     assert caught.value.subject == files[1]
 
-    def refuse(self: Path, *_: object) -> None:
-        raise PermissionError(13, os.strerror(13), str(self))
+    def refuse(path: Path, *_: object) -> None:
+        raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(filedigests, "open", refuse, raising=False)
     with pytest.raises(EnvironmentFailure) as failed:
         file_digests(files[0].parent, files[:1])
     assert failed.value.subject == files[0]

@@ -16,11 +16,11 @@ import safetensors.torch
 import torch
 from handmade import blobs_in
 
+from compatkit.contracts.mounts import is_local
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
 from compatkit.registry import blobs as objects
 from compatkit.registry.blobs import GRACE_SECONDS, SMALL
 from compatkit.registry.memory import FILE, Memory
-from compatkit.registry.mounts import is_local
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import check_header
 from compatkit.registry.weights.tensorfile import deserialise, pieces, serialise

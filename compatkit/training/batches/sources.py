@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from typing import Literal, Protocol, cast
 
@@ -10,6 +9,7 @@ import attrs
 import torch
 
 from compatkit.adapters.augmentation import image_augmentation
+from compatkit.data.threads import processors
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Cache, Decoded
@@ -63,11 +63,6 @@ class BatchSource(Protocol):
     def close(self) -> None:
         """Stop threads and iterators."""
         ...
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @attrs.frozen

@@ -152,9 +152,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a number": (lambda _: 5, "got int"),
     "bytes": (lambda _: b"png", "got bytes"),
     "a data set": (lambda _: data_set("left"), "got DataSet"),
-    "sixteen bits": (lambda _: Image.new("I;16", (8, 8)), "Scale its values"),
-    "transparency": (lambda _: Image.new("RGBA", (8, 8)), r"convert\('RGB'\)"),
-    "no such file": (lambda folder: folder / "none.png", "no readable image"),
+    "no such file": (lambda folder: folder / "none.png", "no file or folder"),
     "no image file": (lambda folder: text_file(folder), "no readable image"),
     "an empty folder": (lambda folder: folder, "holds no images"),
 }

@@ -1,0 +1,111 @@
+"""Which image files the class folders of a folder hold, listed once and remembered with the times of the folders.
+
+A folder's time changes with what is in it, so that one look at each folder tells whether a list still holds. Lists are
+remembered where the file system keeps such times, and only of folders that have been left alone for a while: one more
+change in the same tick of a coarse clock could not be told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.contracts.mounts import times_folders
+from compatkit.data.bars import Progress, bar
+from compatkit.data.files import ENDINGS, HIDDEN, image_folders
+from compatkit.data.memory import recalled_table, remember_table
+
+SETTLED_NS = 2 * 10**9
+"""Time in ns that a folder must have been left alone."""
+RULE = repr((1, ENDINGS, HIDDEN))
+"""What counts as an image file; lists made by another rule are not used."""
+
+
+@attrs.frozen(eq=False)
+class Listing:
+    """Paths of image files as one piece of bytes.
+
+    Attributes:
+        names: Paths below the folder, one after the other, by folder asked for and then by path, uint8.
+        ends: Where each ends, int64 ``(n,)``.
+        counts: Files of each folder asked for, int64 ``(folders,)``.
+    """
+
+    names: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+    counts: NDArray[np.int64]
+
+
+def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> Listing:
+    """Return the image files of some folders and of the folders in them.
+
+    Args:
+        root: Resolved.
+        folders: Below it; ``[""]`` is all of it.
+        progress: Called with folders listed, all folders, and the folder; None shows a bar.
+
+    Raises:
+        DataError: A folder is gone, or a link leads nowhere.
+        EnvironmentFailure: A folder cannot be read.
+    """
+    key = hashlib.sha256(b"%s\0%d" % (os.fsencode(root), folders == [""])).hexdigest()[:32]
+    asked = _packed([RULE, *folders])
+    known = _recalled(root, key, asked)
+    if known is not None:
+        return known
+    began, entered = time.time_ns(), dict[str, tuple[int, int] | None]()
+
+    def enter(folder: str) -> None:
+        entered[folder] = _times(root / folder)
+
+    names, lengths, counts = bytearray(), list[NDArray[np.int64]](), list[int]()
+    with bar(progress) as tell:
+        for number, folder in enumerate(folders, 1):
+            paths = [one for some in image_folders(root, folder, enter) for one in some]
+            paths.sort()
+            encoded = os.fsencode("".join(paths))
+            plain = len(encoded) == sum(map(len, paths))
+            lengths.append(
+                np.fromiter((len(one if plain else os.fsencode(one)) for one in paths), np.int64, len(paths))
+            )
+            names += encoded
+            counts.append(len(paths))
+            tell(number, len(folders), folder)
+    ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
+    found = Listing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64))
+    times = list(entered.values())
+    if all(one is not None and max(one) < began - SETTLED_NS for one in times):
+        columns = {**attrs.asdict(found, recurse=False), "asked": asked, "entered": _packed(list(entered))}
+        remember_table(key, columns | {"times": np.array(times, np.int64)})
+    return found
+
+
+def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> Listing | None:
+    """Return the list that is remembered; None where there is none, or a folder has changed since."""
+    held = recalled_table(key)
+    if held is None or not np.array_equal(held.get("asked", ()), asked):
+        return None
+    entered = os.fsdecode(held["entered"].tobytes()).split("\0")
+    if [_times(root / one) for one in entered] != list(map(tuple, held["times"].tolist())):
+        return None
+    return Listing(held["names"], held["ends"], held["counts"])
+
+
+def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:
+    return np.frombuffer(os.fsencode("\0".join(texts)), np.uint8)
+
+
+def _times(folder: Path) -> tuple[int, int] | None:
+    """Return when a folder was written, and when it last changed, which nothing sets; None where that says nothing."""
+    try:
+        of = os.stat(folder)
+    except OSError:
+        return None
+    return (of.st_mtime_ns, of.st_ctime_ns) if times_folders(of.st_dev) else None

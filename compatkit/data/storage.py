@@ -1,0 +1,165 @@
+"""How a split holds its images: in an array (``ResidentImages``), or where they are (``LazyImages``)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.bars import Progress
+from compatkit.data.lazy import Channels, ImageResize, LazyImages, Shrink, as_image
+from compatkit.data.transforms import Floats, Images, Shift, Size, chunks, histogram, mapped, resized, shifted
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Held = Images | LazyImages
+"""What ``Split.images`` is."""
+LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
+"""Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
+
+
+class Storage(Protocol):
+    """Images of a split, and what can be done to all of them; errors are those of the methods of ``Split``."""
+
+    @property
+    def size(self) -> Size | None:
+        """Height and width; None where images have sizes of their own."""
+        ...
+
+    @property
+    def channels(self) -> Channels:
+        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        ...
+
+    def image(self, position: int) -> Image:
+        """Return an image of its own size."""
+        ...
+
+    def name_in(self, split: str, position: int) -> str:
+        """Return what an image of a split is called in messages."""
+        ...
+
+    def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
+        """Return images, uint8 ``(n, height, width, channels)``."""
+        ...
+
+    def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
+        """Return a digest of each image's bytes, or of its file's, 16 bytes long, ``(n,)``."""
+        ...
+
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
+        """Return what the digest of a split is over.
+
+        Args:
+            digests: Gives ``digests``, which may be there already.
+
+        Returns:
+            The kind of the digest, JSON values, and bytes.
+        """
+        ...
+
+    def histogram(self) -> NDArray[np.int64]:
+        """Return how often each value comes in each channel, ``(channels, 256)``; of files in a sample."""
+        ...
+
+    def take(self, positions: NDArray[np.int64]) -> Held:
+        """Return some images."""
+        ...
+
+    def resized(self, step: ImageResize) -> Held:
+        """Return the images at a size."""
+        ...
+
+    def shrunk(self, step: Shrink) -> Held:
+        """Return images in files scaled down, and others as they are."""
+        ...
+
+    def converted(self, channels: Channels) -> Held:
+        """Return the images in other channels than theirs."""
+        ...
+
+    def shifted(self, shift: Shift) -> Held:
+        """Return the images shifted in colour and blur."""
+        ...
+
+
+def stored(images: Held) -> Storage:
+    """Return images with what can be done to them."""
+    return images if isinstance(images, LazyImages) else ResidentImages(images)
+
+
+@attrs.frozen(eq=False)
+class ResidentImages:
+    """Images in an array; its methods are those of ``Storage``.
+
+    Attributes:
+        array: uint8 ``(n, h, w, c)``.
+    """
+
+    array: Images
+
+    @property
+    def size(self) -> Size:
+        """Height and width."""
+        return self.array.shape[1], self.array.shape[2]
+
+    @property
+    def channels(self) -> Channels:
+        """See ``Storage``."""
+        return "L" if self.array.shape[3] == 1 else "RGB"
+
+    def image(self, position: int) -> Image:
+        """See ``Storage``."""
+        return as_image(self.array[position])
+
+    def name_in(self, split: str, position: int) -> str:
+        """Return its number."""
+        return f"image {position} of {split}"
+
+    def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
+        """See ``Storage``."""
+        return self.array[np.asarray(positions, dtype=np.int64)]
+
+    def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
+        """See ``Storage``; quick, so that no progress is told."""
+        found = (hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.array)
+        return np.frombuffer(b"".join(found), dtype="V16")
+
+    def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
+        """See ``Storage``: over the pixels."""
+        return "sha256", {"shape": list(self.array.shape)}, np.ascontiguousarray(self.array).data
+
+    def histogram(self) -> NDArray[np.int64]:
+        """See ``Storage``; of all pixels."""
+        return np.sum([histogram(self.array[part]) for part in chunks(self.array)], axis=0)
+
+    def take(self, positions: NDArray[np.int64]) -> Images:
+        """See ``Storage``."""
+        return self.array[positions]
+
+    def resized(self, step: ImageResize) -> Images:
+        """See ``Storage``; antialiased."""
+        return resized(self.array, step.size, step.interpolation, step.crop_pct, step.crop_mode)
+
+    def shrunk(self, step: Shrink) -> Images:
+        """Return them as they are."""
+        return self.array
+
+    def converted(self, channels: Channels) -> Images:
+        """See ``Storage``: grey repeated, or the luma of the colours."""
+        if channels == "RGB":
+            return np.repeat(self.array, 3, axis=3)
+        return mapped(self.array, (*self.size, 1), _grey)
+
+    def shifted(self, shift: Shift) -> Images:
+        """See ``Storage``."""
+        return shifted(self.array, shift)
+
+
+def _grey(values: Floats) -> Floats:
+    return cast("Floats", values @ LUMA)
