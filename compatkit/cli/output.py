@@ -230,6 +230,8 @@ def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int,
     from rich import progress as bars
     from rich.console import Console
 
+    from compatkit.data.bars import silent
+
     counts = (bars.DownloadColumn(), bars.TransferSpeedColumn()) if bytes else (bars.MofNCompleteColumn(),)
     fields = (
         bars.TextColumn("[bold]{task.description}"),
@@ -238,7 +240,7 @@ def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int,
         bars.TimeRemainingColumn(),
         bars.TextColumn("{task.fields[what]}", markup=False),
     )
-    with bars.Progress(*fields, console=Console(stderr=True), transient=True) as bar:
+    with silent(), bars.Progress(*fields, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:

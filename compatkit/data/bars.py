@@ -79,7 +79,7 @@ class _Bar:
             progress.MofNCompleteColumn(),
             progress.TimeRemainingColumn(),
             progress.TextColumn("{task.fields[what]}", markup=False),
-            console=Console(stderr=True),
+            console=Console(file=sys.stderr),
             transient=True,
         )
         self._row = self._bars.add_task("images", total=None, what="")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ archive sets, when it was read; digest of its bytes."""
 STATE = ("size", "written", "changed")
 OFTEN = 1000
 """Files between two news of how far the look at sizes and times is."""
+PIECE = 2**17
+"""Bytes that are read at a time."""
 AT_ONCE = 64
 """Files that a thread reads at a time."""
 Encoded = Sequence[bytes] | Sequence[Path]
@@ -76,28 +78,33 @@ def file_states(paths: Encoded, names: Encoded) -> NDArray[np.void]:
         DataError: A file is gone.
         EnvironmentFailure: The system does not let it be looked at.
     """
-    found = np.zeros(len(paths), dtype="V16")
+    found = bytearray()
     with bar() as tell:
-        for number in range(len(paths)):
-            of = _state(paths[number])
-            said = b"%d %d %s" % (of.st_size, of.st_mtime_ns, os.fsencode(names[number]))
-            found[number] = np.void(hashlib.blake2b(said, digest_size=16).digest())
-            if number % OFTEN == 0:
-                tell(number, len(paths), "looking at files")
-    return found
+        for name, (_, of) in zip(names, _looked_at(paths, tell), strict=True):
+            said = b"%d %d %s" % (of.st_size, of.st_mtime_ns, os.fsencode(name))
+            found += hashlib.blake2b(said, digest_size=16).digest()
+    return np.frombuffer(found, dtype="V16")
 
 
 def _states(paths: Encoded, tell: Progress) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return of each file 64 bits of a digest of its path ``(n,)``, and its size and times ``(n, 3)``."""
-    keys, states = np.empty(len(paths), dtype=np.uint64), np.empty((len(paths), 3), dtype=np.int64)
-    for number in range(len(paths)):
-        path = paths[number]
-        of = _state(path)
-        keys[number] = int.from_bytes(hashlib.blake2b(os.fsencode(path), digest_size=8).digest(), "little")
-        states[number] = of.st_size, of.st_mtime_ns, of.st_ctime_ns
-        if number % OFTEN == 0:
-            tell(number, len(paths), "looking at files")
-    return keys, states
+    keys, states = bytearray(), array("q")
+    for path, of in _looked_at(paths, tell):
+        keys += hashlib.blake2b(os.fsencode(path), digest_size=8).digest()
+        states.extend((of.st_size, of.st_mtime_ns, of.st_ctime_ns))
+    return np.frombuffer(keys, "<u8"), np.frombuffer(states, np.int64).reshape(-1, 3)
+
+
+def _looked_at(paths: Encoded, tell: Progress) -> Iterator[tuple[bytes | Path, os.stat_result]]:
+    """Yield each file with what the system says of it; nothing else is done a file, since there may be millions."""
+    for start in range(0, len(paths), OFTEN):
+        tell(start, len(paths), "looking at files")
+        for path in paths[start : start + OFTEN]:
+            try:
+                found = os.stat(path)
+            except OSError as error:
+                raise _unread(path, error) from error
+            yield path, found
 
 
 def _remembered(
@@ -129,25 +136,19 @@ def _joined(
     return rows
 
 
-def _state(path: bytes | Path) -> os.stat_result:
-    with _reading(path):
-        return os.stat(path)
-
-
 def _digest(path: bytes | Path) -> bytes:
-    with _reading(path), open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
-
-
-@contextmanager
-def _reading(path: bytes | Path) -> Iterator[None]:
+    hashed = hashlib.blake2b(digest_size=16)
     try:
-        yield
-    except FileNotFoundError as error:
-        there = Path(os.fsdecode(path))
-        raise DataError(f"{there} is gone; list the folder again.", subject=there) from error
+        with open(path, "rb", buffering=0) as file:
+            while piece := file.read(PIECE):
+                hashed.update(piece)
     except OSError as error:
-        there = Path(os.fsdecode(path))
-        raise EnvironmentFailure(
-            f"{there} cannot be read: {error.strerror}. Check its rights.", subject=there
-        ) from error
+        raise _unread(path, error) from error
+    return hashed.digest()
+
+
+def _unread(path: bytes | Path, error: OSError) -> DataError | EnvironmentFailure:
+    there = Path(os.fsdecode(path))
+    if isinstance(error, FileNotFoundError):
+        return DataError(f"{there} is gone; list the folder again.", subject=there)
+    return EnvironmentFailure(f"{there} cannot be read: {error.strerror}. Check its rights.", subject=there)

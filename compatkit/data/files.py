@@ -17,6 +17,8 @@ from compatkit.data.lazy import LazyImages
 from compatkit.errors import DataError, EnvironmentFailure
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+PIECE = 4096
+"""Paths whose places are looked up at a time."""
 HIDDEN = (".", "@", "__MACOSX")
 
 
@@ -82,6 +84,14 @@ class _Paths(Sequence[bytes]):
         if isinstance(number, slice):
             return attrs.evolve(self, positions=self.positions[number])
         return self.front + self.files.below(int(self.positions[number]))
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self), PIECE):
+            some = self.positions[start : start + PIECE]
+            ends = self.files.ends[some]
+            starts = np.where(some > 0, self.files.ends[some - 1], 0)
+            for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                yield self.front + self.files.names[first:end].tobytes()
 
 
 def _front(root: Path) -> bytes:

@@ -13,10 +13,12 @@ import attrs
 from compatkit.contracts.arguments import named
 from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
+from compatkit.data.files import ImageFiles
 from compatkit.data.folders import read_folder
 from compatkit.data.holding import SHARE, divided
 from compatkit.data.huggingface import PREFIX, read_hub, read_hub_folder
 from compatkit.data.kinds import kind_of
+from compatkit.data.lazy import LazyImages
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
 from compatkit.data.readable import DAMAGED, readable
@@ -24,6 +26,8 @@ from compatkit.data.shards import ENDING, is_shards, read_shards
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
 
+DIGESTS = ("bytes", "unverified")
+"""What the digest of images in files may be over."""
 Provider = Callable[..., DataSet]
 """``factory(root=None, download=False) -> DataSet``, as plugins register it."""
 
@@ -67,6 +71,7 @@ def load(
     hold_out: float | None = None,
     seed: int | None = None,
     damaged: str = "refuse",
+    digest: str = "bytes",
     progress: Progress | None = None,
 ) -> DataSet:
     """Load a data set.
@@ -90,7 +95,10 @@ def load(
         seed: Draws that share; 0 by default.
         damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
             these out.
-        progress: Called with what is done, all, and what it is, while files are listed or read.
+        digest: What the digest of images in files is over: ``"bytes"`` reads each file once; ``"unverified"`` takes
+            names, sizes and times, which say nothing of what a file holds, and which a copy elsewhere may not keep.
+        progress: Called with what is done, all, and what it is, while files are listed or read; None shows a bar in a
+            terminal.
 
     Raises:
         UnknownName: No data set has this name.
@@ -102,7 +110,14 @@ def load(
     if damaged not in DAMAGED:
         raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {damaged!r}.", subject=damaged)
     folders = _folders(root)
-    asked = {"hold_out": hold_out, "seed": seed, "damaged": None if damaged == "refuse" else damaged}
+    if digest not in DIGESTS:
+        raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
+    asked = {
+        "hold_out": hold_out,
+        "seed": seed,
+        "damaged": None if damaged == "refuse" else damaged,
+        "digest": None if digest == "bytes" else digest,
+    }
     stated = {key: value for key, value in asked.items() if value is not None}
     if not isinstance(name_or_path, str | os.PathLike):
         raise DataError(
@@ -121,11 +136,34 @@ def load(
             f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out.",
             subject=found.name,
         )
+    if digest == "unverified":
+        found = _unverified(found)
     if damaged == "skip":
         found = readable(found, progress)
     if isinstance(found, Split):
         found = divided(found, SHARE if hold_out is None else hold_out, seed or 0)
     return attrs.evolve(found, source=source)
+
+
+def _unverified(found: DataSet | Split) -> DataSet | Split:
+    """Return the images with a digest over names, sizes and times of their files.
+
+    Raises:
+        DataError: They are in no files of their own.
+    """
+    if isinstance(found, DataSet):
+        return DataSet(found.name, *(_unread(one) for one in (found.train, found.test)))
+    return _unread(found)
+
+
+def _unread(split: Split) -> Split:
+    if not isinstance(split.images, LazyImages) or not isinstance(split.images.reader, ImageFiles):
+        raise DataError(
+            f"{split.name}: digest='unverified' is for images in files of their own; of these the bytes are read "
+            "anyway. Leave it out.",
+            subject=split.name,
+        )
+    return attrs.evolve(split, images=attrs.evolve(split.images, verified=False))
 
 
 def _at(

@@ -40,8 +40,8 @@ def remember(name: str, values: NDArray[Any]) -> None:
 
 def recalled_table(name: str) -> dict[str, NDArray[Any]] | None:
     """Return columns that are remembered under a name; None where none are, or one of their bytes is damaged."""
-    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError):
-        with np.load(_place(name, ".npz"), allow_pickle=False) as held:
+    with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError):
+        with _place(name, ".npz").open("rb") as file, np.load(file, allow_pickle=False) as held:
             return {column: held[column] for column in held.files}
     return None
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from compatkit.contracts.codec import digest, dumps
+from compatkit.data.bars import silent
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
 from compatkit.plugins import RunPlugins, Use
@@ -142,7 +143,10 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         CompatkitError: See ``Trainer.fit``.
     """
     settings = request.settings
-    with spread(settings.device, settings.checkpoint) as world:
+    with (
+        spread(settings.device, settings.checkpoint) as world,
+        silent(not (world.first and settings.progress)),
+    ):
         world.check_batch(settings.batch_size, settings.accumulate)
         plugins = RunPlugins.create(request.regularizers, factories=request.factories)
         request = attrs.evolve(

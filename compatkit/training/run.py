@@ -14,6 +14,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.data.bars import silent
 from compatkit.errors import EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
@@ -41,8 +42,13 @@ def run(prepared: PreparedRun) -> Fit:
     made, loop, settings, setup = Run.of(prepared), prepared.loop, prepared.loop.settings, prepared.loop.setup
     first = loop.world.first
     done, shown = made.resume(), first and settings.progress
-    made.pretrain(shown)
+    if done < settings.steps:
+        for task_loop in loop.task_loops.values():
+            task_loop.source.get_ready()
+    with silent():  # one bar at a time
+        made.pretrain(shown)
     with ExitStack() as stack:
+        stack.enter_context(silent())
         held = stack.enter_context(Interruption(made.checkpoint is not None and loop.world.size == 1))
         scalars = None
         if settings.scalars is not None and first:

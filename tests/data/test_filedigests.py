@@ -120,7 +120,7 @@ def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest
         file_digests(files[0].parent, files)
     assert caught.value.subject == files[1]
 
-    def refuse(path: Path, *_: object) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
     monkeypatch.setattr(filedigests, "open", refuse, raising=False)

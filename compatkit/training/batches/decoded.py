@@ -173,13 +173,17 @@ class Decoded:
         once = f", decoded once into {folder()}" if self._caches else ""
         return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}{once}"
 
+    def get_ready(self) -> None:
+        """See ``BatchSource``: decode all images into the cache folder, where they are kept there."""
+        if self._caches:
+            self._images.decode_once()
+
     def close(self) -> None:
         """See ``BatchSource``."""
         self._coming = None
 
     def _begin(self, step: int) -> Iterator[Tensor | CompatkitError]:
-        if self._caches:
-            self._images.decode_once()
+        self.get_ready()
         steps = range(step, self._stop) if step < self._stop else count(step)
         loader = DataLoader(
             self._images,

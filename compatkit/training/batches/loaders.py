@@ -332,6 +332,9 @@ class Streamed:
             kept or f"a run cannot go on in the middle of a pass, because {reason}"
         )
 
+    def get_ready(self) -> None:
+        """See ``BatchSource``; nothing to do."""
+
     def close(self) -> None:
         """See ``BatchSource``."""
         self._iterator = self._upcoming = None

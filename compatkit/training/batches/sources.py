@@ -60,6 +60,10 @@ class BatchSource(Protocol):
         """Return a description of where the images are and how they get to the device."""
         ...
 
+    def get_ready(self) -> None:
+        """Do what is done once before the first batch, and may take long."""
+        ...
+
     def close(self) -> None:
         """Stop threads and iterators."""
         ...

@@ -111,6 +111,9 @@ class Stored:
     def go_on_from(self, step: int) -> None:
         """See ``BatchSource``; nothing to do."""
 
+    def get_ready(self) -> None:
+        """See ``BatchSource``; nothing to do."""
+
     def _draws(self, epoch: int) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return order, crops and flips of an epoch's images; see ``Augmentation``."""
         order, drawn = self._order.epoch(epoch), self._augmentation
