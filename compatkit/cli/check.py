@@ -14,7 +14,7 @@ from compatkit.cli.roots import check_outputs, registry
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.published import BridgeRecord
-    from compatkit.contracts.contract import Data
+    from compatkit.contracts.check import Classes
     from compatkit.contracts.report import Report
     from compatkit.reports.verdicts import Verdicts
 
@@ -80,13 +80,11 @@ def check_command(context: click.Context, asked: CheckAsked) -> None:
     context.exit(1 if failing else 0)
 
 
-def _classes(name: str, asked: DataAsked) -> Data:
+def _classes(name: str, asked: DataAsked) -> Classes:
     """Return the classes of a data set, for comparison with those of heads."""
-    from compatkit.contracts.contract import Data
     from compatkit.contracts.labels import label
 
-    test = load_data_set(name, asked.data_root, asked.download).test
-    return Data(test.size or (1, 1), test.channels, (), (), labels=tuple(map(label, test.classes)))
+    return tuple(map(label, load_data_set(name, asked.data_root, asked.download).classes))
 
 
 def _tell(

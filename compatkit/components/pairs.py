@@ -23,7 +23,7 @@ from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
 
 if TYPE_CHECKING:
-    from compatkit.contracts.contract import Data
+    from compatkit.contracts.check import Classes
     from compatkit.contracts.report import Report
 
 ANY_KIND = get_args(Kind)
@@ -36,7 +36,7 @@ def check_pair(
     extractor: Component,
     head: Component,
     *,
-    data: Data | None = None,
+    data: Classes | None = None,
     bn_policy: str = DEFAULT,
 ) -> Report:
     """Compare an extractor with a head, including evidence.
@@ -71,7 +71,7 @@ def check_pairs(
     extractors: str | Sequence[str],
     heads: str | Sequence[str],
     *,
-    data: Data | None = None,
+    data: Classes | None = None,
     bn_policy: str = DEFAULT,
 ) -> Verdicts:
     """Compare every extractor with every head; see ``Registry.check_all``. Reads each manifest once."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from compatkit.components.exports.writing import Written
     from compatkit.components.images import Given
     from compatkit.components.outcomes import Outcome
-    from compatkit.contracts.contract import Data
+    from compatkit.contracts.check import Classes
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.adapter import Adapter
@@ -215,7 +215,7 @@ class Registry(Shown):
         return Listing(self.store.index.search(anywhere=words, **filters))
 
     def check(
-        self, extractor: str, head: str, *, data: Data | None = None, bn_policy: str = DEFAULT
+        self, extractor: str, head: str, *, data: Classes | None = None, bn_policy: str = DEFAULT
     ) -> Report:
         """Compare the contracts of an extractor and a head, including evidence; reads no weights.
 
@@ -239,7 +239,7 @@ class Registry(Shown):
         extractors: str | Sequence[str],
         heads: str | Sequence[str],
         *,
-        data: Data | None = None,
+        data: Classes | None = None,
         bn_policy: str = DEFAULT,
     ) -> Verdicts:
         """Compare every extractor's contract with every head's, including evidence; reads no weights.

@@ -22,13 +22,16 @@ from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
 from compatkit.contracts.evidence import Cell
-from compatkit.contracts.labels import label_findings
+from compatkit.contracts.labels import Labels, label_findings
 from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
 from compatkit.contracts.match import Outputs, inputs_of, outputs_of, wiring
 from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, Severity, codes_of
 from compatkit.errors import UsageError
 
 __all__ = ["Finding", "Report", "check", "compare"]
+
+Classes = Data | Labels
+"""Classes that pairs are meant for: those of a contract's data, or labels alone. Nothing else of data is compared."""
 
 RULES: tuple[Callable[[Any, Any], Sequence[Any]], ...] = (
     wiring,
@@ -45,7 +48,7 @@ def check(
     extractor: Manifest,
     head: Manifest,
     *,
-    data: Data | None = None,
+    data: Classes | None = None,
     evidence: Sequence[Cell] = (),
     channels: Blobs | None = None,
     own: bool = False,
@@ -56,7 +59,7 @@ def check(
     Args:
         extractor: Manifest of the component that produces features.
         head: Manifest of the component that consumes them.
-        data: Classes that the pair is meant for; None skips the comparison of classes.
+        data: Classes that the pair is meant for, of a contract's data or alone; None skips the comparison of classes.
         evidence: Measured cells of this pair, oldest first; the newest under ``bn_policy`` that is not stale counts.
         channels: Channel statistics by blob digest; if missing, statistics over the whole port are compared.
         own: Whether the extractor that the head was cut from or trained with computes the same function as this one.
@@ -82,7 +85,7 @@ def report_of(
     head: Manifest,
     names: tuple[str, str] | None = None,
     *,
-    data: Data | None,
+    data: Classes | None,
     evidence: Sequence[Cell],
     channels: Blobs,
     own: bool,
@@ -126,7 +129,7 @@ def compare(
     extractors: Mapping[str, Manifest],
     heads: Mapping[str, Manifest],
     *,
-    data: Data | None = None,
+    data: Classes | None = None,
     evidence: Mapping[tuple[str, str], Sequence[Cell]],
     channels: Blobs,
     own: Collection[tuple[str, str]],
@@ -229,10 +232,11 @@ def _against(extractors: Iterable[Manifest]) -> set[str]:
     return {anchor.digest for one in extractors for anchor in one.contract.protocol.anchors}
 
 
-def _classes(data: Data | None, head: Manifest, name: str) -> tuple[Finding, ...]:
-    if data is None or data.labels is None:
+def _classes(data: Classes | None, head: Manifest, name: str) -> tuple[Finding, ...]:
+    asked = data.labels if isinstance(data, Data) else data
+    if asked is None:
         return ()
-    return label_findings(data.labels, head.contract.data.labels or (), head=name)
+    return label_findings(asked, head.contract.data.labels or (), head=name)
 
 
 def _answers(

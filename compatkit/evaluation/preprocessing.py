@@ -125,7 +125,8 @@ def prepare(split: Split, data: Data) -> Prepared:
 
 
 def _planes(images: Images) -> Tensor:
-    return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+    held = images if images.flags.writeable else images.copy()  # Pillow gives out its own memory
+    return torch.from_numpy(held).permute(0, 3, 1, 2).contiguous()
 
 
 def normalise(

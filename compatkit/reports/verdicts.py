@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from compatkit.contracts.channels import Blobs
-    from compatkit.contracts.contract import Data
+    from compatkit.contracts.check import Classes
     from compatkit.contracts.evidence import Cell
     from compatkit.contracts.manifest import Manifest
 
@@ -111,7 +111,7 @@ def check_all(
     extractors: Manifests,
     heads: Manifests,
     *,
-    data: Data | None = None,
+    data: Classes | None = None,
     evidence: Mapping[tuple[str, str], Sequence[Cell]] | None = None,
     channels: Blobs | None = None,
     own: Collection[tuple[str, str]] = (),

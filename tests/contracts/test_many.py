@@ -133,6 +133,15 @@ def test_the_wrong_part_is_named() -> None:
         check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=asked)
 
 
+def test_classes_alone_say_what_those_of_data_say() -> None:
+    asked = labels("cat", "owl")
+    parts = [extractor()], {"x/h": head(classes=labels("cat", "dog"))}
+    alone, with_data, none = (
+        check_all(*parts, data=one).to_json() for one in (asked, attrs.evolve(GREY, labels=asked), None)
+    )
+    assert alone == with_data != none
+
+
 BLOBS = {
     "sha256:near": ChannelFigures([0.0, 1.0], [1.0, 1.0]),
     "sha256:far": ChannelFigures([0.0, 9.0], [1.0, 1.0]),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import torch
@@ -30,6 +30,7 @@ from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
 from compatkit.training.prepare import FitRequest, prepare
 from compatkit.training.settings import BESIDE
+from compatkit.training.task import Rest, Task
 
 MOST = 10_000
 """Most runs of one sweep."""
@@ -261,6 +262,8 @@ def planned_jobs(
 def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
     """Return everything known before a run that affects its result, as JSON values."""
     settings = attrs.asdict(plan.trainer, filter=_decisive)
+    if plan.trainer.cache == "on":  # crops are then taken from smaller images
+        settings["cache"] = "on"
     return {
         "schema": SCHEMA,
         "prefix": job.prefix,
@@ -280,18 +283,33 @@ def _decisive(one: attrs.Attribute[Any], value: Any) -> bool:
     return one.name not in BESIDE and (one.name not in _LATER or value != one.default)
 
 
-def _task(task: Any) -> dict[str, Any]:
+_STATED = ("name", "backbone", "split", "builder", "size", "augment")
+"""What is always said of a task; its other attributes are left out where they are as usual."""
+_OTHERWISE = (*_STATED, "kwargs", "weights", "data")
+_SAME_BITS = ("recompute_activations",)
+
+
+def _task(task: Task) -> dict[str, Any]:
     weights = task.weights
     if weights is not None and weights != "pretrained":
-        path = Path(weights)
+        path = Path(cast("str", weights))
         files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
         found = [read_file(one, one.parent) for one in files]
         weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
+    others = {
+        one.name: one.default
+        for one in attrs.fields(type(task))
+        if one.name not in (*_OTHERWISE, *_SAME_BITS)
+    }
     return {
-        **{name: getattr(task, name) for name in ("name", "backbone", "split", "builder", "size", "augment")},
+        **{name: getattr(task, name) for name in _STATED},
         "kwargs": dict(task.kwargs),
         "weights": weights,
-        **({"freeze_stages": task.freeze_stages} if task.freeze_stages else {}),
+        **{
+            name: attrs.asdict(value) if isinstance(value, Rest) else value
+            for name, usual in others.items()
+            if (value := getattr(task, name)) != usual
+        },
         "data": {side: getattr(task.data, side).digest for side in ("train", "test")}
         | {"name": task.data.name},
     }

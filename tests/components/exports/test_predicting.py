@@ -14,6 +14,7 @@ from small import data_set
 from torch import nn
 
 import compatkit as ck
+from compatkit.data.unlabelled import read_unlabelled
 from compatkit.errors import DataError, UsageError
 from compatkit.evaluation.assembly import BatchStatisticsWarning
 from compatkit.evaluation.preprocessing import normalise, prepare
@@ -156,6 +157,43 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no image file": (lambda folder: text_file(folder), "no readable image"),
     "an empty folder": (lambda folder: folder, "holds no images"),
 }
+
+
+def turned() -> Image.Image:
+    """Return an image whose EXIF orientation says that it lies on its side."""
+    image = Image.fromarray(np.arange(16 * 16 * 3, dtype=np.uint8).reshape(16, 16, 3))
+    image.getexif()[0x0112] = 6
+    return image
+
+
+KINDS: dict[str, Callable[[], Image.Image]] = {
+    "grey": lambda: Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)),
+    "sixteen bits": lambda: Image.fromarray(np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)),
+    "transparency": lambda: Image.fromarray(
+        np.arange(1024, dtype=np.uint32).astype(np.uint8).reshape(16, 16, 4)
+    ),
+    "a palette": lambda: Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)).convert("P"),
+    "turned": turned,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_of_any_kind_are_taken_as_in_training(
+    recombined: ck.Recombination, kind: str, tmp_path: Path
+) -> None:
+    image = KINDS[kind]()
+    image.save(tmp_path / "0.png", exif=image.getexif())
+    split = read_unlabelled(tmp_path)  # read as a task's images are
+    expected = recombined.preprocess(split)
+    for form in (tmp_path / "0.png", tmp_path, image, Image.open(tmp_path / "0.png")):
+        assert torch.equal(recombined.preprocess(form), expected)
+    assert expected.shape == (1, 3, 16, 16)
+
+
+def test_images_of_too_many_pixels_are_refused(recombined: ck.Recombination) -> None:
+    with pytest.raises(DataError) as caught:
+        recombined.predict(Image.new("1", (2**15, 2**13)))
+    assert (caught.value.code, caught.value.subject) == ("data", "the PIL image")
 
 
 def text_file(folder: Path) -> Path:

@@ -84,6 +84,21 @@ class TestNames:
         fit = quick(steps=2, validation=0.25, evaluate_every=1).fit([task()])
         assert [len(one) for one in GIVEN] == [36] and fit.evaluations[-1]["on"] == "validation"
 
+    def test_a_run_ends_early_by_what_is_held_out_of_it(self, offered: Callable[..., None]) -> None:
+        offered()
+        stop = ck.EarlyStopping(patience=1, least=1e9)
+        fit = quick(steps=9, validation=0.25, evaluate_every=1, stop_early=stop).fit([task()])
+        assert {row["on"] for row in fit.evaluations} == {"validation"} and fit.evaluations[-1]["step"] == 2
+        assert fit.run["stopped"]["steps"] == 2
+
+    def test_nothing_is_held_out_of_a_loader_that_is_an_object(self) -> None:
+        """It may give any image; the error names the task, and what to do."""
+        given = [(torch.zeros(8, 1, 16, 16, dtype=torch.uint8), torch.arange(8) % 3)] * 2
+        for settings in ({}, {"evaluate_every": 1, "stop_early": ck.EarlyStopping(patience=1)}):
+            with pytest.raises(UsageError) as caught:
+                quick(steps=1, validation=0.25, **settings).fit([task(given)])
+            assert (caught.value.code, caught.value.subject) == ("usage", "a")
+
     def test_a_recipe_names_it(self, tmp_path: Path, offered: Callable[..., None]) -> None:
         offered()
         write_packs(tmp_path)
