@@ -19,6 +19,7 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from photos import class_folder
 from pictured import counted, photos, task
 from PIL import Image
 from small import data_set, quick, same_parts
@@ -156,7 +157,9 @@ class TestGoingOn:
         assert same_parts(whole, resumed) and whole.history == resumed.history
 
     @pytest.mark.slow
-    def test_after_a_kill(self, tmp_path: Path, folder: Path) -> None:
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker")
+    @pytest.mark.parametrize("workers", [0, 2, 4])
+    def test_after_a_kill(self, tmp_path: Path, folder: Path, workers: int) -> None:
         script = f"""
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
@@ -167,7 +170,7 @@ class Slow:
     import compatkit as ck
     @ck.hookimpl
     def compatkit_after_step(self, step): time.sleep(0.2)
-quick(steps=40, workers=2, checkpoint={str(tmp_path / "run")!r}, checkpoint_every=1).fit(
+quick(steps=40, workers={workers}, checkpoint={str(tmp_path / "run")!r}, checkpoint_every=1).fit(
     [task(photos(Path({str(folder)!r})), augment="imagenet")], ["slow"], factories={{"slow": Slow}})
 """
         running = subprocess.Popen([sys.executable, "-c", script])
@@ -185,7 +188,7 @@ quick(steps=40, workers=2, checkpoint={str(tmp_path / "run")!r}, checkpoint_ever
 
         numbers: list[int] = []
         given, named = [task(photos(folder), augment="imagenet")], {"factories": {"slow": Slow}}
-        trainer = quick(steps=40, checkpoint=tmp_path / "run", checkpoint_every=1)
+        trainer = quick(steps=40, workers=workers, checkpoint=tmp_path / "run", checkpoint_every=1)
         resumed = trainer.fit(given, ["slow"], **named)
         assert 0 < numbers[0] < 40
         assert same_parts(resumed, quick(steps=40).fit(given, ["slow"], **named))
@@ -249,6 +252,31 @@ class TestFailures:
         with pytest.raises(DataError) as caught:
             trainer.fit([task(data, normalisation=HALF)])
         assert Path(caught.value.subject) == broken
+
+    @pytest.mark.parametrize("workers", [0, 2])
+    def test_a_folder_that_changes_while_it_trains(self, tmp_path: Path, workers: int) -> None:
+        """A new image changes nothing; of those that are gone one is named, whose turn comes first."""
+        data = photos(tmp_path / "pets")
+        files = sorted((tmp_path / "pets" / "train").glob("*/*.jpg"))
+
+        class Removes:
+            @ck.hookimpl
+            def compatkit_after_step(self, step: ck.Step) -> None:
+                if step.number == 0:
+                    (tmp_path / "pets" / "train" / "dog" / "new.jpg").write_bytes(files[0].read_bytes())
+                if step.number == 4:
+                    for one in files:
+                        one.unlink()
+
+        with pytest.raises(DataError) as caught:
+            quick(steps=60, workers=workers, cache="off").fit(
+                [task(data)], ["removes"], factories={"removes": Removes}
+            )
+        assert Path(caught.value.subject) in files and caught.value.code == "data"
+
+    def test_a_folder_of_one_class_is_no_task(self, tmp_path: Path) -> None:
+        error = refusal(ck.data.load(class_folder(tmp_path / "photos", {"ant": 8})))
+        assert isinstance(error, DataError) and "photos/train are all of the class 'ant'" in str(error)
 
     @pytest.mark.parametrize("workers", [0, 2])
     @pytest.mark.parametrize(
