@@ -66,14 +66,14 @@ class _Bar:
             return
         self._next = now + OFTEN
         if self._bars is None:
-            self._begin()
+            self._bars = self._begun()
         self._bars.update(self._row, completed=done, total=total or None, what=what)
 
-    def _begin(self) -> None:
+    def _begun(self) -> Any:
         from rich import progress
         from rich.console import Console
 
-        self._bars = progress.Progress(
+        made = progress.Progress(
             progress.TextColumn("[bold]images"),
             progress.BarColumn(bar_width=24),
             progress.MofNCompleteColumn(),
@@ -82,8 +82,9 @@ class _Bar:
             console=Console(file=sys.stderr),
             transient=True,
         )
-        self._row = self._bars.add_task("images", total=None, what="")
-        self._bars.start()
+        self._row = made.add_task("images", total=None, what="")
+        made.start()
+        return made
 
     def stop(self) -> None:
         """Take the bar away."""
