@@ -9,6 +9,7 @@ import attrs
 from numpy.typing import NDArray
 
 from compatkit.contracts.arguments import named
+from compatkit.contracts.contract_rules import name_expected
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
 
@@ -38,7 +39,7 @@ class DataSet:
         source: Where it was loaded from; None where it was made, or changed since.
 
     Raises:
-        DataError: The two splits differ in classes, channels or size.
+        DataError: No contract holds the name, or the two splits differ in classes, channels or size.
     """
 
     name: str
@@ -47,7 +48,14 @@ class DataSet:
     source: Source | None = attrs.field(default=None, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Check that the two splits go together."""
+        """Check the name, and that the two splits go together."""
+        expected = name_expected(self.name)
+        if expected is not None:
+            raise DataError(
+                f"A data set is called {self.name!r:.100}; expected is {expected}, for contracts to hold. Rename its "
+                "folder or file.",
+                subject=self.name,
+            )
         for what in ("classes", "channels", "size"):
             mine, theirs = getattr(self.train, what), getattr(self.test, what)
             if mine != theirs:

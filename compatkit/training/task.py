@@ -14,6 +14,7 @@ from torch import Tensor
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
+from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
@@ -104,10 +105,11 @@ def _size(value: Any) -> tuple[int, int] | None:
         return None
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(
-        isinstance(one, Integral) and one is not True and int(one) > 0 for one in sides
+        isinstance(one, Integral) and one is not True and 0 < int(one) <= LARGEST_SIDE for one in sides
     ):
         raise UsageError(
-            f"Task.size expects (height, width) in pixels, or one number for both; got {value!r:.100}.",
+            f"Task.size expects (height, width) in pixels, at most {LARGEST_SIDE} each, or one number for both; got "
+            f"{value!r:.100}.",
             subject=value,
         )
     return int(sides[0]), int(sides[1])

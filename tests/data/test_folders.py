@@ -201,6 +201,14 @@ def test_a_class_that_is_called_like_a_part(tmp_path: Path) -> None:
     assert undivided(root).counts == (4, 3)
 
 
+@pytest.mark.parametrize("name", ["ph\noto", "ph\x1b[31moto", os.fsdecode(b"ph\xffoto")])
+def test_a_folder_whose_name_no_contract_holds(tmp_path: Path, name: str) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2})
+    with pytest.raises(DataError) as caught:
+        ck.data.load(root.rename(tmp_path / name))
+    assert caught.value.code == "data" and caught.value.subject == name
+
+
 def test_a_class_folder_whose_name_no_contract_holds(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 2, "bee": 2})
     (root / "bee").rename(root / "be\ne")

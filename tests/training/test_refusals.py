@@ -128,7 +128,7 @@ def test_tasks_say_what_they_expect() -> None:
     with pytest.raises(UsageError, match="task name"):
         task("Not A Name")
     assert task(size=16).size == (16, 16) and task(size=[16, np.int64(8)]).size == (16, 8)
-    for size in ("128", (128,), (16, 16, 3), 0, (16, -1), 16.0, True):
+    for size in ("128", (128,), (16, 16, 3), 0, (16, -1), 16.0, True, 4097):
         with pytest.raises(UsageError) as caught:
             task(size=size)
         assert caught.value.subject == size
