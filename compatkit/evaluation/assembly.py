@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Sequence
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,6 +16,7 @@ from torch import Tensor, nn
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
 from compatkit.data.split import NO_CLASSES, Split
+from compatkit.data.unlabelled import read_unlabelled
 from compatkit.errors import UsageError
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.predictions import Predictions
@@ -98,7 +101,7 @@ class Assembly(nn.Module):
         measured with. A single image causes a ``BatchStatisticsWarning``.
 
         Args:
-            images: As for ``preprocess``.
+            images: As for ``preprocess``; the images of a folder are read a batch at a time.
             batch_size: Largest batch, in the given order; matters under ``"batch"``.
 
         Returns:
@@ -112,14 +115,20 @@ class Assembly(nn.Module):
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
+        listed = images if isinstance(images, Split) else None
+        parts = self._parts(images, batch_size)
+        if isinstance(images, str | PathLike) and Path(images).expanduser().is_dir():
+            listed = read_unlabelled(images)
+            parts = self._read(listed, batch_size)
         found = list[Tensor]()
         with evaluation_mode(self), torch.no_grad():
-            for some in self._parts(images, batch_size):
+            for some in parts:
                 logits = self(normalise(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())
         shares = torch.cat(found)
         names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
-        return Predictions(shares, tuple(names))
+        files = map(listed.name_of, range(len(listed))) if listed is not None and listed.lazy else ()
+        return Predictions(shares, tuple(names), tuple(files))
 
     def preprocess(self, images: Given) -> Tensor:
         """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
@@ -156,6 +165,11 @@ class Assembly(nn.Module):
             fitted = self._fitted(images)
             examples = Prepared(fitted, torch.zeros(len(fitted), dtype=torch.int64))
         yield from examples.each(batches(len(examples), batch_size, None))
+
+    def _read(self, files: Split, batch_size: int) -> Iterator[Tensor]:
+        """Yield the same of images in files; each batch is read when it is asked for."""
+        for part in batches(len(files), batch_size, None):
+            yield self._fitted(files.take(part.numpy()))
 
     @property
     def _device(self) -> torch.device:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import overload
 
 import attrs
 from torch import Tensor
 
-from compatkit.contracts.display import Shown, aligned
+from compatkit.contracts.display import Shown, aligned, visible
 
 
 @attrs.frozen
@@ -33,10 +34,12 @@ class Predictions(Shown):
     Attributes:
         probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1.
         classes: Class names in the order of the outputs, or their indices as text if unnamed.
+        files: Of images of a folder, or of a split in files, what each is called; else empty.
     """
 
     probabilities: Tensor
     classes: tuple[str, ...]
+    files: tuple[str, ...] = ()
 
     @property
     def positions(self) -> Tensor:
@@ -65,7 +68,7 @@ class Predictions(Shown):
     def __getitem__(self, image: slice) -> Predictions: ...
     def __getitem__(self, image: int | slice) -> Prediction | Predictions:
         if isinstance(image, slice):
-            return Predictions(self.probabilities[image], self.classes)
+            return Predictions(self.probabilities[image], self.classes, self.files[image])
         row = self.probabilities[image]
         at = int(row.argmax())
         return Prediction(self.classes[at], float(row[at]), at)
@@ -74,5 +77,7 @@ class Predictions(Shown):
         return (self[image] for image in range(len(self)))
 
     def __str__(self) -> str:
-        rows = [(str(image), one.label, f"{one.probability:.3f}") for image, one in enumerate(self)]
+        front = len(os.path.commonpath([os.path.dirname(one) for one in self.files])) if self.files else 0
+        names = [visible(one[front:].strip(os.sep)) for one in self.files] or map(str, range(len(self)))
+        rows = [(name, one.label, f"{one.probability:.3f}") for name, one in zip(names, self, strict=True)]
         return "\n".join(aligned([("image", "class", "probability"), *rows]))

@@ -206,8 +206,8 @@ def affine(
         )
 
 
-def arrays_of(given: Given) -> list[Images]:
-    """Return images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
+def arrays_of(given: Given) -> Iterator[Images]:
+    """Yield images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
 
     Args:
         given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, or 0 to 1 as floats.
@@ -216,10 +216,12 @@ def arrays_of(given: Given) -> list[Images]:
         DataError: There are none, an input has another form, or a file is not a readable image.
         EnvironmentFailure: A file cannot be read.
     """
-    found = list(_arrays(given))
+    found = False
+    for one in _arrays(given):
+        found = True
+        yield one
     if not found:
         raise DataError(f"There are no images: expected {EXPECTED}.", subject=given)
-    return found
 
 
 def _arrays(given: Any) -> Iterator[Images]:

@@ -87,6 +87,30 @@ def test_predictions_are_those_of_images_in_memory(world: World, most: list[int]
     assert [one.label for one in found] == [one.label for one in network.predict(loaded(world.data.test))]
 
 
+def test_the_images_of_a_folder_are_read_a_batch_at_a_time_and_named(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = world.registry.recombine("pets/a.extractor", "pets/a.head", bn_policy="running")
+    for place in range(3 * BATCH):
+        (tmp_path / f"{place % 2}").mkdir(exist_ok=True)
+        world.data.train.image(place % 6).save(tmp_path / f"{place % 2}" / f"{place:02}.png")
+    sizes: list[int] = []
+    network.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
+    events: list[str] = []
+    pixels = LazyImages.pixels
+    monkeypatch.setattr(LazyImages, "pixels", lambda self, one: (events.append("read"), pixels(self, one))[1])
+    network.register_forward_hook(lambda module, given, out: events.append("predicted"))
+    found = network.predict(tmp_path, batch_size=BATCH)
+    assert sizes == [BATCH] * 3 and events == ([*["read"] * BATCH, "predicted"]) * 3
+    files = sorted(tmp_path.rglob("*.png"))
+    assert found.files == tuple(map(str, files)) and found[1:3].files == found.files[1:3]
+    assert torch.allclose(found.probabilities, network.predict(files).probabilities, atol=1e-6)
+    assert [line.split()[0] for line in str(found).splitlines()[1:]] == [
+        f"{one.parent.name}/{one.name}" for one in files
+    ]
+    assert str(found[:2]).splitlines()[1].startswith("00.png")
+
+
 def test_metrics(world: World, most: list[int]) -> None:
     found = ck.measure(world.fit.tasks["a"], world.data.test, ["accuracy"], batch_size=BATCH)
     assert max(most) <= BATCH
