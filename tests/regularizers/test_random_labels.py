@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from small import data_set, quick
+from small import data_set, quick, write_pack
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit_plugins.regularizers.random_labels import randomly_labelled
+from compatkit.training.testing import assert_regularizer
+from compatkit_plugins.regularizers.random_labels import RandomLabels, randomly_labelled
 
 
 def task(**settings: Any) -> ck.Task:
@@ -87,3 +89,34 @@ def test_a_loader_is_refused() -> None:
     with pytest.raises(PluginError) as caught:
         quick(steps=1).fit([task(loader=[batch])], ["random_labels"])
     assert caught.value.code == "plugin"
+
+
+def test_it_keeps_the_rules_of_plugins() -> None:
+    assert_regularizer(RandomLabels, classes=4)
+
+
+def test_a_sweep_varies_the_number_of_classes(tmp_path: Path) -> None:
+    """Each run has a network with as many outputs, and its own name."""
+    write_pack(tmp_path, data_set("noise"))
+    (tmp_path / "labels.toml").write_text(
+        """
+prefix = "labels"
+regularizers = [{ name = "random_labels", classes = 2 }]
+[trainer]
+steps = 1
+batch_size = 8
+[[tasks]]
+name = "a"
+data = "noise"
+backbone = "fully_connected"
+split = "blocks.0"
+kwargs = { widths = [6], img_size = [12, 12] }
+[sweep]
+"regularizers.random_labels.classes" = [2, 7]
+"""
+    )
+    registry = ck.Registry.init(tmp_path / "parts")
+    outcome = ck.Sweep.read(tmp_path / "labels.toml", root=str(tmp_path)).run(registry)
+    outcome.check()
+    heads = [registry.load(str(one.name)) for one in registry.search(kind="head")]
+    assert sorted(one(torch.zeros(1, 6)).shape[1] for one in heads) == [2, 7]

@@ -11,6 +11,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
+from compatkit.training.testing import assert_regularizer
+from compatkit_plugins.regularizers.scaled_init import ScaledInit
 
 CNN = {"convolutions": 2, "filters": 24, "units": 64, "img_size": 12}
 
@@ -83,3 +85,7 @@ def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any]) -> N
     with pytest.raises(PluginError) as caught:
         start(**settings)
     assert caught.value.code == "plugin"
+
+
+def test_it_keeps_the_rules_of_plugins() -> None:
+    assert_regularizer(ScaledInit, scale=0.5)
