@@ -141,7 +141,7 @@ STUDY = Study(
         "cpu": scale({**SIMPLE, **CNN}, "a dense layer of 256 units in place of 1,024"),
         "paper": "",
         "vgg16": "",
-        "resnet18": "layers are counted to the end of the first convolution and of each stage; norms are not re-scaled, "
+        "resnet18": "layers are counted to the end of the first convolution and of each stage; norms are left alone, "
         "as in the paper, so that part of a gain may be a larger effective learning rate.",
     },
     paper=(),
