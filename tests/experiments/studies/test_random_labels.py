@@ -107,6 +107,15 @@ def test_pretraining_on_random_labels_makes_real_labels_faster_and_its_permuted_
     assert min(gains) > 0.03 and max(controls) < min(gains), (gains, controls)
 
 
+def test_gain_and_control_are_paired_with_the_run_from_scratch(noise: Path) -> None:
+    run = run_of(noise, epochs_up=1, epochs_down=1)
+    values, curves = compare(run, run.settings, ("random",))
+    found = {name: value or 0.0 for name, value in values.items()}
+    assert found["random-gain"] == pytest.approx(found["random-pretrained"] - found["random-scratch"])
+    assert found["random-control"] == pytest.approx(found["random-permuted"] - found["random-scratch"])
+    assert curves.keys() == {"random-scratch", "random-pretrained", "random-permuted"}
+
+
 def figures(
     folder: Path, number: str, packs: Path, arms: tuple[str, ...], **changes: Any
 ) -> dict[str, dict[str, float]]:
@@ -118,6 +127,7 @@ def figures(
 
 
 class TestEachStudyRuns:
+    @pytest.mark.slow
     def test_transfer(self, tmp_path: Path, noise: Path) -> None:
         one = figures(tmp_path / "out", "1.1", noise, ("positive",))["positive"]
         assert one["real-gain"] == pytest.approx(one["real-pretrained"] - one["real-scratch"])
