@@ -23,7 +23,7 @@ from compatkit.errors import PluginError, UnknownName
 from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
-from compatkit.plugins.isolation import PluginWarning, suggestion
+from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
 from compatkit.plugins.settings import Setting, plain
 
@@ -34,7 +34,8 @@ Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
 def names(kind: str) -> list[str]:
     """Return the names that are installed for a kind, sorted, without importing any."""
     _check_kind(kind)
-    return sorted({point.name.partition(".")[2] for point in points() if _kind(point) == kind})
+    installed = entry_points(group=PROJECT)
+    return sorted({point.name.partition(".")[2] for point in installed if _kind(point) == kind})
 
 
 def require(kind: str, name: str) -> str:
@@ -73,7 +74,7 @@ def find(kind: str, name: str) -> Offer:
         PluginError: Two have it, it is blocked, its import fails, or it does not follow the hook specifications.
     """
     name = require(kind, name)
-    found = [point for point in points() if point.name == f"{kind}.{name}"]
+    found = points(name=f"{kind}.{name}")
     free = [point for point in found if not blocked(point)]
     if not free:
         raise owner_of(found[0]).error(
@@ -96,10 +97,20 @@ def providers() -> dict[str, Callable[..., Any]]:
     return {name: partial(make, name) for name in names("data_sets")}
 
 
-def points() -> list[EntryPoint]:
-    """Return all entry points of the group, each once, sorted by key and distribution, not by installation."""
-    found = {(point.name, owner_of(point), point.value): point for point in entry_points(group=PROJECT)}
-    return [found[key] for key in sorted(found, key=lambda key: (key[0], str(key[1]), key[2]))]
+def points(**chosen: str) -> list[EntryPoint]:
+    """Return entry points of the group, each once, sorted by key and distribution, not by installation.
+
+    Args:
+        **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
+    """
+    owners: dict[int, Owner] = {}  # one for each distribution, whose metadata takes a millisecond to read
+    found: dict[tuple[str, str, str], EntryPoint] = {}
+    for point in entry_points(group=PROJECT, **chosen):
+        if id(point.dist) not in owners:
+            owners[id(point.dist)] = owner_of(point)
+        owner = attrs.evolve(owners[id(point.dist)], plugin=point.name)
+        found[point.name, str(owner), point.value] = point
+    return [found[key] for key in sorted(found)]
 
 
 def _kind(point: EntryPoint) -> str:
