@@ -52,6 +52,14 @@ def packs() -> Path:
     pytest.skip("no data packs: set COMPATKIT_DATA to a folder that holds mnist.npz and usps.npz")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting() -> Iterator[None]:
+    """Do not wait for the disk: the kernel outlives every crash that these tests stage."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_outside_influence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Keep the user's registry, data and plugin settings out of the tests, and caches inside tmp_path."""

@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -303,6 +304,7 @@ def test_a_process_that_is_ended_goes_on_bit_by_bit(
     runs = tmp_path / "torn-runs"
     while not list(runs.glob(f"*/{STATE}")):
         assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.02)
     running.send_signal(number)
     out, err = running.communicate(timeout=120)
     assert running.returncode == code and out == "" and "[interrupted]" in err

@@ -340,10 +340,9 @@ def numbers(version: str) -> tuple[int, ...]:
 
 @contextmanager
 def world(**patches: Any) -> Iterator[World]:
-    """Make a registry for one history; nothing is loaded, run or waited for."""
+    """Make a registry for one history; nothing is loaded or run."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setenv("COMPATKIT_CACHE", f"{folder}/cache")
-        patch.setattr(os, "fsync", lambda descriptor: None)
         patch.setattr(index_tables, "SYNCHRONOUS", "OFF")
         patch.setattr(cells, "METRIC_VERSION", "1")
         for name, value in patches.items():

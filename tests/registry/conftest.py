@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -42,12 +41,6 @@ def tensor_file(value: int = 0, size: int = 16) -> bytes:
     """Return a file with the one U8 tensor ``weight``, every byte ``value``."""
     entry = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
     return file_of({"weight": entry}, bytes([value]) * size)
-
-
-@pytest.fixture(autouse=True)
-def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait for the disk: the kernel outlives every crash that these tests stage."""
-    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture

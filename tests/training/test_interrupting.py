@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -212,15 +213,19 @@ from small import data_set, quick
 import compatkit as ck
 
 task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
-quick(steps=100_000, log_every=50, checkpoint="run.safetensors", progress=True).fit([task])
+quick(steps=100_000, log_every=50, checkpoint="run.safetensors", checkpoint_every=1, progress=True).fit(
+    [task]
+)
 """
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, -signal.SIGINT), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_script_that_is_ended_keeps_its_state(tmp_path: Path, number: int, code: int) -> None:
-    script = SCRIPT.format(tests=str(Path(__file__).parents[1])) + ""
-    script = script.replace("progress=True", "progress=True, checkpoint_every=1")
+    script = SCRIPT.format(tests=str(Path(__file__).parents[1]))
     running = subprocess.Popen(
         [sys.executable, "-c", script],
         cwd=tmp_path,
@@ -231,6 +236,7 @@ def test_a_script_that_is_ended_keeps_its_state(tmp_path: Path, number: int, cod
     state = tmp_path / "run.safetensors"
     while not state.exists():
         assert running.poll() is None, running.communicate()[1]
+        time.sleep(0.02)
     running.send_signal(number)
     said = running.communicate(timeout=60)[1]
     assert running.returncode == code, said

@@ -91,26 +91,31 @@ def test_what_the_advice_names_works_in_a_fresh_process_without_a_registry(
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-def test_torch_export_takes_a_recombination(registry: ck.Registry, policy: str, tmp_path: Path) -> None:
-    """The program is saved, and loaded by a process that has torch alone."""
-    made, batch = recombined(registry, policy), torch.export.Dim("batch")
-    program = torch.export.export(made, (IMAGES,), dynamic_shapes=({0: batch},))
-    torch.export.save(program, tmp_path / "ab.pt2")
-    others = signal((7, 1, 16, 16))
-    with torch.no_grad():
-        torch.save({"images": others, "logits": made(others)}, tmp_path / "expected.pt")
+def test_torch_export_takes_a_recombination(registry: ck.Registry, tmp_path: Path) -> None:
+    """Programs of all policies are saved, and loaded by a process that has torch alone."""
+    others, batch = signal((7, 1, 16, 16)), torch.export.Dim("batch")
+    logits: dict[str, torch.Tensor] = {}
+    for policy in POLICIES:
+        made = recombined(registry, policy)
+        program = torch.export.export(made, (IMAGES,), dynamic_shapes=({0: batch},))
+        torch.export.save(program, tmp_path / f"{policy}.pt2")
+        with torch.no_grad():
+            logits[policy] = made(others)
+    torch.save({"images": others, "logits": logits}, tmp_path / "expected.pt")
     script = (
         "import sys, torch\n"
         "expected = torch.load('expected.pt', weights_only=True)\n"
-        "found = torch.export.load('ab.pt2').module()(expected['images'])\n"
-        "torch.testing.assert_close(found, expected['logits'])\n"
+        f"for policy in {POLICIES}:\n"
+        "    found = torch.export.load(f'{policy}.pt2').module()(expected['images'])\n"
+        "    torch.testing.assert_close(found, expected['logits'][policy])\n"
+        "    print(policy)\n"
         "assert 'compatkit' not in sys.modules\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [*POLICIES]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
