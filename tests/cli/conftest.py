@@ -29,14 +29,14 @@ precision = "float32"
 [[tasks]]
 name = "left"
 data = "left.npz"
-backbone = "resnet20_cifar"
+backbone = "resnet8_cifar"
 split = "layer2"
 size = [16, 16]
 
 [[tasks]]
 name = "right"
 data = "right.npz"
-backbone = "resnet20_cifar"
+backbone = "resnet8_cifar"
 split = "layer2"
 size = [16, 16]
 """
@@ -80,7 +80,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trained")
     write_packs(folder)
     tasks = [
-        ck.Task(name, ck.data.load(folder / f"{name}.npz"), "resnet20_cifar", "layer2", size=(16, 16))
+        ck.Task(name, ck.data.load(folder / f"{name}.npz"), "resnet8_cifar", "layer2", size=(16, 16))
         for name in ("left", "right")
     ]
     fit = quick(steps=2).fit(tasks, ["identical_init", "dcc"])

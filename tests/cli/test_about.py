@@ -55,11 +55,11 @@ def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
     assert said.code == 0, said.err
     assert found(run, root, "--kind", "head", "--tag", "dataset=left") == {"digits/left.head"}
     both = {"digits/left.extractor", "digits/right.extractor"}
-    assert found(run, root, "--kind", "extractor", "--tag", "backbone=resnet20_cifar") == both
+    assert found(run, root, "--kind", "extractor", "--tag", "backbone=resnet8_cifar") == both
     assert found(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
     assert found(run, root, "--tag", "state=trial") == set()
     told = about(root, "digits/left.head")
-    assert told["licence"] == "Apache-2.0" and told["title"].startswith("resnet20_cifar after layer2")
+    assert told["licence"] == "Apache-2.0" and told["title"].startswith("resnet8_cifar after layer2")
 
 
 def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
     said = ck.Registry.open(tmp_path / "parts").store.manifest("digits/left.head").about
     assert (said.title, said.licence) == ("Ours", "MIT")
     assert said.tags == {
-        "backbone": "resnet20_cifar",
+        "backbone": "resnet8_cifar",
         "dataset": "left",
         "state": "final",
         "team": "digits",

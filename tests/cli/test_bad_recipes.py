@@ -13,7 +13,7 @@ from small import data_set
 
 CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "unknown backbone": (
-        [('backbone = "resnet20_cifar"', 'backbone = "resnet20_cifra"')],
+        [('backbone = "resnet8_cifar"', 'backbone = "resnet20_cifra"')],
         2,
         "resnet20_cifar",
     ),
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "unknown key of a task": ([("size = [16, 16]", "sise = [16, 16]")], 2, "Did you mean 'size'"),
     "no prefix": ([('prefix = "digits"', "")], 2, "lacks prefix"),
     "no steps": ([("steps = 2", "")], 2, "lacks steps"),
-    "no backbone": ([('backbone = "resnet20_cifar"', "")], 2, "lacks backbone"),
+    "no backbone": ([('backbone = "resnet8_cifar"', "")], 2, "lacks backbone"),
     "no trainer": ([('[trainer]\nsteps = 2\nbatch_size = 8\nprecision = "float32"', "")], 2, "lacks trainer"),
     "steps as text": ([("steps = 2", 'steps = "many"')], 2, "steps must be a whole number, got 'many'"),
     "steps as fraction": ([("steps = 2", "steps = 2.5")], 2, "steps must be a whole number"),
@@ -123,7 +123,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "networks that differ": (
         [
             (
-                'name = "left"\ndata = "left.npz"\nbackbone = "resnet20_cifar"',
+                'name = "left"\ndata = "left.npz"\nbackbone = "resnet8_cifar"',
                 'name = "left"\ndata = "left.npz"\nbackbone = "resnet32_cifar"',
             )
         ],

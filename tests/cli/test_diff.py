@@ -83,6 +83,7 @@ def test_the_exit_code_tells_only_if_asked(run: Any) -> None:
 def test_components_of_different_names_and_kinds(run: Any) -> None:
     said = run("diff", "digits/left.head", "digits/right.head")
     assert "training" in said.out and "least step  MAJOR, if B were to follow A" in said.out
+    said = run("diff", "digits/left.extractor", "digits/right.extractor")
     assert "the 12 that differ most:" in said.out and "--json lists all" in said.out
     said = run("diff", "digits/left.extractor", "digits/left.head")
     assert "another kind of component" in said.out and "parts that take the layout NCHW from" in said.out

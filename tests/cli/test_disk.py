@@ -157,7 +157,7 @@ def mount(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 @pytest.mark.case("C3")
 @pytest.mark.skipif(sys.platform != "linux", reason="mounts a tmpfs")
 def test_a_really_full_disk(run: Any, recipe: Any, mount: Any, tmp_path: Path) -> None:
-    disk = mount("size=1m")
+    disk = mount("size=300k")
     assert run("init", disk / "parts").code == 0
     words = "--registry", disk / "parts", "train", recipe(), "--checkpoint", tmp_path / "state"
     said = run(*words)

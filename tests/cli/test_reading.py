@@ -66,8 +66,8 @@ def test_ls_aligns_its_columns(run: Any) -> None:
     lines = said.out.splitlines()
     assert said.code == 0 and said.err == "" and len(lines) == 6
     assert lines[0].split() == ["name", "version", "kind", "parameters", "network"]
-    assert lines[1].split() == "digits/left.extractor 1.0.0 extractor 65,264 resnet20_cifar @ layer2".split()
-    assert len({line.index("resnet20") for line in lines[1:]}) == 1
+    assert lines[1].split() == "digits/left.extractor 1.0.0 extractor 18,800 resnet8_cifar @ layer2".split()
+    assert len({line.index("resnet8") for line in lines[1:]}) == 1
     assert max(map(len, lines)) <= 90
 
 

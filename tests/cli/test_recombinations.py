@@ -55,7 +55,7 @@ def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
 
 def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
     said = words(run("show", "pairs/ab").out)
-    assert "kind recombination" in said and "network resnet20_cifar, put together at layer2" in said
+    assert "kind recombination" in said and "network resnet8_cifar, put together at layer2" in said
     assert "normalisation batch: statistics of each batch" in said
     assert "extractor digits/left.extractor@1.0.0 sha256:" in said and "head digits/right.head@1.0.0" in said
     assert "recombination" in run("ls", "pairs/*").out
@@ -94,12 +94,12 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     said = run("export", "pairs/ab", "ab.safetensors")
     text = words(said.out)
     assert said.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
-    assert "loads into timm.create_model('resnet20_cifar', in_chans=1, num_classes=3)" in text
+    assert "loads into timm.create_model('resnet8_cifar', in_chans=1, num_classes=3)" in text
     assert "runs with compatkit.load_exported('ab.safetensors')" in text
     seen = run("inspect", "ab.safetensors")
     text = words(seen.out)
     assert "exported recombination from pairs/ab@1.0.0 sha256:" in text
-    assert "parts resnet20_cifar up to layer2; resnet20_cifar after layer2" in text
+    assert "parts resnet8_cifar up to layer2; resnet8_cifar after layer2" in text
     assert "normalisation batch" in text and "classes 0, 1, 2" in text
     found = run("inspect", "ab.safetensors", "--json").json["exported"]
     assert found["kind"] == "recombination" and found["names"] == "whole"

@@ -29,7 +29,7 @@ def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path)
         f"{n}@1.0.0" for n in names
     ]
     assert Store.open(root).names() == sorted(names)
-    assert "left: resnet20_cifar cut at layer2, 48 training images of left in 3 classes" in said.err
+    assert "left: resnet8_cifar cut at layer2, 48 training images of left in 3 classes" in said.err
     assert f"made the registry {root}" in said.err
     assert said.out.splitlines()[0].split() == ["task", "dcc/loss", "accuracy"]
 
@@ -176,7 +176,7 @@ def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_import
 
 
 def test_a_recipe_may_start_from_weights_beside_it(run: Any, recipe: Any, tmp_path: Path) -> None:
-    planned = plan("resnet20_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 3}, size=(16, 16))
+    planned = plan("resnet8_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 3}, size=(16, 16))
     network, _, _ = build_pair(planned.extractor, planned.head, seed=9)
     (tmp_path / "recipes" / "start.safetensors").write_bytes(serialise(network.state_dict()))
     file = recipe(('name = "left"', 'name = "left"\nweights = "start.safetensors"'))
