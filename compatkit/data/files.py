@@ -120,6 +120,8 @@ def read_file(path: Path) -> bytes:
         EnvironmentFailure: The system does not let it be read.
     """
     try:
+        if not path.is_file():  # a pipe would be waited for without end
+            raise FileNotFoundError(path)
         return path.read_bytes()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path} is gone, or no file; list the folder again.", subject=path) from error

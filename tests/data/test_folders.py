@@ -286,6 +286,19 @@ def test_files_that_the_system_does_not_let_be_read(tmp_path: Path, monkeypatch:
     assert caught.value.subject == root
 
 
+def test_what_is_no_file_is_left_out_and_never_waited_for(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2})
+    os.mkfifo(root / "ant" / "pipe.jpg")
+    (root / "ant" / "folder.jpg").mkdir()
+    found = undivided(root)
+    assert found.counts == (2,)
+    (root / "ant" / "001.png").unlink()
+    os.mkfifo(root / "ant" / "001.png")
+    with pytest.raises(DataError) as caught:
+        found.image(1)
+    assert caught.value.subject == root / "ant" / "001.png"
+
+
 def test_a_folder_that_changes_after_it_was_listed(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 3})
     found = undivided(root)
