@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Literal, get_args
 
 import torch
 
+from compatkit.data.threads import processors
 from compatkit.errors import UsageError
 from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out
 from compatkit.experiments.sweeps.processes import processes
@@ -66,7 +66,7 @@ def dispatch(
     if not jobs:
         return
     if backend == "process":
-        count = min(workers or os.cpu_count() or 1, len(jobs))
+        count = min(workers or processors(), len(jobs))
         processes(jobs, count, max(1, torch.get_num_threads() // count), each)
     elif backend == "ray":
         from compatkit.experiments.sweeps.cluster import cluster

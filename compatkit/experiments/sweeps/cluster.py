@@ -11,6 +11,7 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.codec import loads
+from compatkit.data.threads import processors
 from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.jobs import DataCache, Job, answer
@@ -54,7 +55,7 @@ def cluster(jobs: Sequence[Job], workers: int | None, each: Callable[[RunRecord]
     ours = not ray.is_initialized()
     if ours:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        given = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers or os.cpu_count() or 1}
+        given = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers or processors()}
         try:
             ray.init(include_dashboard=False, log_to_driver=False, **given)
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
