@@ -181,10 +181,7 @@ def _run(words: list[str], machine: bool) -> int:
     except click.Abort:
         return _fail("Interrupted. No partial files were left behind.", "interrupted", INTERRUPTED, machine)
     except click.ClickException as error:
-        if machine:
-            return _fail(error.format_message(), "usage", 2, machine)
-        error.show()
-        return error.exit_code
+        return _fail(_of_click(error, machine), "usage", error.exit_code, machine)
     except IncompatibleError as error:
         return _refuse(error, machine)
     except PolicyBroken as error:
@@ -282,6 +279,13 @@ def _break(error: PolicyBroken, machine: bool) -> int:
     if outcome is not None and not machine:
         show_outcome(outcome)
     return code
+
+
+def _of_click(error: click.ClickException, machine: bool) -> str:
+    """Return the message of wrong words on the command line, with the way to the right ones for a person."""
+    message = error.format_message().rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    return f"{message}." if machine or context is None else f"{message}. See `{context.command_path} --help`."
 
 
 def _of_system(error: OSError | MemoryError) -> str:

@@ -10,7 +10,8 @@ import click
 from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
-from compatkit.errors import IntegrityError
+from compatkit.contracts.display import network_and_cut
+from compatkit.errors import IntegrityError, NotFound, near
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import ListedName
@@ -32,6 +33,16 @@ def ls_command(context: click.Context, asked: LsAsked) -> None:
     """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
     held = store(context)
     every = held.index.listing(asked.pattern)
+    if asked.pattern and not every:
+        known = held.index.names(None)
+        near_names = (
+            f" or names like {', '.join(close)}" if (close := near(asked.pattern, known, 3, 0.5)) else ""
+        )
+        raise NotFound(
+            f"{asked.pattern!r} matches none of {len(known):,} names; try a glob such as '*{asked.pattern.strip('*')}*'"
+            f"{near_names}, or `compatkit ls` for all of them.",
+            subject=asked.pattern,
+        )
     damaged = [line for line in every if line.error]
     if asked.machine:
         emit([line.to_json() for line in every])
@@ -40,10 +51,7 @@ def ls_command(context: click.Context, asked: LsAsked) -> None:
         for start in range(0, len(every), PAGE):
             sizes = _table(every[start : start + PAGE], sizes)
         if not every:
-            click.echo(
-                "no components"
-                + (f" match {asked.pattern!r}" if asked.pattern else f" in {clean(str(held.root))} yet")
-            )
+            click.echo(f"no components in {clean(str(held.root))} yet")
     for line in damaged:
         click.echo(
             f"{click.style('damaged', fg='red', bold=True)} {line.name}: {clean(line.error)}", err=True
@@ -94,6 +102,6 @@ def _cells(line: ListedName) -> tuple[str, ...]:
         line.version,
         line.kind.replace("_", " "),
         f"{line.parameters:,}",
-        f"{line.model} @ {line.split}",
+        network_and_cut(line.model, line.split),
         " ".join(f":{alias}={version}" for alias, version in line.aliases.items()),
     )

@@ -9,6 +9,7 @@ import click
 from compatkit.cli.options import Asked, command, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import store
+from compatkit.contracts.display import network_and_cut
 
 if TYPE_CHECKING:
     from compatkit.registry.index.search import Found
@@ -97,7 +98,7 @@ def _cells(one: Found) -> tuple[str, ...]:
         one.kind.replace("_", " "),
         f"{one.parameters:,}",
         " ".join(map(str, one.channels)),
-        f"{one.model} @ {one.split}",
+        network_and_cut(one.model, one.split),
         " ".join(f"{key}={value}" for key, value in one.tags.items()),
         title,
     )

@@ -6,7 +6,8 @@ Sec. 5.2: "we first extend the classification layer of the DCC head to handle 10
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import attrs
 import torch
@@ -55,8 +56,8 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
 
     Raises:
         UsageError: The component is not a head with named classes, or belongs to a self-supervised regularizer; no
-            class is given, one exists already under this or another name; or the class layer is not a single linear
-            layer or 1x1 convolution.
+            class is given, one is no text or exists already under this or another name; the class layer is not a single
+            linear layer or 1x1 convolution; or the seed is no whole number.
         UnknownName: The blueprint's builder or model is unknown here.
     """
     old = part.manifest
@@ -66,6 +67,9 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
             subject=part.reference,
         )
     _check_classes(part)
+    classes = new_classes(classes)
+    if type(seed) is not int:
+        raise UsageError(f"seed= expects a whole number, got {seed!r:.80}.", subject=seed)
     labels = _labels(part.reference, old.contract.data.labels, classes)
     name, count = _class_layer(part), len(labels) - len(classes)
     blueprint = with_classes(old.blueprint, len(labels))
@@ -84,6 +88,25 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
         parents=(Parent(RELATION, part.digest),),
     )
     return Extended(manifest, state)
+
+
+def new_classes(classes: Any) -> list[str]:
+    """Return the names of new classes.
+
+    Raises:
+        UsageError: There are none, or they are no texts; ``subject`` is what came.
+    """
+    several = isinstance(classes, Collection) and not isinstance(classes, str | bytes | Mapping)
+    names: list[Any] = list(classes) if several else []
+    wrong = next(
+        (one for one in names if not isinstance(one, str) or not one.strip()), None if names else classes
+    )
+    if not names or wrong is not None:
+        raise UsageError(
+            f"extend expects the names of at least one new class, such as ['frog']; got {wrong!r:.80}.",
+            subject=wrong,
+        )
+    return names
 
 
 def _check_classes(part: Component) -> None:
@@ -112,10 +135,6 @@ def _labels(whose: str, known: Sequence[Label] | None, classes: Sequence[str]) -
             f"The outputs of {whose} have no names, so it is unknown which classes are new. Publish the head "
             "with class names first.",
             subject=whose,
-        )
-    if isinstance(classes, str) or not classes:
-        raise UsageError(
-            f"extend expects the names of at least one new class, such as ['frog']; got {classes!r}."
         )
     labels = list(known)
     for name in classes:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.manifest import Manifest
-from compatkit.errors import CompatkitError, DataError, PolicyDataMissing, UnknownName
+from compatkit.errors import CompatkitError, DataError, PolicyDataMissing, UnknownName, UsageError, type_of
 from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.policies import Images
 
@@ -22,6 +22,38 @@ Given = Sequence["Split | DataSet | Callable[[str], Split | DataSet]"]
 FITTED_ON = 1000
 """Most images for fitting an adapter: from 30 to 1,000 accuracy rises by only one to three points."""
 OR_SET = "or set COMPATKIT_DATA to the folder of data sets."
+
+
+def check_tests(data: Any) -> None:
+    """Check the test sets that a matrix is given.
+
+    Args:
+        data: What came.
+
+    Raises:
+        UsageError: They are neither several splits nor a mapping to splits; ``subject`` is what came.
+    """
+    from compatkit.data.dataset import DataSet, Split
+
+    if isinstance(data, Mapping):
+        wrong = [one for one in data if not isinstance(one, str)]
+        wrong += [one for one in data.values() if not isinstance(one, Split)]
+    elif isinstance(data, Collection) and not isinstance(data, str | bytes):
+        wrong = [one for one in data if not isinstance(one, Split)]
+    else:
+        wrong = [data]
+    if not wrong:
+        return
+    one, hint = wrong[0], ""
+    if isinstance(one, DataSet):
+        hint = " Pass its test set: data.test."
+    elif isinstance(one, Split):
+        hint = " Put it in a list."
+    raise UsageError(
+        "data= expects test sets in a list, such as [mnist.test, usps.test], or a mapping from extractor pattern to "
+        f"test set; got {type_of(one)}.{hint}",
+        subject=one,
+    )
 
 
 def held_out(part: Component, data: Sequence[Split] | Mapping[str, Split]) -> Split:
@@ -158,7 +190,18 @@ def policy_images(wanted: Images, given: Given = ()) -> Split:
 
     Raises:
         PolicyDataMissing: None has this digest; the message lists what is available.
+        UsageError: ``given`` is no list of images; ``subject`` is what came.
     """
+    from compatkit.data.dataset import DataSet, Split
+
+    known = Split | DataSet | Callable
+    several = isinstance(given, Collection) and not isinstance(given, str)
+    wrong = [one for one in given if not isinstance(one, known)] if several else [given]
+    if wrong:
+        raise UsageError(
+            f"data= expects images of a policy in a list, such as [mnist.test]; got {type_of(wrong[0])}.",
+            subject=wrong[0],
+        )
     seen: dict[str, str] = {}
     why = ""
     for one in (*given, _named):

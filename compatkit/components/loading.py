@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from compatkit.contracts.arguments import texts_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import CutError, IntegrityError, NotFound, UsageError
@@ -92,7 +93,7 @@ class Parts:
             UsageError: A reference that is not a pattern has another kind.
         """
         found: dict[str, Component] = {}
-        for pattern in [wanted] if isinstance(wanted, str) else wanted:
+        for pattern in texts_of(wanted, " or ".join(f"{one}s" for one in kinds), "a reference or pattern"):
             several = is_pattern(pattern)
             every = [self.component(place) for place in self.store.select(pattern)]
             fitting = [one for one in every if one.kind in (kinds if several else named or kinds)]

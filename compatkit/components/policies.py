@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,7 +12,7 @@ from compatkit.components.loading import Parts
 from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
-from compatkit.errors import UsageError
+from compatkit.errors import UnknownName, UsageError, type_of
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
 from compatkit.registry.policies import Images, Policy
@@ -38,8 +38,27 @@ class Policies(Mapping[str, Policy]):
     store: Store
 
     def __getitem__(self, scope: str) -> Policy:
-        """Return the policy set for exactly this scope; ``of`` returns the one that binds a name."""
-        return self._set()[scope]
+        """Return the policy set for exactly this scope; ``of`` returns the one that binds a name.
+
+        Raises:
+            UnknownName: None is set for this scope.
+        """
+        found = self._set()
+        if scope not in found:
+            raise UnknownName(
+                f"no policy is set for exactly {scope!r:.80}; there are policies for {', '.join(found) or 'nothing'}. "
+                "of(NAME) returns the one that binds a name.",
+                subject=scope,
+            )
+        return found[scope]
+
+    def __contains__(self, scope: object) -> bool:
+        """Return whether a policy is set for exactly this scope."""
+        return scope in self._set()
+
+    def get(self, scope: str, default: Any = None) -> Any:
+        """Return the policy set for exactly this scope, or ``default``."""
+        return self._set().get(scope, default)
 
     def __iter__(self) -> Iterator[str]:
         """Yield the scopes."""
@@ -82,7 +101,7 @@ class Policies(Mapping[str, Policy]):
             tolerance: Largest accepted loss of accuracy against the upper bound, in [0, 1).
             metric: Metric to decide by.
             bn_policy: As in ``matrix``; ``"running"`` if pairs are deployed with stored statistics.
-            cap: Most images, drawn class-balanced with ``seed``.
+            cap: Most images, drawn class-balanced with ``seed``; at least one of each class.
             seed: Seed of that draw and of the order of the images.
             batch_size: Images per batch.
             across_major: Whether new MAJOR versions are bound, too.
@@ -99,13 +118,7 @@ class Policies(Mapping[str, Policy]):
             raise UsageError(
                 f"policies are decided by {METRIC} {METRIC_VERSION}; {metric!r} is not supported."
             )
-        images = (
-            data
-            if data is None
-            else Images(*data)
-            if isinstance(data, tuple)
-            else Images(data.name, data.digest)
-        )
+        images = None if data is None else _images(data, cap)
         made = Policy(
             scope=scope,
             mode=mode,  # type: ignore[arg-type]
@@ -182,3 +195,27 @@ class Policies(Mapping[str, Policy]):
 
     def _set(self) -> dict[str, Policy]:
         return {one.scope: one.policy for one in self.store.policies.all() if one.policy is not None}
+
+
+def _images(data: Any, cap: Any) -> Images:
+    """Return name and digest of the images to decide on.
+
+    Raises:
+        UsageError: They are neither a split nor a name with a digest; or the cap leaves classes out.
+    """
+    from compatkit.data.split import Split
+
+    if isinstance(data, tuple) and len(data) == 2:
+        return Images(*data)
+    if not isinstance(data, Split):
+        raise UsageError(
+            f"data= expects a Split of images, such as mnist.test, or a pair of name and digest; got {type_of(data)}.",
+            subject=data,
+        )
+    classes = sum(count > 0 for count in data.counts)
+    if type(cap) is int and 0 < cap < classes:
+        raise UsageError(
+            f"cap={cap} leaves classes out: {data.name} holds images of {classes} classes; take at least one of each.",
+            subject=cap,
+        )
+    return Images(data.name, data.digest)

@@ -20,7 +20,7 @@ from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.check import Report
 from compatkit.contracts.display import LINES, Shown
 from compatkit.contracts.manifest import About
-from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError
+from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError, type_of
 from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.blobs import Verify
@@ -339,6 +339,11 @@ class Registry(Shown):
         from compatkit.evaluation.conditions import Conditions
 
         policy = under_old_name(bn_policy, normalisation)
+        if not isinstance(adapters, Mapping | None):
+            raise UsageError(
+                f"adapters= expects adapters by the pinned references of extractor and head; got {type_of(adapters)}.",
+                subject=adapters,
+            )
         stand = {} if bridges is None else _inserted(bridges, policy)
         found = matrix(
             self.store,

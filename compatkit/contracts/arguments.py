@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from compatkit.errors import UsageError, near
@@ -36,6 +36,29 @@ def named(made: Made) -> Made:
         return _answering(given, given.__name__, "argument")
     _answer_all(given)
     return made
+
+
+def texts_of(given: Any, argument: str, what: str) -> list[str]:
+    """Return an argument that is one text, or several, as a list.
+
+    Args:
+        given: What came.
+        argument: Name of the argument.
+        what: What one text is, with an example.
+
+    Raises:
+        UsageError: It is neither; ``subject`` is what came.
+    """
+    if isinstance(given, str):
+        return [given]
+    several = isinstance(given, Iterable) and not isinstance(given, bytes | Mapping)
+    found: list[Any] = list(given) if several else [given]
+    for one in found:
+        if not isinstance(one, str):
+            raise UsageError(
+                f"{argument}= expects {what}, or a list of such texts; got {one!r:.80}.", subject=one
+            )
+    return found
 
 
 def _answer_all(made: type) -> None:

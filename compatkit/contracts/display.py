@@ -48,6 +48,11 @@ class Shown:
         return NOTEBOOK.format(code=html.escape(repr(self)))
 
 
+def network_and_cut(model: str, split: str) -> str:
+    """Return ``resnet18 @ layer3``; an adapter is not cut from a network, so its name stands alone."""
+    return f"{model} @ {split}" if split else model
+
+
 def screenful(text: str) -> str:
     """Return the first lines of a text, with control characters escaped.
 

@@ -12,6 +12,7 @@ from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
+from compatkit.contracts.display import network_and_cut
 from compatkit.errors import FormatError
 
 SCHEMA: Literal[1] = 1
@@ -122,7 +123,8 @@ class Manifest:
     schema: Literal[1] = SCHEMA
 
     def __repr__(self) -> str:
-        what = f"{self.kind.replace('_', ' ')}, {self.blueprint.model} @ {self.blueprint.split}"
+        network = network_and_cut(self.blueprint.model, self.blueprint.split)
+        what = f"{self.kind.replace('_', ' ')}, {network}"
         titled = f"{self.about.title!r}, " if self.about.title else ""
         return f"Manifest({titled}{what}, {self.payload.parameters:,} parameters)"
 

@@ -28,6 +28,8 @@ from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, Plug
 
 DIGESTS = ("bytes", "unverified")
 """What the digest of images in files may be over."""
+SPLITS = ("train", "test")
+"""Splits of a data set; a split is called ``mnist/test``."""
 Provider = Callable[..., DataSet]
 """``factory(root=None, download=False) -> DataSet``, as plugins register it."""
 
@@ -175,6 +177,8 @@ def _at(
     if "://" in text:
         return read_shards(text, progress=progress), text
     path = _found(Path(text).expanduser(), folders)
+    if not is_there(path):
+        _check_no_split(text, folders)
     place = str(path.absolute())
     if path.is_dir():
         kind = kind_of(path)
@@ -188,6 +192,27 @@ def _at(
     if is_shards(text):
         return read_shards(place, progress=progress), place
     return read_pack(path, name=_name(path)), place
+
+
+def _check_no_split(text: str, folders: list[Path]) -> None:
+    """Raise for the name of a split in place of that of a data set.
+
+    Raises:
+        UnknownName: What stands before the slash is a data set.
+    """
+    name, slash, split = text.rpartition("/")
+    packs = {_name(file) for folder in folders for file in _packs(folder).values()}
+    if (
+        not slash
+        or not split
+        or _key(name) not in {_key(one) for one in (*packs, *MADE, *COMPOSED, *FETCHED)}
+    ):
+        return
+    hint = f" Load {name!r} and take its .{split}." if split in SPLITS else suggest(split, SPLITS)
+    raise UnknownName(
+        f"{text!r} is no data set; {name!r} is one, with the splits {' and '.join(SPLITS)}.{hint}",
+        subject=text,
+    )
 
 
 def _named(

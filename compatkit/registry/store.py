@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts import cache
+from compatkit.contracts.arguments import texts_of
 from compatkit.contracts.codec import MAX_BYTES, is_digest
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
@@ -426,7 +427,7 @@ class Store:
             NotFound: A pattern matches nothing.
             UsageError: A match is of another kind.
         """
-        wanted = [patterns] if isinstance(patterns, str) else list(patterns)
+        wanted = texts_of(patterns, "patterns", "a reference or pattern such as 'digits/*.head@^1'")
         found: dict[str, Reference] = {}
         for pattern in wanted:
             for reference in resolving.select(self.references, pattern, self.names):

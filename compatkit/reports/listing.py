@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compatkit.contracts.display import Shown, aligned, visible
+from compatkit.contracts.display import Shown, aligned, network_and_cut, visible
 from compatkit.registry.index.search import Found
 from compatkit.reports.wording import clip
 
@@ -28,7 +28,7 @@ def table(components: list[Found]) -> list[str]:
             one.version,
             one.kind.replace("_", " "),
             f"{one.parameters:,}",
-            f"{one.model} @ {one.split}",
+            network_and_cut(one.model, one.split),
             clip(f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title, TITLE, "..."),
         )
         for one in components

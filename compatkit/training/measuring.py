@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +10,11 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.arguments import named
+from compatkit.contracts.arguments import named, texts_of
 from compatkit.contracts.contract import Data
 from compatkit.contracts.display import Shown, aligned
 from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import DataError, UnknownName, UsageError, type_of
+from compatkit.errors import DataError, UnknownName, UsageError, suggest, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
@@ -56,7 +56,26 @@ class Measurement(Shown, Mapping[str, Measured]):
     settings: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Measured:
+        """Return a result.
+
+        Raises:
+            UnknownName: No result has this name.
+        """
+        if name not in self.results:
+            raise UnknownName(
+                f"There is no result {name!r:.80}.{suggest(name, self.results)} Results here: "
+                f"{', '.join(self.results) or 'none'}.",
+                subject=name,
+            )
         return self.results[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a result of this name."""
+        return name in self.results
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a result, or ``default``."""
+        return self.results.get(name, default)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.results)
@@ -128,12 +147,15 @@ def measure(
 
     Raises:
         UnknownName: A metric or layer does not exist; the message has the nearest.
-        UsageError: Layers, another network, images or preprocessing are missing that a metric needs.
+        UsageError: Layers, another network, images or preprocessing are missing that a metric needs; or an argument has
+            the wrong type.
         DataError: Values of a layer are not finite; the message names layer and batch.
         PluginError: A metric is broken.
         EnvironmentFailure: The device does not exist.
     """
-    chosen = [make_metric(one) if isinstance(one, str) else one for one in metrics]
+    chosen = _metrics(metrics)
+    _check_images(data)
+    layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
     wanted = {name for one in chosen for name in observed(one)}
     parts, found = _parts(network), layers_of(_parts(network))
     theirs = {} if other is None else choose(layers_of(_parts(other)), layers)
@@ -187,6 +209,43 @@ def measure(
             f"Two of the metrics give results of one name: {[one.name for one in results]}. Leave one out."
         )
     return Measurement(named, settings)
+
+
+def _metrics(given: Any) -> list[Metric]:
+    """Return the metrics, made from names where names are given.
+
+    Raises:
+        UsageError: One is neither, or they are no list; ``subject`` is what came.
+    """
+    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    found: list[Metric] = []
+    for one in given if several else [given]:
+        if not several or not (
+            isinstance(one, str) or (isinstance(one, Metric) and not isinstance(one, type))
+        ):
+            hint = f" Put it in a list: [{given!r:.40}]." if isinstance(given, str) else ""
+            raise UsageError(
+                "metrics= expects a list of names of metrics, such as ['accuracy'], or of metrics; got "
+                f"{one!r:.60}.{hint}",
+                subject=one,
+            )
+        found.append(make_metric(one) if isinstance(one, str) else one)
+    return found
+
+
+def _check_images(data: Any) -> None:
+    """Raise for something that is no images with labels.
+
+    Raises:
+        UsageError: ``subject`` is what came.
+    """
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(one, Tensor) for one in data)
+    if not pair and not isinstance(data, Split | DataSet | None):
+        raise UsageError(
+            "data= expects images with labels: a data set, a split, or two tensors (images, class indices); got "
+            f"{type_of(data)}.",
+            subject=data,
+        )
 
 
 @attrs.frozen(eq=False)

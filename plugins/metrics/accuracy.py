@@ -50,12 +50,13 @@ def is_correct(logits: Tensor, labels: Tensor, *, top: int = 1) -> Tensor:
 
 @attrs.frozen(eq=False)
 class Counts:
-    """Counts on the device, int64 scalars: examples, correct ones, with NaN, with labels out of range."""
+    """Counts on the device, int64 scalars: examples, correct ones, with NaN, with labels out of range; and classes."""
 
     examples: int
     correct: Tensor
     unreadable: Tensor
     outside: Tensor
+    classes: int = 0
 
 
 def _count(instance: object, attribute: object, value: object) -> None:
@@ -68,7 +69,7 @@ class Accuracy:
     """Top-``top`` accuracy.
 
     Attributes:
-        top: Number of classes considered, >= 1.
+        top: Number of classes considered, >= 1; fewer than there are, or the figure says nothing.
     """
 
     top: int = attrs.field(default=1, validator=_count)
@@ -102,6 +103,7 @@ class Accuracy:
             state.correct.to(logits.device) + right.sum(),
             state.unreadable.to(logits.device) + logits.isnan().any(1).sum(),
             state.outside.to(logits.device) + outside.sum(),
+            logits.shape[1],
         )
 
     def merge(self, left: Counts, right: Counts) -> Counts:
@@ -112,10 +114,11 @@ class Accuracy:
             left.correct + right.correct.to(device),
             left.unreadable + right.unreadable.to(device),
             left.outside + right.outside.to(device),
+            max(left.classes, right.classes),
         )
 
     def finalise(self, state: Counts) -> Result:
-        """Return the share of correct examples.
+        """Return the share of correct examples; undefined above the number of classes, where every answer counts.
 
         Raises:
             DataError: Labels were out of range.
@@ -129,6 +132,13 @@ class Accuracy:
         status, reason = "ok", ""
         if not state.examples:
             status, reason = "undefined", "no examples"
+        elif self.top > state.classes:
+            status, reason = (
+                "undefined",
+                f"top {self.top} of {state.classes} classes: every answer would be right",
+            )
+        elif self.top == state.classes > 1:
+            status, reason = "degenerate", f"top {self.top} of {state.classes} classes: every answer is right"
         elif unreadable:
             status = "degenerate"
             reason = (
@@ -136,7 +146,7 @@ class Accuracy:
             )
         return Result(
             name="accuracy" if self.top == 1 else f"accuracy@{self.top}",
-            value=int(state.correct) / state.examples if state.examples else None,
+            value=None if status == "undefined" else int(state.correct) / state.examples,
             unit="1",
             direction="higher",
             estimator="plug-in",

@@ -124,7 +124,8 @@ class Retrieval:
     """Retrieval of images by the features of a layer of vectors.
 
     Attributes:
-        top: Number of nearest images among which one of the query's class must be, >= 1.
+        top: Number of nearest images among which one of the query's class must be, >= 1; fewer than the gallery has
+            of other classes, or the figure says nothing.
         distance: ``"cosine"`` or ``"euclidean"``.
     """
 
@@ -201,9 +202,28 @@ class Retrieval:
                     mean.append(first[-1])
                     continue
                 found = ranks(queries, gallery, labels, self.distance)
-                first.append(Cell(sum(int((one[:, 0] < self.top).sum()) for one in found) / asked))
+                first.append(self._share(found, len(labels), asked))
                 mean.append(Cell(sum(float(_precision(one).sum()) for one in found) / asked))
         return first, mean
+
+    def _share(self, found: list[Tensor], images: int, asked: int) -> Cell:
+        """Return the cell of the share of queries with an image of their class among the nearest.
+
+        Args:
+            found: Result of ``ranks``.
+            images: Number of images; a query's gallery is all others.
+            asked: Number of queries.
+        """
+        if self.top > images - 1:
+            why = f"top {self.top} of a gallery of {images - 1}: every query would count"
+            return Cell(None, "undefined", why)
+        value = sum(int((one[:, 0] < self.top).sum()) for one in found) / asked
+        # A class of k images has images - k others, the most that can be nearer than the first of its own.
+        if all(images - len(one) < self.top for one in found):
+            return Cell(
+                value, "degenerate", f"top {self.top}: every query counts, however near the others are"
+            )
+        return Cell(value)
 
 
 def _precision(irrelevant: Tensor) -> Tensor:

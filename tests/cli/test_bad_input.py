@@ -51,6 +51,27 @@ def test_a_reference_that_points_at_nothing(
 
 
 @pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("policy", "set", "a/b", "--mode", "bogus"), "'bogus' is not one of 'none', 'backward'"),
+        (("check", "a", "b", "--require", "bogus"), "'bogus' is not one of 'direct'"),
+        (("check", "a"), "Missing argument 'HEAD'"),
+        (("search", "--where", "accuracy>=1.5"), "No such option '--where'"),
+    ],
+)
+def test_wrong_words_are_refused_like_everything_else(
+    run: Any, words: tuple[str, ...], expected: str
+) -> None:
+    said, machine = run(*words), run(*words, "--json")
+    assert said.code == machine.code == 2 and said.out == ""
+    assert said.err.startswith("error [usage] ") and expected in said.err
+    name = " ".join(words[: 2 if words[0] == "policy" else 1])
+    assert f"See `compatkit {name} --help`." in said.err
+    assert machine.json["error"]["code"] == "usage"
+
+
+@pytest.mark.usefixtures("parts")
 def test_patterns_that_match_nothing_or_the_wrong_kind(run: Any) -> None:
     said = run("matrix", "digits/*.extractors", "digits/*.head")
     assert said.code == 2 and "matches no component" in said.err

@@ -125,6 +125,22 @@ def test_what_is_no_safetensors_file_is_named_with_exit_code_3(
     assert machine.code == 3 and machine.json["error"]["code"] == "format"
 
 
+@pytest.mark.parametrize(
+    ("head", "what"),
+    [
+        (b"\x89PNG\r\n\x1a\n", "a PNG picture"),
+        (b"\xff\xd8\xff\xe0", "a JPEG picture"),
+        (b"GIF89a", "a GIF picture"),
+        (b"%PDF-1.7", "a PDF document"),
+    ],
+)
+def test_a_picture_is_told_as_one(run: Any, tmp_path: Path, head: bytes, what: str) -> None:
+    path = tmp_path / "m.png"
+    path.write_bytes(head + bytes(100))
+    said = run("inspect", path)
+    assert said.code == 3 and f"expected a safetensors file, got {what}" in said.err
+
+
 def test_a_file_that_is_not_there_is_no_damaged_one(run: Any, tmp_path: Path) -> None:
     said = run("inspect", tmp_path / "none.safetensors")
     assert said.code == 4 and "there is no such file" in said.err

@@ -77,8 +77,10 @@ def test_ls_shows_aliases_and_takes_a_pattern(run: Any, parts: Path) -> None:
     assert [line["name"] for line in said.json] == ["digits/left.head", "digits/right.head"]
     assert said.json[0]["aliases"] == {"prod": "1.0.0"} and said.json[0]["versions"] == ["1.0.0"]
     assert ":prod=1.0.0" in run("ls", "*.head").out
-    assert run("ls", "nothing*").out == "no components match 'nothing*'\n"
-    assert run("ls", "nothing*", "--json").json == []
+    said = run("ls", "nothing*")
+    assert said.code == 2 and said.out == "" and "'nothing*' matches none of 5 names" in said.err
+    assert run("ls", "nothing*", "--json").json["error"]["code"] == "not-found"
+    assert "names like digits/left.head" in run("ls", "digits/left.hed").err
 
 
 @pytest.mark.usefixtures("parts")

@@ -19,7 +19,7 @@ from compatkit.cli.options import Given
 from compatkit.cli.search import search_command
 from compatkit.cli.verify import verify_command
 from compatkit.contracts.manifest import About
-from compatkit.errors import CompatkitError, UsageError
+from compatkit.errors import CompatkitError, NotFound, UsageError
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.store import Store
 
@@ -234,7 +234,9 @@ def test_ls_lists_the_damaged_with_exit_code_3(run: Run, hand: Hand) -> None:
 
 
 def test_ls_of_nothing(run: Run, hand: Hand) -> None:
-    assert run(ls_command, "none*").out == "no components match 'none*'\n"
+    with pytest.raises(NotFound) as caught:
+        run(ls_command, "none*")
+    assert caught.value.subject == "none*"
     for name in ("digits", "shared.dcc"):
         hand.remove(name)
     assert run(ls_command).out == f"no components in {hand.root} yet\n"

@@ -67,6 +67,11 @@ def test_answers_for_the_old_classes_are_those_of_the_old_head(kept: ck.Registry
         (["car", "automobile"], "'automobile' cannot be added .*: output 3 has this class already, as 'car'"),
         ([], "expects the names of at least one new class"),
         ("frog", "expects the names of at least one new class"),
+        (b"frog", "expects the names of at least one new class"),
+        (None, "expects the names of at least one new class"),
+        (3, "at least one new class, .*; got 3"),
+        (["frog", 3], "at least one new class, .*; got 3"),
+        ([" "], "at least one new class"),
     ],
 )
 def test_a_class_is_there_once_under_whatever_name(
@@ -74,6 +79,12 @@ def test_a_class_is_there_once_under_whatever_name(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         kept.extend("fleet/shared.dcc", classes, "x/x.head")
+
+
+def test_a_seed_is_a_whole_number(kept: ck.Registry) -> None:
+    with pytest.raises(UsageError) as caught:
+        kept.extend("fleet/shared.dcc", ["frog"], "x/x.head", seed="zero")  # type: ignore[arg-type]
+    assert caught.value.subject == "zero"
 
 
 def test_what_is_no_head_of_one_class_layer_is_refused(kept: ck.Registry) -> None:

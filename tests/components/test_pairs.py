@@ -11,14 +11,17 @@ import pytest
 import torch
 from measured import cell, keep
 from sample_components import extractor, head, labels, maps, shared, vector
+from small import data_set
 
 import compatkit as ck
+from compatkit.components.images import policy_images
 from compatkit.contracts.channels import channel_bytes
 from compatkit.contracts.contract import FeatureStatistics
 from compatkit.contracts.evidence import Cell, figure
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
-from compatkit.errors import DataError, FormatError, NotFound, UsageError
+from compatkit.errors import DataError, FormatError, NotFound, UnknownName, UsageError
 from compatkit.registry.blobs import Objects
+from compatkit.registry.policies import Images
 from compatkit.registry.store import Store
 
 CELL = cell(policy="batch")
@@ -169,6 +172,78 @@ def test_a_recorded_bound_over_classes_that_its_head_does_not_know_is_none(
     assert (measured.bound is None) == (expected == "compatible")
     assert not any(one.startswith("unproven") for one in measured.findings), "it was measured"
     assert any("does not know" in one for one in measured.findings) == (expected == "compatible")
+
+
+WRONG_TESTS = {
+    "a data set": data_set("a"),
+    "a split alone": data_set("a").test,
+    "a name": "a",
+    "a number": 3,
+    "a list of names": ["a/test"],
+    "a list of data sets": [data_set("a")],
+    "a mapping to data sets": {"*": data_set("a")},
+    "a mapping from numbers": {3: data_set("a").test},
+}
+
+
+@pytest.mark.parametrize("data", WRONG_TESTS.values(), ids=WRONG_TESTS)
+def test_a_matrix_takes_test_sets_and_says_what_came(registry: ck.Registry, data: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        registry.matrix("a/one.extractor", "a/one.head", data)
+    inside = next(iter(data)) if isinstance(data, list) else data
+    if isinstance(data, dict):
+        inside = next(key if isinstance(key, int) else one for key, one in data.items())
+    assert caught.value.subject is inside
+
+
+@pytest.mark.parametrize("wrong", [3, None, [3], b"a/*", {"a/*": 1}])
+def test_parts_are_named_by_texts(registry: ck.Registry, wrong: Any) -> None:
+    for ask in (
+        lambda: registry.matrix(wrong, "a/*", fill="none"),
+        lambda: registry.matrix("a/*", wrong, fill="none"),
+        lambda: registry.check_all(wrong, "a/*"),
+        lambda: registry.store.select(wrong),
+    ):
+        with pytest.raises(UsageError) as caught:
+            ask()
+        assert caught.value.subject == (3 if wrong == [3] else wrong)
+
+
+def test_adapters_of_a_matrix_are_a_mapping(registry: ck.Registry) -> None:
+    with pytest.raises(UsageError) as caught:
+        registry.matrix("a/*", "a/*", fill="none", adapters=3)  # type: ignore[arg-type]
+    assert caught.value.subject == 3
+
+
+@pytest.mark.parametrize("data", [data_set("a"), "a/test", ("a/test",), [data_set("a").test], 3])
+def test_a_policy_is_decided_on_a_split_or_on_a_name_with_a_digest(registry: ck.Registry, data: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        registry.policies.set("a/", "backward", data=data)
+    assert caught.value.subject is data and not registry.policies
+
+
+def test_a_cap_of_a_policy_leaves_no_class_out(registry: ck.Registry) -> None:
+    test = data_set("a").test  # three classes
+    with pytest.raises(UsageError) as caught:
+        registry.policies.set("a/", "backward", data=test, cap=2)
+    assert caught.value.subject == 2 and not registry.policies
+    assert registry.policies.set("a/", "backward", data=test, cap=3).cap == 3
+
+
+def test_a_scope_without_a_policy_is_told_with_those_that_have_one(registry: ck.Registry) -> None:
+    registry.policies.set("a/", "backward", data=data_set("a").test)
+    with pytest.raises(UnknownName) as caught:
+        registry.policies["b/*"]
+    assert caught.value.subject == "b/*" and "a/*" in str(caught.value)
+    assert "b/*" not in registry.policies and registry.policies.get("b/*") is None
+    assert "a/*" in registry.policies and registry.policies.get("a/*") == registry.policies["a/*"]
+
+
+@pytest.mark.parametrize("given", [data_set("a"), "a/test", [3], ["a/test"]])
+def test_images_for_a_policy_come_in_a_list(given: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        policy_images(Images("a/test", data_set("a").test.digest), given)
+    assert caught.value.subject is (given[0] if isinstance(given, list) else given)
 
 
 def test_a_part_that_only_changed_its_description_keeps_its_evidence(registry: ck.Registry) -> None:

@@ -13,7 +13,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.contracts.display import LINES, WIDTH, Shown, screenful
+from compatkit.contracts.display import LINES, WIDTH, Shown, network_and_cut, screenful
 from compatkit.contracts.manifest import About
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.faults import Fault
@@ -155,3 +155,8 @@ def test_a_moved_report_names_what_is_new() -> None:
     from compatkit.registry.copy.report import Moved
 
     assert "new      a/b@1.0.0" in check_shown(Moved(made=[Reference.parse("a/b@1.0.0")]))
+
+
+def test_an_adapter_is_shown_without_a_cut() -> None:
+    assert network_and_cut("resnet18", "layer3") == "resnet18 @ layer3"
+    assert network_and_cut("project", "") == "project", "it is cut from no network"

@@ -30,6 +30,25 @@ def test_a_name_is_found_in_root_and_in_the_environments_folder(write, arrays, t
     assert load("my_insects.webp.npz").name == "my_insects"  # relative to the folder, too
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("insects/tset", "Did you mean 'test'?"),
+        ("insects/test", "Load 'insects' and take its .test."),
+        ("digits/validation", "with the splits train and test"),
+        ("mnist/trian", "Did you mean 'train'?"),
+    ],
+)
+def test_a_split_in_place_of_a_data_set_is_told_as_one(write, arrays, tmp_path, name, hint):
+    write(arrays)
+    with pytest.raises(UnknownName) as caught:
+        load(name, root=tmp_path)
+    assert caught.value.subject == name and hint in str(caught.value)
+    with pytest.raises(DataError) as other:
+        load("nothing/test", root=tmp_path)
+    assert other.value.code == "data", "a path that is not there"
+
+
 def test_root_wins_over_the_environment(write, arrays, tmp_path, monkeypatch):
     write(arrays)
     monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path))

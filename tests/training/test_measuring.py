@@ -189,6 +189,42 @@ def test_weights_need_no_images() -> None:
     assert found.to_json()["cells"] == [attrs.asdict(found.cells[0])]
 
 
+def test_a_missing_result_is_told_with_those_that_there_are() -> None:
+    found = ck.measure(nn.Flatten(), (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])), ["accuracy"])
+    with pytest.raises(UnknownName) as caught:
+        found["acuracy"]
+    assert caught.value.subject == "acuracy" and "Did you mean 'accuracy'?" in str(caught.value)
+    assert "acuracy" not in found and found.get("acuracy") is None
+    assert "accuracy" in found and found.get("accuracy") is found["accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("change", "subject"),
+    [
+        ({"metrics": "accuracy"}, "accuracy"),
+        ({"metrics": 3}, 3),
+        ({"metrics": ["accuracy", 3]}, 3),
+        ({"metrics": [Seen]}, Seen),
+        ({"data": "mnist"}, "mnist"),
+        ({"data": 3}, 3),
+        ({"layers": 3}, 3),
+        ({"layers": [3]}, 3),
+    ],
+)
+def test_arguments_of_another_type(change: dict[str, Any], subject: Any) -> None:
+    """A text is not a list of letters."""
+    images = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+    with pytest.raises(UsageError) as caught:
+        ck.measure(nn.Flatten(), **{"data": images, "metrics": ["accuracy"], **change})
+    assert caught.value.subject == subject
+
+
+def test_one_layer_is_named_without_a_list() -> None:
+    network = nn.Sequential(nn.Linear(3, 3))
+    images = torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])
+    assert ck.measure(network, images, ["accuracy"], layers="0").settings["layers"] == ["0"]
+
+
 def test_a_table_is_asked_for_by_its_name() -> None:
     found = ck.measure(network(), TENSORS, ["accuracy"])
     with pytest.raises(UnknownName, match=r"'accuracy' is a single figure, not a table; tables here: none\."):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.components.images import OR_SET, held_out, images_again
+from compatkit.components.images import OR_SET, check_tests, held_out, images_again
 from compatkit.components.loading import Parts
 from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.matrices.known import Known, Pair, PairQuery, look
@@ -58,6 +58,8 @@ def matrix(
     progress: Progress | None = None,
 ) -> Matrix:
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
+    if data is not None:
+        check_tests(data)
     asked, way, between = parse(where), check_fill(fill), adapters or {}
     parts = Parts(store)
     lefts = chosen(parts, extractors, "extractor", asked)

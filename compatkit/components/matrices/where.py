@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 import attrs
 
+from compatkit.contracts.arguments import texts_of
 from compatkit.contracts.evidence import Cell, Grade, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UsageError, suggest
@@ -106,9 +107,9 @@ def parse(texts: str | Iterable[str]) -> Where:
         texts: Each ``FIELD=VALUE``, ``FIELD>=NUMBER`` or ``FIELD<=NUMBER``.
 
     Raises:
-        UsageError: A filter is malformed, or its field or value is unknown.
+        UsageError: A filter is malformed, or its field or value is unknown; or these are no texts.
     """
-    written = (texts,) if isinstance(texts, str) else tuple(texts)
+    written = tuple(texts_of(texts, "where", "a filter such as 'grade=compatible'"))
     sides: dict[str, dict[str, Any]] = {side: {} for side in SIDES}
     conditions: list[Condition] = []
     for text in written:
@@ -184,6 +185,8 @@ def _number(field: str, value: str) -> float:
         number = math.nan
     if not math.isfinite(number):
         raise UsageError(f"{field}: expected a number such as .9, got {value!r:.80}.", subject=value)
+    if field == "accuracy" and not 0 <= number <= 1:
+        raise UsageError(f"{field} is a share from 0 to 1, got {value!r:.80}.", subject=value)
     return number
 
 

@@ -13,7 +13,7 @@ import attrs
 
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.contract_rules import folded
-from compatkit.contracts.display import visible
+from compatkit.contracts.display import network_and_cut, visible
 from compatkit.errors import UsageError, suggest
 from compatkit.registry.index.tables import Unusable
 
@@ -74,7 +74,7 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
         return f"{self.name}@{self.version}"
 
     def __repr__(self) -> str:
-        said = f"{self.kind.replace('_', ' ')}, {self.model} @ {self.split}"
+        said = f"{self.kind.replace('_', ' ')}, {network_and_cut(self.model, self.split)}"
         return f"Found({visible(str(self))!r}: {visible(said)}{', withdrawn' if self.withdrawn else ''})"
 
     def to_json(self) -> dict[str, Any]:

@@ -64,6 +64,12 @@ _UNSEEN = frozenset(["Cc", "Cf", "Cs", "Zl", "Zp"])
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z0-9_]+)*", re.ASCII)
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f\\]|^/|^[A-Za-z]:|(^|/)\.\.?(/|$)")
 _PICKLE = "unpickling runs code, so compatkit never does it; save the weights as safetensors"
+_PICTURES = {
+    b"\x89PNG\r\n\x1a\n": "a PNG picture",
+    b"\xff\xd8\xff": "a JPEG picture",
+    b"GIF8": "a GIF picture",
+    b"%PDF": "a PDF document",
+}
 _TEXT = re.compile(rb"[\t\n\r -~]{8}")
 
 
@@ -369,6 +375,9 @@ def foreign(head: bytes) -> str | None:
         return "an HDF5 file; convert its weights to safetensors."
     if head.startswith(b"GGUF"):
         return "a GGUF file; convert its weights to safetensors."
+    picture = next((kind for magic, kind in _PICTURES.items() if head.startswith(magic)), None)
+    if picture is not None:
+        return f"{picture}, which holds no weights."
     if head.startswith(b"\x1f\x8b"):
         return "a gzip archive; unpack it first."
     if head.startswith(b"\x93NUMPY"):

@@ -301,7 +301,7 @@ def test_filters_choose_components_and_cells(
     del ran[:]
     stale = registry.matrix(*BOTH, tests, where="state=measured")
     assert not ran and {cell.state for cell in stale.cells} <= {"measured", "left-out"}
-    best = registry.matrix(*BOTH, tests, where="accuracy>=2")
+    best = registry.matrix(*BOTH, tests, where="recovered>=9")
     assert not best.extractors and not best.cells  # all were measured to know, and none fits
     assert ran and registry.matrix(*BOTH, tests, where="promise=none").cells == ()
 

@@ -94,6 +94,8 @@ def test_what_is_known_before_a_measurement_is_asked_before() -> None:
         ("accuracy=.5", "compared by >= or <=, not by ="),
         ("accuracy>=high", "expected a number"),
         ("accuracy>=nan", "expected a number"),
+        ("accuracy>=1.5", "a share from 0 to 1"),
+        ("accuracy<=-0.1", "a share from 0 to 1"),
         ("channels=many", "expected a whole number"),
         ("latest=true", "expected yes or no"),
         ("model=", "expected a value"),
@@ -103,6 +105,19 @@ def test_what_is_no_filter_is_told_with_what_there_is(text: str, said: str) -> N
     with pytest.raises(UsageError) as error:
         parse(text)
     assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given", [3, None, [3], {"grade": "perfect"}, b"grade=perfect", [None, "grade=perfect"]]
+)
+def test_filters_are_texts(given: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(given)
+    assert caught.value.code == "usage" and not isinstance(caught.value.subject, str)
+
+
+def test_a_share_recovered_may_lie_outside_0_to_1() -> None:
+    assert parse(["recovered>=1.5", "recovered<=-0.5"]).conditions[0].least == 1.5
 
 
 def test_one_field_cannot_be_two_things() -> None:

@@ -32,7 +32,7 @@ def measured(logits: Tensor, labels: Tensor, top: int = 1) -> Result:
     return metric.finalise(metric.update(metric.init(), logits, labels))
 
 
-@pytest.mark.parametrize("top", [1, 3, 10, 11])
+@pytest.mark.parametrize("top", [1, 3, 9, 10])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_equals_reference(top: int, dtype: torch.dtype) -> None:
     source = torch.Generator().manual_seed(1)
@@ -78,6 +78,19 @@ def test_does_not_depend_on_the_batches(cuts: list[int], top: int) -> None:
 def test_conforms() -> None:
     assert_metric(Accuracy)
     assert_metric(Accuracy, top=2)
+
+
+@pytest.mark.parametrize(
+    ("top", "value", "status"), [(2, 0.5, "ok"), (3, 1.0, "degenerate"), (4, None, "undefined")]
+)
+def test_as_many_answers_as_classes_say_nothing(top: int, value: float | None, status: str) -> None:
+    """Among all three classes the right one always is; of four there are none."""
+    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
+    result = measured(logits, torch.tensor([1, 2]), top)
+    assert (result.value, result.status) == (value, status)
+    assert ("of 3 classes" in result.reason) == (status != "ok")
+    one = measured(torch.zeros(2, 1), torch.tensor([0, 0]))
+    assert (one.value, one.status) == (1.0, "ok"), "the first of one class was asked for"
 
 
 def test_no_examples() -> None:

@@ -74,6 +74,21 @@ def test_a_cross_test_by_hand() -> None:
     assert cell(two, "retrieval@2", "other", "other").value == 0.75
 
 
+@pytest.mark.parametrize(
+    ("top", "value", "status"), [(2, 0.75, "ok"), (3, 1.0, "degenerate"), (4, None, "undefined")]
+)
+def test_as_many_neighbours_as_the_gallery_holds_say_nothing(
+    top: int, value: float | None, status: str
+) -> None:
+    """Each query has a gallery of three, two of them of the other class: three nearest hold its own in any case."""
+    points = torch.tensor([0.0, 50.0, 70.0, 95.0])
+    points = torch.stack([torch.cos(points.deg2rad()), torch.sin(points.deg2rad())], 1)
+    found = retrieve(points, points, [0, 0, 1, 1], top=top)
+    first = cell(found, f"retrieval@{top}")
+    assert (first.value, first.status) == (value, status)
+    assert cell(found, MEAN).status == "ok", "average precision does not depend on it"
+
+
 @pytest.mark.parametrize("distance", ["cosine", "euclidean"])
 def test_figures_are_those_of_a_slow_reference(distance: str) -> None:
     labels = np.random.default_rng(0).integers(0, 4, 40)
