@@ -64,10 +64,25 @@ def outputs(whole: nn.Module, parts: tuple[nn.Module, nn.Module], images: torch.
     return found
 
 
+ORDINARY = (
+    "resnet18",
+    "swin_tiny_patch4_window7_224",
+    "crossvit_9_240",
+    "test_vit",
+    "twins_svt_small",
+    "pit_s_224",
+)
+"""One family of each way to cut, and number of tensors that cross; the others are slow tests."""
+
+
 @pytest.mark.parametrize(
     ("model", "side", "kwargs", "split", "way", "tensors", "other"),
-    FAMILIES,
-    ids=[f"{values[0]}-{values[3]}" for values in (getattr(one, "values", one) for one in FAMILIES)],
+    [
+        pytest.param(
+            *values, id=f"{values[0]}-{values[3]}", marks=() if values[0] in ORDINARY else pytest.mark.slow
+        )
+        for values in (getattr(one, "values", one) for one in FAMILIES)
+    ],
 )
 def test_a_remembered_cut_gives_bitwise_the_parts_that_were_traced(
     model, side, kwargs, split, way, tensors, other

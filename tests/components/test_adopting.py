@@ -71,7 +71,7 @@ def write(path: Path, state: State) -> Path:
     [
         ("resnet18", ".pth"),
         pytest.param("resnet18", ".pt", marks=pytest.mark.slow),
-        ("resnet18", ".safetensors"),
+        pytest.param("resnet18", ".safetensors", marks=pytest.mark.slow),
         pytest.param("mobilenet_v3_small", ".pth", marks=pytest.mark.slow),
         ("mobilenet_v3_small", ".pt"),
         ("mobilenet_v3_small", ".safetensors"),
