@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -104,6 +105,8 @@ def _looked_at(paths: Encoded, tell: Progress) -> Iterator[tuple[bytes | Path, o
                 found = os.stat(path)
             except OSError as error:
                 raise _unread(path, error) from error
+            if not stat.S_ISREG(found.st_mode):  # to read a pipe would wait for ever
+                raise _unread(path, FileNotFoundError())
             yield path, found
 
 
@@ -150,5 +153,5 @@ def _digest(path: bytes | Path) -> bytes:
 def _unread(path: bytes | Path, error: OSError) -> DataError | EnvironmentFailure:
     there = Path(os.fsdecode(path))
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{there} is gone; list the folder again.", subject=there)
+        return DataError(f"{there} is gone, or no file; list the folder again.", subject=there)
     return EnvironmentFailure(f"{there} cannot be read: {error.strerror}. Check its rights.", subject=there)

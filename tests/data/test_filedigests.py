@@ -127,3 +127,13 @@ def test_files_that_are_gone_or_forbidden(files: list[Path], monkeypatch: pytest
     with pytest.raises(EnvironmentFailure) as failed:
         file_digests(files[0].parent, files[:1])
     assert failed.value.subject == files[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_file_that_became_a_pipe_or_a_folder_is_not_waited_for(files: list[Path]) -> None:
+    for number, make in enumerate((os.mkfifo, os.mkdir)):
+        files[number].unlink()
+        make(files[number])
+        with pytest.raises(DataError) as caught:
+            file_digests(files[0].parent, files[number:])
+        assert caught.value.subject == files[number]
