@@ -170,6 +170,12 @@ class VersionUntrue(IntegrityError):
     code = "version-untrue"
 
 
+class TooCostly(IntegrityError):
+    """A blueprint, probe or file asks for more time or memory than its bytes may cost."""
+
+    code = "too-costly"
+
+
 class LayoutError(IntegrityError):
     """The folder is not a registry, or has a layout that this version of compatkit does not support."""
 

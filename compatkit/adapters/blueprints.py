@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 from torch import Tensor, nn
 
+from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, plan
@@ -61,13 +62,15 @@ def build(
     Raises:
         UnknownName: The builder, model or approach is not known here.
         CutError: The cut does not work here, or the weights are of another module.
+        TooCostly: With a state: building takes more than ``bounds`` allows.
     """
     if blueprint.side == "adapter":
         return build_adapter(blueprint, state)
     if state is None:
         with seeded(seed):
             return _part(whole_of(blueprint), blueprint)
-    with seeded(0), without_draws(constants=False):
+    check_numbers(blueprint.model, blueprint.kwargs)
+    with seeded(0), bounded_building(blueprint.model):
         part = _part(whole_of(blueprint), blueprint)
     load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
     return part

@@ -10,6 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.adapters.bounds import bounded_run
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.signals import NAME, port_signal, signal
 from compatkit.adapters.ports.runs import outputs_of
@@ -43,6 +44,7 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
 
     Raises:
         CutError: Something else than tensors comes out, or values that are not finite.
+        TooCostly: The run needs more memory or operations than ``bounds`` allows for so many weights.
     """
     return observe(module, *shapes, dtypes=dtypes).probe
 
@@ -57,11 +59,15 @@ def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (
         seed: Of what the module draws although it is in eval mode; the global random state is as before.
     """
     kinds = tuple(dtypes) or ("float32",) * len(shapes)
-    inputs = [port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
-    with unchanged(module), torch.no_grad():
+    taken = sum(math.prod(shape) for shape in shapes)
+    with bounded_run(module, type(module).__name__, taken) as compare, unchanged(module), torch.no_grad():
+        inputs = [
+            port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
+        ]
         module.eval()
         torch.default_generator.manual_seed(seed)
         outputs = outputs_of(module, inputs)
+        compare(sum(one.numel() for one in outputs))
     parts = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
     values = torch.cat([one.detach().to("cpu", torch.float32).contiguous().flatten() for one in parts])
     if not bool(torch.isfinite(values).all()):

@@ -29,10 +29,11 @@ _FILLS = ("_no_grad_trunc_normal_", "_no_grad_zero_", "_no_grad_fill_")
 _skipping = threading.local()
 
 
-class _NoDraws(FunctionWatch):
+class NoDraws(FunctionWatch):
     """Leaves tensors as they are where random numbers would be drawn into them."""
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what the call gives, or the tensor as it is."""
         initial = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__ not in _CONSTANT
         if initial or func in _DRAWS:
             return args[0] if args else kwargs["tensor"]
@@ -40,19 +41,20 @@ class _NoDraws(FunctionWatch):
 
 
 @contextmanager
-def without_draws(*, constants: bool = True) -> Iterator[None]:
+def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Iterator[None]:
     """Skip random initialisation inside; every parameter must be loaded afterwards.
 
     Everything else is computed on the real device, so that buffers outside the state dict are right.
 
     Args:
         constants: Whether parameters that begin as zeros or ones do so here too.
+        mode: What watches the calls; None only skips.
     """
     _install()
     before = getattr(_skipping, "skipped", ())
     _skipping.skipped = _FILLS[:1] if constants else _FILLS
     try:
-        with _NoDraws():
+        with mode or NoDraws():
             yield
     finally:
         _skipping.skipped = before

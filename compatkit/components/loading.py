@@ -220,6 +220,7 @@ def rebuilt(
 
     Raises:
         IntegrityError: The weights do not fit the blueprint.
+        TooCostly: Building takes more time or memory than ``adapters.bounds`` allows.
         UnknownName: The blueprint's builder or model is unknown here.
         UsageError: The blueprint is that of a recombination.
     """
@@ -236,7 +237,8 @@ def rebuilt(
     if note is not None:
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
-        return build(blueprint, state=state, share=share).eval()
+        with named(whose):
+            return build(blueprint, state=state, share=share).eval()
     except CutError as error:
         raise IntegrityError(
             f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose

@@ -18,9 +18,9 @@ from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.ports import Sides, agree, by, grid_at, resolved, tensor_shape
-from compatkit.errors import IntegrityError
+from compatkit.errors import IntegrityError, TooCostly
 from compatkit.registry.blobs import Verify
-from compatkit.registry.store import Store
+from compatkit.registry.store import Store, named
 from compatkit.reports.contracts import dimension
 
 SIDES = {
@@ -183,8 +183,12 @@ def hold_against(
 
     Raises:
         IntegrityError: The contract is violated; lists all differences.
+        TooCostly: The probe takes more memory or operations than ``adapters.bounds`` allows.
     """
-    found = [*_wholes(manifest, module, state or {}), *(_seen(manifest, module) if run or thorough else ())]
+    found = list(_wholes(manifest, module, state or {}))
+    if run or thorough:
+        with named(whose):
+            found += _seen(manifest, module)
     if trained_with is not None:
         found += _own_features(manifest, trained_with)
     if thorough and not found:
@@ -277,6 +281,8 @@ def _seen(manifest: Manifest, module: nn.Module) -> Iterator[str]:
             promised.shapes if promised is not None else probe_shapes(contract.structural, manifest.blueprint)
         )
         found = observe(module, *shapes, dtypes=[port.dtype for port in inputs])
+    except TooCostly:
+        raise
     except Exception as error:  # third-party code may raise anything
         yield f"Its module does not take input as stated at its ports and in its probe: {error}"
         return
@@ -364,6 +370,8 @@ def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:
     try:
         ports = stated.inputs if blueprint.side == "head" else None
         derived = structural(module, blueprint, feature_ports=ports)
+    except TooCostly:
+        raise
     except Exception as error:  # third-party code may raise anything
         yield f"Its ports cannot be derived: {error}"
         return

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.weights import load_part
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UnknownName, UsageError, suggest, type_of
@@ -379,6 +380,7 @@ def build_adapter(blueprint: Blueprint, state: Mapping[str, Tensor] | None = Non
         UnknownName: No adapter has this name.
         UsageError: The arguments are not what it takes, or the weights of a fitted adapter are missing.
         CutError: The weights are of another module.
+        TooCostly: The arguments ask for more than ``bounds`` allows.
     """
     if blueprint.model not in ADAPTERS:
         hint = suggest(blueprint.model, ADAPTERS)
@@ -394,7 +396,9 @@ def build_adapter(blueprint: Blueprint, state: Mapping[str, Tensor] | None = Non
             f"The adapter {blueprint.model} does not take {dict(blueprint.kwargs)}: {error}.",
             subject=blueprint,
         ) from error
-    module = kind(**blueprint.kwargs)
+    check_numbers(blueprint.model, blueprint.kwargs)
+    with bounded_building(blueprint.model):
+        module = kind(**blueprint.kwargs)
     if state is None and module.state_dict():
         raise UsageError(
             f"The adapter {blueprint.model} is fitted and has no weights of its own to begin with; give its state.",

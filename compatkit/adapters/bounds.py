@@ -1,0 +1,413 @@
+"""Bound what a blueprint and a probe may cost, because both may come from somebody else's file.
+
+Building is bounded by the number of modules and by the bytes of tensors that are computed; parameters do not count, as
+they are never written before the stored weights take their place. A run is bounded in proportion to the weights that it
+uses: memory in use, bytes made in all, and operations. Every size is known before it is allocated: where a result may
+be large, the call is made on the meta device first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules.module import register_module_module_registration_hook
+from torch.nn.parameter import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from compatkit.adapters.initialisation import NoDraws, without_draws
+from compatkit.errors import TooCostly
+
+MODULES = 8_000
+"""Modules of a whole network; the most in timm and torchvision are 2,540."""
+BUILT, BUILT_IN_USE = 2**33, 2**28
+"""Bytes of tensors that building a network computes in all, and at a time, without parameters; timm has 4e9, 2e8."""
+LARGEST_NUMBER = 2**20
+"""Largest whole number among the arguments of a network: code may loop over it without making a tensor."""
+IN_USE, IN_USE_RATIO = 2**28, 64
+"""Bytes of tensors in use at any moment of a run, and how many more for each byte of weights."""
+MADE, MADE_RATIO = 2**31, 256
+"""Bytes of all tensors that a run makes."""
+OPERATIONS, OPERATIONS_RATIO = 2 * 10**10, 10**4
+"""Multiplications and additions of a run."""
+SIGNAL_BYTES = 28
+"""Bytes of memory for each value of a fixed signal while it is computed."""
+_SMALL, _SMALL_BYTES = 2**20, 2**12
+"""Results of so many elements are made before their size is known; while building, so many bytes do not count."""
+
+_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
+_FREE = frozenset(
+    {torch.empty, torch.empty_like, torch.empty_strided, torch.zeros, torch.zeros_like, Tensor.new_empty}
+)
+"""What takes no memory before it is written: zeros come from the system, page by page."""
+_IN_PLACE = frozenset(
+    getattr(Tensor, name)
+    for name in (
+        *(
+            "add_",
+            "bernoulli_",
+            "clamp_",
+            "clamp_max_",
+            "clamp_min_",
+            "copy_",
+            "div_",
+            "erfinv_",
+            "exponential_",
+        ),
+        *("fill_", "mul_", "neg_", "normal_", "pow_", "sub_", "uniform_", "zero_"),
+    )
+)
+"""What writes into the tensor it is called on."""
+_NO_LARGER = frozenset(
+    (
+        *(
+            "_softmax",
+            "_to_copy",
+            "abs",
+            "avg_pool2d",
+            "clamp",
+            "clone",
+            "exp",
+            "gelu",
+            "hardsigmoid",
+            "hardswish",
+        ),
+        *(
+            "hardtanh",
+            "leaky_relu",
+            "max_pool2d_with_indices",
+            "mean",
+            "native_batch_norm",
+            "native_layer_norm",
+        ),
+        *(
+            "_native_batch_norm_legit_no_training",
+            "neg",
+            "relu",
+            "rsqrt",
+            "sigmoid",
+            "silu",
+            "sqrt",
+            "sum",
+            "tanh",
+        ),
+    )
+)
+"""Operations whose results together have at most twice the bytes of what they are given."""
+_local = threading.local()
+
+
+@contextmanager
+def bounded_building(model: str) -> Iterator[None]:
+    """Bound what building a network inside costs; its parameters are left unwritten.
+
+    Args:
+        model: What is built, for messages.
+
+    Raises:
+        TooCostly: It makes more modules, or computes larger tensors, than the bounds allow.
+    """
+    before = getattr(_local, "building", None)
+    bounds = _Building(model)
+    with without_draws(constants=False, mode=bounds), register_module_module_registration_hook(_count):
+        _local.building = bounds
+        try:
+            yield
+        finally:
+            _local.building = before
+
+
+@contextmanager
+def bounded_run(module: nn.Module, owner: str, values: int) -> Iterator[Callable[[int], None]]:
+    """Bound what running a module inside costs, by the bytes of its weights.
+
+    Args:
+        module: Is run inside, on any device; with its weights.
+        owner: What is run, for messages.
+        values: Number of values of the inputs.
+
+    Yields:
+        Tells that so many values of outputs are compared, which takes memory too.
+
+    Raises:
+        TooCostly: It needs more memory or more operations than the bounds allow.
+    """
+    weights = sum(one.numel() * one.element_size() for one in module.state_dict().values())
+    bounds = _Run(owner, weights)
+    bounds.expect(SIGNAL_BYTES * values)
+    with bounds:
+        yield lambda count: bounds.expect(SIGNAL_BYTES * count)
+
+
+def check_numbers(model: str, value: Any) -> None:
+    """Refuse whole numbers among the arguments of a network that no network needs.
+
+    Args:
+        model: What is built, for messages.
+        value: The arguments, as JSON values.
+
+    Raises:
+        TooCostly: One is larger than ``LARGEST_NUMBER``.
+    """
+    for one in tree_leaves(value):
+        if isinstance(one, int) and abs(one) > LARGEST_NUMBER:
+            raise TooCostly(
+                f"{model} takes whole numbers up to {LARGEST_NUMBER:,} as arguments, got {one!r:.40}.",
+                subject=model,
+            )
+
+
+def _count(holder: nn.Module, name: str, made: nn.Module | None) -> None:
+    """Count a module that another one takes in, where this thread builds within bounds."""
+    bounds = getattr(_local, "building", None)
+    if bounds is not None:
+        bounds.module()
+
+
+class _InUse:
+    """Bytes of tensors that are in use, as far as they were told of here."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.bytes = most, 0
+        self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def holds(self, size: int) -> bool:
+        """Return whether so many bytes fit beside those in use."""
+        if self.bytes + size > self.most:
+            self._storages = {key: one for key, one in self._storages.items() if not one[0].expired()}
+            self.bytes = sum(held for _, held in self._storages.values())
+        return self.bytes + size <= self.most
+
+    def keep(self, tensors: Iterable[Tensor]) -> None:
+        for one in tensors:
+            if one.is_sparse or one.device.type == "meta":
+                continue
+            storage = one.untyped_storage()
+            if storage._cdata not in self._storages:
+                self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+                self.bytes += storage.nbytes()
+
+
+class _Building(NoDraws):
+    """Counts modules and the bytes of computed tensors."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__()
+        self.model, self.modules, self.left, self.in_use = model, 0, BUILT, _InUse(BUILT_IN_USE)
+
+    def module(self) -> None:
+        self.modules += 1
+        if self.modules > MODULES:
+            raise TooCostly(
+                f"{self.model} makes more than {MODULES:,} modules, the bound for networks of a blueprint.",
+                subject=self.model,
+            )
+
+    def expect(self, size: int) -> None:
+        self.left -= size
+        if self.left < 0 or not self.in_use.holds(size):
+            raise TooCostly(
+                f"Building {self.model} computes tensors of more than {BUILT_IN_USE:,} bytes at a time, or {BUILT:,} "
+                "in all, its parameters not counted; these are the bounds for networks of a blueprint.",
+                subject=self.model,
+            )
+
+    def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        if func in _FREE or getattr(func, "__module__", "") == "torch.nn.init":
+            return super().called(func, args, kwargs)
+        if getattr(func, "__name__", "") == "__get__":
+            out = func(*args, **kwargs)
+            if func == _DATA:
+                out.of_parameter = isinstance(args[0], Parameter)
+            return out
+        if func in _IN_PLACE or func is Tensor.__setitem__:
+            target = args[0]
+            if func in _IN_PLACE and (
+                isinstance(target, Parameter) or getattr(target, "of_parameter", False)
+            ):
+                return target
+            self.expect(_bytes(target))
+            self.in_use.keep([target])
+            return super().called(func, args, kwargs)
+        known = _bytes_on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
+        if known is not None:
+            self.expect(known)
+        out = super().called(func, args, kwargs)
+        large = [one for one in _tensors(out) if _bytes(one) > _SMALL_BYTES]
+        if large:
+            made = _new(large, (args, kwargs))
+            if known is None:
+                self.expect(sum(map(_bytes, made)))
+            self.in_use.keep(made)
+        return out
+
+
+class _Run(TorchDispatchMode):
+    """Counts the bytes and operations of a run, and the bytes that are in use."""
+
+    def __init__(self, owner: str, weights: int) -> None:
+        super().__init__()
+        self.owner, self.weights = owner, weights
+        self.in_use = _InUse(IN_USE + IN_USE_RATIO * weights)
+        self.made, self.operations = MADE + MADE_RATIO * weights, OPERATIONS + OPERATIONS_RATIO * weights
+
+    def expect(self, size: int) -> None:
+        """Refuse a tensor of so many bytes beside those in use, before it is made."""
+        self.made -= size
+        if self.made < 0 or not self.in_use.holds(size):
+            raise self._refused(f"bytes of memory: {self.in_use.most:,} at a time")
+
+    def _refused(self, what: str) -> TooCostly:
+        return TooCostly(
+            f"Running {self.owner} on the inputs of its probe takes more {what} are allowed for {self.weights:,} bytes "
+            "of weights. State smaller inputs in the probe.",
+            subject=self.owner,
+        )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.is_view:
+            return func(*args, **kwargs)
+        name = _name(func)
+        work = _product(name, args)
+        if work is not None:
+            size, operations = work
+            self._work(operations)
+            self.expect(size)
+        elif name not in _NO_LARGER and not func._schema.is_mutable and _most(args, kwargs) > _SMALL:
+            size = _bytes_on_meta(func, args, kwargs)
+            self.expect(size or 0)
+        else:
+            size = None
+        out = func(*args, **kwargs)
+        made = _tensors(out)
+        if func._schema.is_mutable:
+            self.made -= sum(map(_bytes, made))
+            return out
+        if size is None:
+            self.expect(sum(map(_bytes, made)))
+        if work is None:
+            kernel = (
+                math.prod(args[1]) if "pool" in name and len(args) > 1 and isinstance(args[1], list) else 1
+            )
+            self._work(kernel * sum(one.numel() for one in made[:1]))
+        self.in_use.keep(made)
+        return out
+
+    def _work(self, operations: int) -> None:
+        self.operations -= operations
+        if self.operations < 0:
+            raise self._refused(f"operations: {OPERATIONS + OPERATIONS_RATIO * self.weights:,}")
+
+
+@functools.cache
+def _name(func: Any) -> str:
+    return func.overloadpacket.__name__
+
+
+def _product(name: str, args: tuple[Any, ...]) -> tuple[int, int] | None:
+    """Return bytes and operations of a product of tensors by the shapes of what it is given; None for other calls."""
+    if name in ("mm", "bmm", "addmm", "baddbmm"):
+        left, right = args[-2:] if name in ("mm", "bmm") else args[1:3]
+        elements = left.numel() // max(1, left.shape[-1]) * right.shape[-1]
+        return elements * left.element_size(), 2 * elements * left.shape[-1]
+    if "scaled_dot_product" in name:  # query (..., L, D), key (..., S, D), value (..., S, E)
+        query, key, value = args[:3]
+        elements = query.numel() // max(1, query.shape[-1]) * value.shape[-1]
+        return elements * query.element_size(), 4 * query.numel() * key.shape[-2]
+    if name == "convolution":
+        return _convolution(*args)
+    return None
+
+
+def _convolution(
+    image: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> tuple[int, int]:
+    """Return bytes and operations of a convolution; the weight is (out, in / groups, ...), transposed (in, ...)."""
+    steps = [
+        one * len(image.shape[2:]) if len(one) == 1 else one for one in map(list, (stride, padding, dilation))
+    ]
+    out = []
+    for size, kernel, step, pad, spread in zip(image.shape[2:], weight.shape[2:], *steps, strict=True):
+        reach = spread * (kernel - 1) + 1
+        out.append(
+            (size - 1) * step - 2 * pad + reach + step if transposed else (size + 2 * pad - reach) // step + 1
+        )
+    channels = weight.shape[1] * groups if transposed else weight.shape[0]
+    elements = image.shape[0] * channels * math.prod(out)
+    positions = image.shape[0] * math.prod(image.shape[2:] if transposed else out)
+    return elements * image.element_size(), 2 * positions * weight.numel()
+
+
+def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """Return a number of elements that no result has more of: the product of all sizes and whole numbers given."""
+    most = 1
+    stack: list[Any] = [*args, *kwargs.values()]
+    while stack:
+        one = stack.pop()
+        if isinstance(one, Tensor):
+            most *= max(1, one.numel())
+        elif isinstance(one, list | tuple):
+            stack += one
+        elif isinstance(one, int | float) and abs(one) > 1:
+            most *= math.ceil(abs(one)) if math.isfinite(one) else 1
+    return most
+
+
+def _bytes_on_meta(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> int | None:
+    """Return the bytes of what a call would give, views left out; None where its size depends on values."""
+    try:
+        args, kwargs = tree_map_only(Tensor, _without_values, (args, dict(kwargs)))
+        if "device" in kwargs:
+            kwargs["device"] = "meta"
+        with torch.device("meta"):
+            return sum(map(_bytes, _new(_tensors(func(*args, **kwargs)), (args, kwargs))))
+    except Exception:  # foreign kernels refuse in their own ways
+        return None
+
+
+def _without_values(one: Tensor) -> Tensor:
+    return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Return the tensors among results or arguments."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [tensor for one in value for tensor in _tensors(one)]
+
+
+def _new(made: list[Tensor], given: Any) -> list[Tensor]:
+    """Return the tensors that are no views of what was given."""
+    taken = {_place(one) for one in _tensors(given)}
+    return [one for one in made if _place(one) not in taken]
+
+
+def _bytes(one: Tensor) -> int:
+    return one.numel() * one.element_size()
+
+
+def _place(one: Tensor) -> int:
+    return 0 if one.is_sparse else one.untyped_storage()._cdata
