@@ -372,7 +372,7 @@ def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return most
 
 
-def _bytes_on_meta(func: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> int | None:
+def _bytes_on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> int | None:
     """Return the bytes of what a call would give, views left out; None where its size depends on values."""
     try:
         args, kwargs = tree_map_only(Tensor, _without_values, (args, dict(kwargs)))

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from compatkit.cli.images import load_data_set
-from compatkit.cli.options import DataAsked, bn_policy_option, command, data_options, given
+from compatkit.cli.options import (
+    DataAsked,
+    bn_policy_option,
+    command,
+    data_options,
+    given,
+    signature_options,
+)
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
 
@@ -20,6 +27,10 @@ if TYPE_CHECKING:
 
 LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
+ANYBODY = (
+    "Measured figures are the word of whoever may write to the registry; with --require-signature only those count "
+    "that a trusted key signed."
+)
 
 
 class CheckAsked(DataAsked):
@@ -58,6 +69,7 @@ class CheckAsked(DataAsked):
 @bn_policy_option
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @data_options
+@signature_options
 def check_command(context: click.Context, asked: CheckAsked) -> None:
     """Check whether heads fit extractors; exit code 1 if one does not."""
     from compatkit.registry.resolving import is_pattern
@@ -98,6 +110,9 @@ def _tell(
         emit({**report.to_json(), **told, "bn_policy": asked.bn_policy})
         return
     click.echo(report_text(report))
+    if report.evidence != "none" and not (given(context).signed or given(context).trusted):
+        click.echo()
+        paragraph(ANYBODY)
     for one in bridges:
         click.echo()
         paragraph(str(one))

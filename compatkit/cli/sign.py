@@ -33,6 +33,7 @@ class SignAsked(Asked):
     expires: str | None
     every: bool
     unnamed: bool
+    evidence: bool
 
 
 @command(
@@ -55,9 +56,17 @@ class SignAsked(Asked):
 )
 @ALL
 @click.option("--unnamed", is_flag=True, help="Sign the bytes alone, valid under any name and version.")
+@click.option(
+    "--evidence",
+    is_flag=True,
+    help="Sign the measured results of pairs instead: REF... are extractors and heads, each a reference or a glob.",
+)
 def sign_command(context: click.Context, asked: SignAsked) -> None:
-    """Sign components."""
+    """Sign components, or the measured results of pairs."""
     held = registry(context)
+    if asked.evidence:
+        _sign_evidence(context, asked, held)
+        return
     done = held.care.sign(
         asked.references,
         open_key(asked.key),
@@ -74,6 +83,19 @@ def sign_command(context: click.Context, asked: SignAsked) -> None:
         click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
     more = ["--all"] if asked.every else []
     next_step("compatkit", *given(context).words, "signatures", *asked.references, *more)
+
+
+def _sign_evidence(context: click.Context, asked: SignAsked, held: Registry) -> None:
+    if len(asked.references) != 2 or asked.every or asked.unnamed:
+        raise click.UsageError(
+            "--evidence takes two REF, extractors and heads, without --all and --unnamed.", context
+        )
+    done = held.care.sign_evidence(*asked.references, open_key(asked.key), expires=asked.expires)
+    if asked.machine:
+        emit([one.to_json() for one in done])
+        return
+    made = sum(one.made for one in done)
+    click.echo(f"signed {made:,} measured results; {len(done) - made:,} were signed before")
 
 
 def key_folder() -> Path:

@@ -169,6 +169,37 @@ class Care:
         ends = None if expires is None else dates.until(expires)
         return sign(self.store, references, used, expires=ends, named=named, every=every)
 
+    def sign_evidence(
+        self,
+        extractors: str,
+        heads: str,
+        key: SigningKey | str | os.PathLike[str],
+        *,
+        expires: str | None = None,
+    ) -> list[Signed]:
+        """Sign the measured results of pairs: whoever requires signatures counts only such figures.
+
+        Args:
+            extractors: A reference or glob.
+            heads: A reference or glob.
+            key: A private key, or its file.
+            expires: As for ``sign``.
+
+        Returns:
+            One signature of each result that is here and sound, by the digest of its document.
+
+        Raises:
+            NotFound: A reference matches nothing.
+            KeyFileError: The key cannot be used.
+            EnvironmentFailure: Disk full, no right to write.
+        """
+        from compatkit.registry.signing import dates
+        from compatkit.registry.signing.signer import SigningKey, sign_evidence
+
+        used = key if isinstance(key, SigningKey) else SigningKey.load(key)
+        ends = None if expires is None else dates.until(expires)
+        return sign_evidence(self.store, extractors, heads, used, expires=ends)
+
     def signatures(self, reference: str) -> list[SignatureVerdict]:
         """Return the unverified statements of a component's signatures."""
         from compatkit.registry.signing.verify import statements

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -23,6 +24,10 @@ from compatkit.errors import FormatError
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.os_errors import environment
+from compatkit.registry.signing.signatures import Signatures
+
+if TYPE_CHECKING:
+    from compatkit.registry.signing.trust import Trusted
 
 MAX_BYTES = 2**20
 """Of one result; a thousand class names take 20,000."""
@@ -33,6 +38,10 @@ Values = Mapping[str, Any]
 
 
 _HEXADECIMAL = re.compile("[0-9a-f]{64}")
+
+
+class UnsignedEvidence(UserWarning):
+    """Measured results that no trusted key signed were left out, where signatures are required."""
 
 
 @attrs.frozen(eq=False)
@@ -141,11 +150,13 @@ class Evidence:
         root: Of the registry.
         objects: Its blobs.
         find: Returns the results of many pairs at once, by function digests of extractors and of heads.
+        trusted: Whose signature a result must have to count; None counts all.
     """
 
     root: Path
     objects: Objects
     find: Callable[[Sequence[str], Sequence[str]], list[StoredResult]]
+    trusted: Trusted | None = None
 
     def keep(
         self,
@@ -176,7 +187,8 @@ class Evidence:
     def kept(self, extractors: Sequence[str], heads: Sequence[str]) -> list[StoredResult]:
         """Return the results of every extractor with every head, oldest first; damaged ones say so.
 
-        The one door through which checks and matrices read: a pair without results costs nothing.
+        The one door through which checks, matrices and policies read: a pair without results costs nothing. Where
+        signatures are required, results that no trusted key signed are left out with an ``UnsignedEvidence`` warning.
 
         Args:
             extractors: Function digests.
@@ -186,8 +198,28 @@ class Evidence:
             IntegrityError: A folder below ``evidence`` is a symbolic link.
             EnvironmentFailure: The files cannot be read.
         """
-        found = self.find(extractors, heads)
+        found = self._trusted(self.find(extractors, heads))
         return sorted(found, key=lambda one: (one.written, one.digest))
+
+    def _trusted(self, found: list[StoredResult]) -> list[StoredResult]:
+        if self.trusted is None or not found:
+            return found
+        from compatkit.registry.signing.verify import judge
+
+        signatures, trusted = Signatures(self.root), self.trusted
+        signed = [
+            one
+            for one in found
+            if any(judge(data, one.digest, trusted).good for data in signatures.of(one.digest))
+        ]
+        if left := len(found) - len(signed):
+            warnings.warn(
+                f"{left:,} of {len(found):,} measured results are left out: no trusted key signed them. Whoever "
+                "measured them can do so (`compatkit sign EXTRACTORS HEADS --evidence --key KEY`), or measure again.",
+                UnsignedEvidence,
+                stacklevel=4,
+            )
+        return signed
 
     def record(self, extractor: str, head: str, conditions: Mapping[str, Any], result: bytes) -> Edge:
         """Keep a result durably; the same result again changes nothing, but mends a damaged pointer.

@@ -327,7 +327,7 @@ class Store:
         """The measured results of pairs."""
         from compatkit.registry.evidence import Evidence
 
-        return Evidence(self.root, self.objects, self.index.results)
+        return Evidence(self.root, self.objects, self.index.results, self.trusted)
 
     @property
     def signatures(self) -> Signatures:

@@ -24,6 +24,7 @@ from compatkit.errors import (
     Unsigned,
 )
 from compatkit.registry.copy.choice import Choice
+from compatkit.registry.evidence import UnsignedEvidence
 from compatkit.registry.oci.read import import_layout
 from compatkit.registry.oci.write import export
 from compatkit.registry.signing.public import Folder, SigningKey, Trusted
@@ -180,6 +181,12 @@ def oci_read(world: World, whom: Any) -> Any:
     return import_layout(into, world.elsewhere / "layout", choice=Choice().requiring(whom)).check()
 
 
+def export_file(world: World, whom: Any) -> Any:
+    file = world.elsewhere / "head.safetensors"
+    ck.Registry.open(world.root, require_signature=whom).export(HEAD, file)
+    return file.exists()
+
+
 def verify(world: World, whom: Any) -> Any:
     return ck.Registry.open(world.root).care.verify_signatures(HEAD, whom)
 
@@ -204,9 +211,31 @@ DOORS = (
     push_into_memory_and_pull,
     clone,
     oci_read,
+    export_file,
     verify,
     require,
 )
+
+
+def check(registry: ck.Registry) -> Any:
+    report = registry.check(EXTRACTOR, HEAD)
+    return report.wiring, report.promise
+
+
+def check_all(registry: ck.Registry) -> Any:
+    return registry.check_all("digits/*.extractor", "digits/*.head").counts()
+
+
+def search(registry: ck.Registry) -> Any:
+    return [str(one) for one in registry.search(kind="head")]
+
+
+def show(registry: ck.Registry) -> Any:
+    return registry.store.manifest(HEAD)
+
+
+READING = (check, check_all, search, show)
+"""Reading contracts runs nothing and needs no signature: these doors are open, whoever signed."""
 LEFT_BEHIND = {(push_into_memory_and_pull, of_the_other_component), (oci_read, of_the_other_component)}
 """Where what is no signature of its manifest does not travel, so that the component arrives unsigned."""
 
@@ -296,3 +325,105 @@ def test_a_damaged_note_of_the_user_is_an_error_and_nothing_is_guessed(world: Wo
     mine.mkdir(parents=True)
     (mine / f"{world.key.public.id.removeprefix('ed25519:')}.distrusted").write_text("")
     assert refused(verify, world, world.public) == {ck.errors.KeyFileError}
+
+
+@pytest.mark.parametrize("door", READING, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda one: one.__name__)
+def test_contracts_are_read_whoever_signed(
+    world: World, door: Callable[[ck.Registry], Any], attack: Callable[[World], None]
+) -> None:
+    expected = door(ck.Registry.open(world.root))
+    attack(world)
+    assert expected and door(ck.Registry.open(world.root, require_signature=world.public)) == expected
+
+
+# Measured figures
+
+
+def measure(world: World) -> None:
+    ck.Registry.open(world.root).matrix(EXTRACTOR, HEAD, [DATA.test])
+
+
+def forge(world: World) -> None:
+    """Write another figure beside the measured ones, as anybody may who can write to the registry."""
+    store = ck.Registry.open(world.root).store
+    functions = [str(store.function_of(digest)) for digest in world.digests.values()]
+    (true,) = store.evidence.kept(functions[:1], functions[1:])
+    figure = [0.01, 1, 100, 0.0, 0.03]
+    store.evidence.keep(
+        *functions,
+        conditions=true.conditions,
+        settings=true.settings,
+        figures={**true.figures, "grade": "chance", "restricted": figure, "unrestricted": figure},
+    )
+
+
+def grade(registry: ck.Registry) -> str:
+    return registry.check(EXTRACTOR, HEAD).evidence
+
+
+def table(registry: ck.Registry) -> str:
+    (verdict,) = registry.check_all("digits/*.extractor", "digits/*.head").counts()
+    return verdict
+
+
+def filled(registry: ck.Registry) -> str:
+    (cell,) = registry.matrix(EXTRACTOR, HEAD, fill="none").cells
+    return cell.grade
+
+
+def answered(registry: ck.Registry) -> str:
+    """What a policy remembers of the pair."""
+    functions = [
+        str(registry.store.function_of(str(registry.store.resolve(one).digest))) for one in (EXTRACTOR, HEAD)
+    ]
+    found = registry.store.evidence.kept(functions[:1], functions[1:])
+    return found[-1].figures["grade"] if found else "none"
+
+
+FIGURES = (grade, table, filled, answered)
+
+
+@pytest.mark.parametrize("door", FIGURES, ids=lambda one: one.__name__)
+def test_a_forged_figure_counts_only_where_no_signature_is_asked_for(
+    world: World, door: Callable[[ck.Registry], str]
+) -> None:
+    measure(world)
+    ck.Registry.open(world.root).care.sign("*", world.key)
+    honest = door(ck.Registry.open(world.root))
+    assert ck.Registry.open(world.root).care.sign_evidence(EXTRACTOR, HEAD, world.key)[0].made
+    strict = ck.Registry.open(world.root, require_signature=world.public)
+    assert door(strict) == honest
+    forge(world)
+    assert door(ck.Registry.open(world.root)) in ("chance", "incompatible") and honest == "perfect"
+    with pytest.warns(UnsignedEvidence, match="1 of 2 measured results are left out"):
+        assert door(ck.Registry.open(world.root, require_signature=world.public)) == honest
+
+
+def test_figures_that_nobody_signed_count_for_nothing_where_signatures_are_required(world: World) -> None:
+    measure(world)
+    plain, strict = (ck.Registry.open(world.root, require_signature=whom) for whom in (False, world.public))
+    assert grade(plain) != "none"
+    with pytest.warns(UnsignedEvidence):
+        assert grade(strict) == "none"
+    plain.care.sign_evidence(EXTRACTOR, HEAD, SigningKey.new("mallory"))
+    with pytest.warns(UnsignedEvidence):
+        assert grade(strict) == "none"
+    plain.care.sign_evidence(EXTRACTOR, HEAD, world.key)
+    assert grade(strict) == grade(plain)
+    Folder.of_user().distrust(world.key.public.id, "laptop stolen")
+    with pytest.warns(UnsignedEvidence):
+        assert grade(ck.Registry.open(world.root, require_signature=world.public)) == "none"
+
+
+def test_signatures_of_figures_come_along_and_signing_again_changes_nothing(world: World) -> None:
+    measure(world)
+    here = ck.Registry.open(world.root)
+    here.care.sign("*", world.key)
+    first = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
+    again = here.care.sign_evidence("digits/*.extractor", "digits/*.head", world.key)
+    assert [one.made for one in (*first, *again)] == [True, False]
+    there = ck.Registry.init(world.elsewhere / "there")
+    there.pull(str(world.root))
+    copied = ck.Registry.open(there.store.root, require_signature=world.public)
+    assert grade(copied) == grade(here)

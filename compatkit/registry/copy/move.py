@@ -183,7 +183,8 @@ class Move:
                 self._drop(one, error)
 
     def _copy_signatures(self, components: list[str]) -> None:
-        self.done.signatures, refused = self.signatures.copy(self.target, components)
+        made, refused = self.signatures.copy(self.target, components)
+        self.done.signatures += made
         if not self.choice.strict:
             self.done.refused += refused
             return
@@ -193,7 +194,11 @@ class Move:
     def _copy_results(self, functions: list[str]) -> None:
         if functions and self.choice.evidence:
             self.choice.progress(0, 1, "looking for results")
-            self.done.results += copy_results(self.transfer, functions, self._refuse, anew=self.choice.strict)
+            made, digests = copy_results(self.transfer, functions, self._refuse, anew=self.choice.strict)
+            self.done.results += made
+            new = [one for one in digests if one not in self.signatures.by_digest]
+            self.signatures.read(new)
+            self._copy_signatures(new)
 
     # --- what may have its name there
 

@@ -121,8 +121,8 @@ def copy_results(
     refuse: Callable[[str, CompatkitError], None],
     *,
     anew: bool,
-) -> int:
-    """Copy the results of every pair of parts with whatever they refer to; return how many are new there.
+) -> tuple[int, list[str]]:
+    """Copy the results of every pair of parts with whatever they refer to.
 
     Args:
         transfer: Of the move.
@@ -130,15 +130,17 @@ def copy_results(
         refuse: Called with the path of a result that is damaged, and why; the others move.
         anew: Check that what results refer to is there and good, also where the target has the result already.
 
+    Returns:
+        How many are new there, and the digests of all of the origin.
+
     Raises:
         EnvironmentFailure: Disk or network failed.
     """
     origin, target = transfer.origin, transfer.target
+    paths = _result_paths(origin, functions)
     there = set() if anew else set(_result_paths(target, functions))
     digests: dict[str, str] = {}
-    for path, content in origin.read_notes(
-        [one for one in _result_paths(origin, functions) if one not in there]
-    ):
+    for path, content in origin.read_notes([one for one in paths if one not in there]):
         digest = f"sha256:{path.rpartition('/')[2]}"
         if content == f"{digest}\n".encode():
             digests[path] = digest
@@ -164,7 +166,7 @@ def copy_results(
             continue
         line = f"{digests[path]}\n".encode()
         notes.append(Note(path, line, lambda held=held: [transfer.bring(one) for one in held]))
-    return len(notes) - len(target.create(notes))
+    return len(notes) - len(target.create(notes)), [f"sha256:{path.rpartition('/')[2]}" for path in paths]
 
 
 def _result_paths(place: Origin, functions: Iterable[str]) -> list[str]:

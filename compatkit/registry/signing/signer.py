@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.manifest import function_digest
 from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
 from compatkit.registry.layout import MARKER
 from compatkit.registry.os_errors import environment
@@ -234,6 +235,31 @@ def sign(
     chosen = subjects(store, patterns, every=every)
     for one in chosen:
         store.manifest(one.digest)  # nobody vouches for what is not here, or damaged
+    return _signed(store, chosen, key, expires=expires, named=named, now=now)
+
+
+def sign_evidence(
+    store: Store, extractors: str, heads: str, key: SigningKey, *, expires: datetime | None = None
+) -> list[Signed]:
+    """Sign measured results of pairs; see ``Registry.care.sign_evidence``."""
+    store.layout.check_writer(store.root)
+    sides = [
+        [function_digest(store.manifest(one)) for one in store.select(side)] for side in (extractors, heads)
+    ]
+    found = attrs.evolve(store.evidence, trusted=None).kept(*sides)
+    chosen = [SignedPart(one.digest) for one in found if not one.error]
+    return _signed(store, chosen, key, expires=expires, named=False, now=None)
+
+
+def _signed(
+    store: Store,
+    chosen: Iterable[SignedPart],
+    key: SigningKey,
+    *,
+    expires: datetime | None,
+    named: bool,
+    now: datetime | None,
+) -> list[Signed]:
     found: list[Signed] = []
     for one in chosen:
         envelope = key.sign(one.digest, one.name if named else None, expires=expires, now=now)
