@@ -306,7 +306,7 @@ class FitParts:
                 reference = self.store.publish(
                     part.name, part.manifest, version=version, major=major, decide=decide
                 )
-                remember_proof(self.store, part.manifest, reference.digest)
+                remember_proof(self.store, part.manifest, reference.digest, part.module)
             published[key] = pinned(reference)
         return published
 

@@ -13,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import probe, same_probe, structural, with_classes
 from compatkit.adapters.builders import BUILDERS, BUILT_IN, library_note
+from compatkit.adapters.cutting.parts import cut_digest
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
@@ -87,12 +88,15 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
     return None
 
 
-def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
+def proof_of(
+    manifest: Manifest, digest: str, module: nn.Module, builders: Sequence[str] | None = None
+) -> str | None:
     """Return a cache key for having passed the probe here; None if code may change without a version.
 
     Args:
         manifest: Manifest of the component.
         digest: Its digest.
+        module: Its module; the code of its cuts, which may come from the cache folder, is part of the key.
         builders: Builders of its parts; None for the component's own.
     """
     import compatkit
@@ -102,11 +106,17 @@ def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = N
     if any(one not in BUILT_IN for one in builders):
         return None
     library = " ".join(BUILDERS[one].library() for one in builders)
-    return f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
+    cut = cut_digest(module)
+    known = f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
+    return f"{known} cut {cut}" if cut else known
 
 
 def remember_proof(
-    store: Store, manifest: Manifest, digest: str | None, builders: Sequence[str] | None = None
+    store: Store,
+    manifest: Manifest,
+    digest: str | None,
+    module: nn.Module,
+    builders: Sequence[str] | None = None,
 ) -> None:
     """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication.
 
@@ -114,9 +124,10 @@ def remember_proof(
         store: The registry's files.
         manifest: Of the component.
         digest: Of the manifest.
+        module: Its module, as for ``proof_of``.
         builders: Builders of its parts; None for the component's own.
     """
-    proof = proof_of(manifest, str(digest), builders)
+    proof = proof_of(manifest, str(digest), module, builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
         store.memory.prove(proof)
 
@@ -147,7 +158,7 @@ def prove_once(
     Raises:
         IntegrityError: The contract is violated; lists all differences.
     """
-    fact = proof_of(manifest, str(digest), builders)
+    fact = proof_of(manifest, str(digest), module, builders)
     run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
     hold_against(manifest, module, thorough=False, run=run, state=state, whose=whose)
     if run and fact is not None:

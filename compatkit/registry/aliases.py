@@ -1,8 +1,9 @@
 """Aliases: names for versions that may move, by compare-and-swap that needs no working lock.
 
 ``@log/<alias>/<n>`` is the n-th move, and the last one says where the alias points. ``@aliases/<alias>`` repeats its
-version and number for programs that read the pointer first; it counts only where there is no log at all, such as for a
-pointer that was written by hand.
+version and number. It counts only where there is no log at all, such as for a pointer that was written by hand. If it
+states another version for the last move or for a later one, a file was changed or lost, and nothing is guessed: no
+bit that flips in either of the two files moves an alias.
 """
 
 from __future__ import annotations
@@ -73,8 +74,11 @@ class Aliases:
         Raises:
             FormatError: Its last move is damaged; or there is no move, and the pointer is damaged.
         """
-        log = self._log(alias)
-        return self._current(alias, log, log.numbers())
+        log, pointer = (
+            self._log(alias),
+            self._says(alias),
+        )  # the pointer first: a move adds to the log before it
+        return self._current(alias, log, log.numbers(), pointer)
 
     def log(self, alias: str) -> list[AliasEntry]:
         """Return all moves of an alias, oldest first.
@@ -102,7 +106,7 @@ class Aliases:
 
         def move(numbers: list[int]) -> bytes | None:
             nonlocal last
-            last, current = max(numbers, default=0), self._current(alias, log, numbers)
+            last, current = max(numbers, default=0), self._current(alias, log, numbers, None)
             if expected is not ANY and current != expected:
                 raise AliasMoved(
                     f"alias {alias!r} should point at {expected or 'nothing'}, but points at "
@@ -118,12 +122,29 @@ class Aliases:
     def _log(self, alias: str) -> Log:
         return Log(self.root, self.folder / "@log" / check_alias(alias))
 
-    def _current(self, alias: str, log: Log, numbers: list[int]) -> str | None:
+    def _current(self, alias: str, log: Log, numbers: list[int], pointer: bytes | None) -> str | None:
         for number in reversed(numbers):
             move = _read(log, number)
             if move is not None:
+                self._compare(move, None if pointer is None else read_pointer(pointer), alias)
                 return move.after
         return self._pointed(alias)
+
+    def _compare(self, move: AliasEntry, pointer: tuple[str, int] | None, alias: str) -> None:
+        """Refuse a last move that the pointer contradicts.
+
+        Raises:
+            FormatError: It states another version for this move or for a later one.
+        """
+        if pointer is None or pointer[1] < move.number or pointer[0] == move.after:
+            return
+        path = self._pointer(alias)
+        raise FormatError(
+            f"{path} says that move {pointer[1]} leads to {pointer[0]}, but the last move of its log, {move.number}, "
+            f"leads to {move.after or 'nothing'}: a file was changed, or a move was lost. See `compatkit verify`; "
+            "setting the alias again settles it.",
+            subject=path,
+        )
 
     def _pointed(self, alias: str) -> str | None:
         """Return what the pointer of an alias without moves says."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+import stat
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -92,7 +93,7 @@ class Memory:
 
     def _ask(self, sql: str, *values: str) -> tuple[str, ...] | None:
         with self._lock:
-            if self._connection is None and not (self.folder / FILE).exists():
+            if self._connection is None and not os.path.lexists(self.folder / FILE):
                 return None
             try:
                 return self._open().execute(sql, values).fetchone()
@@ -114,11 +115,27 @@ class Memory:
             self._connection is None or self._process != os.getpid()
         ):  # a connection must not be used after a fork
             self._connection, self._process = None, os.getpid()
+            self._make()
             self._connection = sqlite3.connect(self.folder / FILE, timeout=PATIENCE, check_same_thread=False)
             self._connection.execute("PRAGMA synchronous = OFF")  # a lost fact is found out again
             for table in _TABLES:
                 self._connection.execute(table)
         return self._connection
+
+    def _make(self) -> None:
+        """Make the file where there is none.
+
+        Raises:
+            OSError: It, or a journal of it, is a link, through which SQLite would write, or a pipe, at which it waits.
+        """
+        for end in ("-journal", "-wal", ""):
+            path = f"{self.folder / FILE}{end}"
+            if not os.path.lexists(path):
+                continue
+            if not stat.S_ISREG(os.lstat(path).st_mode):
+                raise OSError(f"{path} is no plain file")
+        with suppress(FileExistsError):  # exclusively: nothing is made at the other end of a link
+            os.close(os.open(self.folder / FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
 
     def _forget(self, error: Exception) -> None:
         """Drop the connection, and a file that is no database of ours: the next fact makes a new one."""

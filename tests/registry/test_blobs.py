@@ -371,3 +371,20 @@ def test_a_full_disk_while_hashing_beside_it_leaves_nothing(store: Store, monkey
     with pytest.raises(EnvironmentFailure, match="the disk is full"):
         store.put_state(large(), parameters=1)
     assert not list((store.root / "tmp").iterdir())
+
+
+@pytest.mark.case("D6")
+@pytest.mark.parametrize("end", ["", "-journal"])
+@pytest.mark.parametrize("kind", ["pipe", "dangling link", "link"])
+def test_what_is_no_plain_file_is_no_memory_and_is_never_opened(tmp_path: Path, kind: str, end: str):
+    """SQLite would wait at a pipe for ever, and write at the other end of a link."""
+    folder, outside = tmp_path / "cache", tmp_path / "outside"
+    folder.mkdir()
+    if kind == "link":
+        outside.write_bytes(b"not yours")
+    place = folder / f"memory.sqlite{end}"
+    os.mkfifo(place) if kind == "pipe" else place.symlink_to(outside)
+    memory = Memory(folder)
+    memory.prove("fact")
+    assert not memory.is_proved("fact")
+    assert outside.read_bytes() == b"not yours" if kind == "link" else not outside.exists()

@@ -6,6 +6,7 @@ made from the same blueprint, without tracing again.
 
 from __future__ import annotations
 
+import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,6 +73,18 @@ class TracedPart(nn.Module):
         """Images to features, or features to logits; several features are one tuple."""
         run = self._run_train if self.training else self._run_eval
         return run(self, x) if isinstance(x, Tensor) else run(self, *x)
+
+
+def cut_digest(module: nn.Module) -> str:
+    """Return the digest of the code of all traced parts in a module; empty where there is none.
+
+    Args:
+        module: A part, or an assembly of parts.
+    """
+    traced = [one for one in module.modules() if isinstance(one, TracedPart)]
+    codes = [run.__code__ for one in traced for run in (one._run_train, one._run_eval)]
+    text = repr([(code.co_code, code.co_consts, code.co_names, code.co_varnames) for code in codes])
+    return hashlib.sha256(text.encode()).hexdigest() if codes else ""
 
 
 @attrs.frozen(eq=False)

@@ -3,7 +3,8 @@
 A cut is remembered in this process, and traced ones as plain data in the user's cache folder too: names of modules and
 tensors, and which node takes what. A stored graph may only call the network's own modules and the tensor operations
 listed here. A file that is damaged, or was made for another network, version or cut, is ignored and written anew.
-Whoever may write in the cache folder can still change what a part computes, as with the proofs that lie there.
+A remembered proof is bound to the cut that it was made with, so a part whose stored cut changed runs its probe again.
+Whoever may write all of the cache folder can still write a proof as well.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import json
 import operator
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -68,6 +70,7 @@ LONGEST = 2**24
 
 _NAMES = {function: name for name, function in FUNCTIONS.items()}
 _known: dict[tuple[Any, ...], Sides] = {}
+_anew = threading.local()
 
 
 class _NotPlain(Exception):
@@ -91,12 +94,13 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     traced = _traced_modules(whole, blueprint.split)
     text = _description(blueprint, traced)
     key = (text, *(type(module) for _, module in traced))
-    sides = _known.get(key)
+    anew = getattr(_anew, "on", False)
+    sides = None if anew else _known.get(key)
     if sides is None:
         stored = blueprint.approach in ("fx", "declared") and all(
             type(module).__module__.partition(".")[0] in LIBRARIES for _, module in traced
         )
-        sides = _read(text, whole) if stored else None
+        sides = _read(text, whole) if stored and not anew else None
         if sides is None:
             sides = cut()
             if stored:
@@ -105,6 +109,17 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
             _known.pop(next(iter(_known)), None)
         _known[key] = sides
     return sides
+
+
+@contextlib.contextmanager
+def cut_anew() -> Iterator[None]:
+    """Believe no remembered or stored cut inside, in this thread; what is cut takes its place."""
+    before = getattr(_anew, "on", False)
+    _anew.on = True
+    try:
+        yield
+    finally:
+        _anew.on = before
 
 
 def forget() -> None:

@@ -229,11 +229,11 @@ class _Repair:
         return self._bring_version(fault, version)
 
     def alias(self, fault: Fault, place: AliasPointer) -> bool:
-        """Make pointer and log agree: the last move counts, unless the pointer proves that a later one was lost."""
+        """Make pointer and log agree: the last move counts, unless the pointer names the one after it."""
         moves = self._moves(place)
         last = max((one.number for one in moves), default=0)
         pointer = read_pointer(self.planned.content(place.path) or b"")
-        if pointer is not None and pointer[1] > last:
+        if pointer is not None and pointer[1] == last + 1 and (not moves or pointer[0] != moves[-1].after):
             move = AliasMove(
                 f"refs/{place.name}/@log/{place.alias}/{pointer[1]}", place.name, place.alias, pointer[1]
             )
