@@ -25,6 +25,7 @@ from compatkit.evaluation.component import Component, pinned
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.blobs import Verify
 from compatkit.registry.history import change_between
+from compatkit.registry.layout import locate
 from compatkit.registry.names import Reference, check_name
 from compatkit.registry.signing.trust import Trust, Trusted
 from compatkit.registry.store import Store
@@ -97,7 +98,11 @@ class Registry(Shown):
 
     @classmethod
     def open(
-        cls, root: str | os.PathLike[str] | None = None, *, require_signature: Trust = False
+        cls,
+        root: str | os.PathLike[str] | None = None,
+        *,
+        require_signature: Trust = False,
+        damaged: bool = False,
     ) -> Registry:
         """Open the registry in ``root``; None for COMPATKIT_REGISTRY, else the nearest folder above.
 
@@ -106,6 +111,8 @@ class Registry(Shown):
             require_signature: Signature required of every component that is loaded, recombined or measured: True for
                 one by your trusted keys (``compatkit keys``), or a folder of public keys, a file or a key; see
                 ``compatkit.registry.signing.public``. False or None requires none.
+            damaged: Open it even if its ``compatkit.json`` is damaged or missing, for ``care.verify`` and
+                ``care.repair``.
 
         Raises:
             LayoutError: There is no registry, or its layout is not supported.
@@ -118,6 +125,10 @@ class Registry(Shown):
 
             trusted = Trusted.of(require_signature)
             check_installed()
+        if damaged:
+            from compatkit.registry.maintenance.check import open_damaged
+
+            return cls(attrs.evolve(open_damaged(locate(None) if root is None else root), trusted=trusted))
         return cls(Store.find(trusted=trusted) if root is None else Store.open(root, trusted))
 
     @classmethod

@@ -33,8 +33,9 @@ from damages import (
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+import compatkit as ck
 from compatkit.contracts.codec import dumps, loads
-from compatkit.errors import LayoutError, UsageError
+from compatkit.errors import CompatkitError, LayoutError, UsageError
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
 from compatkit.registry.maintenance.plan import RepairPlan
@@ -525,3 +526,16 @@ _FOLDERS = ("tmp", "trash", "quarantine", "locks", "keys", "signatures", "polici
 
 def _pointers(root: Path) -> list[Path]:
     return [one for one in (root / "evidence").rglob("*") if len(one.name) == 64 and one.is_file()]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", None])
+def test_python_verifies_and_repairs_a_registry_whose_marker_is_damaged(
+    parts: Parts, content: bytes | None
+) -> None:
+    path = parts.root / "compatkit.json"
+    path.unlink() if content is None else overwrite(path, content)
+    with pytest.raises(CompatkitError):
+        ck.Registry.open(parts.root)
+    care = ck.Registry.open(parts.root, damaged=True).care
+    care.repair(care.verify()).apply()
+    assert ck.Registry.open(parts.root).care.verify().sound
