@@ -23,10 +23,10 @@ from compatkit.errors import (
     Unsigned,
 )
 from compatkit.registry.signing.envelope import LIMIT
+from compatkit.registry.signing.judging import SKEW
 from compatkit.registry.signing.signatures import file_name
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Distrust, Trusted
-from compatkit.registry.signing.verify import SKEW
 from compatkit.registry.store import Store
 
 HEAD = "digits/mnist.head"

@@ -12,7 +12,7 @@ from compatkit.cli.roots import store
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Reference
-    from compatkit.registry.signing.verify import SignatureVerdict
+    from compatkit.registry.signing.judging import SignatureVerdict
     from compatkit.registry.store import Store
 
 
@@ -52,9 +52,9 @@ def show_command(context: click.Context, asked: ShowAsked) -> None:
 def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerdict]]:
     """Return the signatures, and whether they were verified, which needs trusted keys."""
     from compatkit.errors import CompatkitError
+    from compatkit.registry.signing.judging import judge
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verify import judge
 
     try:
         there = held.signatures.of(str(found.digest))

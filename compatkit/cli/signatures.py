@@ -12,7 +12,8 @@ from compatkit.cli.roots import store
 from compatkit.cli.sign import ALL
 
 if TYPE_CHECKING:
-    from compatkit.registry.signing.verify import SignatureVerdict, SignedPart
+    from compatkit.registry.signing.judging import SignatureVerdict
+    from compatkit.registry.signing.verify import SignedPart
 
 
 class SignaturesAsked(Asked):
@@ -34,9 +35,10 @@ class SignaturesAsked(Asked):
 @trusted_option
 def signatures_command(context: click.Context, asked: SignaturesAsked) -> None:
     """Verify the signatures of components."""
+    from compatkit.registry.signing.judging import judge, refusal
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
-    from compatkit.registry.signing.verify import judge, refusal, subjects
+    from compatkit.registry.signing.verify import subjects
 
     whom = given(context).trusted or True
     given(context).trusted = ()  # here it selects the keys, and nothing is loaded

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from compatkit.registry.copy.admission import Deciding
     from compatkit.registry.copy.choice import Accept, Versions
     from compatkit.registry.copy.report import Moved
+    from compatkit.registry.signing.judging import SignatureVerdict
     from compatkit.registry.signing.signer import Signed, SigningKey
     from compatkit.registry.signing.trust import Trust
-    from compatkit.registry.signing.verify import SignatureVerdict
     from compatkit.registry.store import Store
 
 

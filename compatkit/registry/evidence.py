@@ -204,7 +204,7 @@ class Evidence:
     def _trusted(self, found: list[StoredResult]) -> list[StoredResult]:
         if self.trusted is None or not found:
             return found
-        from compatkit.registry.signing.verify import judge
+        from compatkit.registry.signing.judging import judge
 
         signatures, trusted = Signatures(self.root), self.trusted
         signed = [

@@ -25,9 +25,9 @@ from compatkit.errors import (
 )
 from compatkit.registry.signing import keys
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
+from compatkit.registry.signing.judging import SKEW, judge, judge_all
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SKEW, judge, judge_all
 
 DIGEST = "sha256:" + "ab" * 32
 NAME = "digits/mnist.head@1.2.0"

@@ -46,10 +46,11 @@ from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.maintenance.repair import plan as repair
 from compatkit.registry.remotes.pushpull import import_components
 from compatkit.registry.signing.envelope import Envelope
+from compatkit.registry.signing.judging import SKEW, require
 from compatkit.registry.signing.signatures import Signatures, file_name
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SKEW, SignedPart, require, statements, subjects, verify
+from compatkit.registry.signing.verify import SignedPart, statements, subjects, verify
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

@@ -12,9 +12,9 @@ import pytest
 
 from compatkit import errors
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, PREDICATE_TYPE, TYPE
+from compatkit.registry.signing.judging import SKEW
 from compatkit.registry.signing.signatures import MOST
 from compatkit.registry.signing.signer import SigningKey
-from compatkit.registry.signing.verify import SKEW
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "signatures.md").read_text(encoding="utf-8")
 

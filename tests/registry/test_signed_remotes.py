@@ -28,9 +28,9 @@ from compatkit.registry.names import Version
 from compatkit.registry.oci.read import import_layout
 from compatkit.registry.oci.write import export
 from compatkit.registry.remotes.pushpull import clone, pull, push
+from compatkit.registry.signing.judging import require
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import require
 from compatkit.registry.store import Store
 
 Publish = Callable[..., Any]

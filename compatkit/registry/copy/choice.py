@@ -95,7 +95,7 @@ class Choice:
         """
         if trust is None or trust is False:
             return self
-        from compatkit.registry.signing.verify import require
+        from compatkit.registry.signing.judging import require
 
         signed, other = require(trust), self.accept
 

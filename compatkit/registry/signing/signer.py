@@ -19,6 +19,7 @@ from compatkit.registry.layout import MARKER
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import Envelope, Statement
+from compatkit.registry.signing.judging import judge
 from compatkit.registry.signing.keys import (
     PublicKey,
     check_installed,
@@ -29,7 +30,7 @@ from compatkit.registry.signing.keys import (
     read_small,
 )
 from compatkit.registry.signing.trust import Trusted
-from compatkit.registry.signing.verify import SignedPart, judge, subjects
+from compatkit.registry.signing.verify import SignedPart, subjects
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
