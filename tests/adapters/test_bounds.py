@@ -267,7 +267,7 @@ def test_results_of_convolutions_are_as_large_as_torch_makes_them(
 ) -> None:
     module = nn.Conv2d(*arguments)
     image, weight = torch.zeros(shape), module.weight
-    padding, dilation = module.padding, module.dilation
+    padding, dilation = [int(side) for side in module.padding], module.dilation
     size, _ = bounds._convolution(
         image, weight, None, module.stride, padding, dilation, False, (0, 0), module.groups
     )  # type: ignore[arg-type]
