@@ -66,7 +66,7 @@ def test_evaluations_are_in_the_json(run: Any, recipe: Any, tmp_path: Path) -> N
         ("evaluate_every = 5", "[trainer]: evaluate_every=5 has no images to evaluate on"),
         (
             "evaluate_on = 'tset'",
-            "[trainer]: evaluate_on must be 'validation' or 'test', got 'tset'. Did you mean 'test'",
+            "[trainer]: evaluate_on must be 'validation' or 'test' or 'train', got 'tset'. Did you mean 'test'",
         ),
         ("ema = 2", "[trainer]: 'ema' must be a number above 0 and below 1 or None; got 2"),
         ("clip_norm = 0", "[trainer]: 'clip_norm' must be a number above 0 or None; got 0"),
