@@ -97,7 +97,7 @@ def providers() -> dict[str, Callable[..., Any]]:
     return {name: partial(make, name) for name in names("data_sets")}
 
 
-def points(**chosen: str) -> list[EntryPoint]:
+def points(**chosen: Any) -> list[EntryPoint]:
     """Return entry points of the group, each once, sorted by key and distribution, not by installation.
 
     Args:
