@@ -125,7 +125,10 @@ def draw(
     if scheme == "he":
         made.normal_(0.0, math.sqrt(2 / made[0].numel()), generator=rng)
     elif scheme == "glorot":
-        nn.init.xavier_uniform_(made, generator=rng)
+        # torch's own rule counts the outputs of all groups, but an input reaches those of its group alone.
+        outputs = made[:, 0].numel() // getattr(called.layer, "groups", 1)
+        bound = math.sqrt(6 / (made[0].numel() + outputs))
+        made.uniform_(-bound, bound, generator=rng)
     else:
         nn.init.orthogonal_(made, generator=rng)
     for glob, factor in layers.items():

@@ -129,7 +129,7 @@ class DataDependentInit:
 
         kept = self._keeps(layer)
         if self.directions == "pca" and not kept:
-            self._whiten(state, layer, batches())
+            self._whiten(state, name, layer, batches())
         mean, deviation = _moments(state, layer, batches())
         # A channel that does not vary cannot be scaled to variance 1.
         silent = deviation <= 1e-7 * mean.abs().clamp(min=1e-7)
@@ -151,7 +151,7 @@ class DataDependentInit:
         width = weight[0].numel()
         return f"it has {len(weight)} filters, and {width} directions" if len(weight) > width else ""
 
-    def _whiten(self, state: TaskState, layer: nn.Module, batches: Any) -> None:
+    def _whiten(self, state: TaskState, name: str, layer: nn.Module, batches: Any) -> None:
         """Replace the filters by principal directions of the input, each divided by the deviation along it."""
         moments = PatchMoments.over(
             PatchMoments.of(
@@ -162,8 +162,9 @@ class DataDependentInit:
         weight: Any = layer.weight
         if moments.count <= weight[0].numel():
             raise DataError(
-                f"{NAME}: {moments.count} patches do not determine {weight[0].numel()} "
-                "directions. Raise images or patches."
+                f"{NAME}: {moments.count} patches do not determine the {weight[0].numel()} directions of the input of "
+                f"{name!r}. Raise images or patches, or name other layers.",
+                subject=name,
             )
         values, vectors = principal_directions(moments.covariance)
         count = len(weight)

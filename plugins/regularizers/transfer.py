@@ -138,7 +138,7 @@ class Transfer:
                         "those of its weights at initialisation, or name the layers in fresh.",
                         subject=missing[0],
                     )
-                self._check_chain(state, setup, kept)
+                self._check_chain(state, setup, found, moved)
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp) -> Mapping[str, Any]:
@@ -197,16 +197,17 @@ class Transfer:
             )
 
     @torch.no_grad()
-    def _check_chain(self, state: TaskState, setup: SetUp, kept: Sequence[Called]) -> None:
-        """Raise unless doubling each kept layer multiplies the output of the last one by the product of the factors."""
-        moved = _moved(kept)
+    def _check_chain(
+        self, state: TaskState, setup: SetUp, found: Sequence[Called], moved: Sequence[Called]
+    ) -> None:
+        """Raise unless doubling each layer multiplies what the next layer is given by the product of the factors."""
         if not moved:
             return
         twice = [2.0] * len(moved)
-        before = _output(state, setup, moved[-1])
+        before = _after(state, setup, found, moved[-1])
         rescale(moved, twice)
         try:
-            after = _output(state, setup, moved[-1])
+            after = _after(state, setup, found, moved[-1])
         finally:
             rescale(moved, [0.5] * len(moved))
         wanted = before * 2.0 ** len(moved)
@@ -225,16 +226,24 @@ def _moved(kept: Sequence[Called]) -> tuple[Called, ...]:
     return tuple(one for one in kept if not one.normed)
 
 
-def _output(state: TaskState, setup: SetUp, last: Called) -> Tensor:
-    """Return what a layer gives for four random images in eval mode, float64."""
+def _after(state: TaskState, setup: SetUp, found: Sequence[Called], last: Called) -> Tensor:
+    """Return what ``last`` gives for four random images in eval mode, and what the layer after it is given: ``(n,)``.
+
+    The second is behind an activation, which may give zeros alone; the first is not.
+    """
     caught: list[Tensor] = []
-    handle = last.layer.register_forward_hook(lambda module, given, result: caught.append(result.double()))
+    handles = [last.layer.register_forward_hook(lambda _, given, result: caught.append(result.clone()))]
+    for following in found[found.index(last) + 1 :][:1]:
+        handles.append(
+            following.layer.register_forward_pre_hook(lambda _, given: caught.append(given[0].clone()))
+        )
     modes = [(module, module.training) for part in (state.extractor, state.head) for module in part.modules()]
     images = torch.randn(4, len(state.data.mean), *state.data.size, generator=setup.rng("transfer", "images"))
     try:
         state.head.eval()(state.extractor.eval()(images.to(setup.precision.device)))
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         for module, was in modes:
             module.training = was
-    return caught[0]
+    return torch.cat([one.flatten().double() for one in caught])

@@ -230,9 +230,12 @@ def test_batch_normalisation_uses_batches_and_stores_nothing() -> None:
     assert all(torch.equal(plain[key], found[key]) for key in buffers)
 
 
-def test_too_few_patches_are_refused() -> None:
-    with pytest.raises(PluginError, match="8 patches"):
-        started(use("eigenvector_init", images=8, batch_size=8, patches=1))
+@pytest.mark.parametrize(
+    ("name", "more"), [("eigenvector_init", {}), ("data_dependent_init", {"directions": "pca"})]
+)
+def test_too_few_patches_are_refused(name: str, more: dict[str, Any]) -> None:
+    with pytest.raises(PluginError, match="8 patches .* of the input of 'layer1"):
+        started(use(name, images=8, batch_size=8, patches=1, **more))
 
 
 # Normalised on the data

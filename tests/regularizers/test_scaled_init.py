@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from small import data_set, quick
+from torch import nn
 
 import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
+from compatkit_plugins.regularizers._initial_weights import Called, draw
 from compatkit_plugins.regularizers.scaled_init import ScaledInit
 
 CNN = {"convolutions": 2, "filters": 24, "units": 64, "img_size": 12}
@@ -47,6 +49,13 @@ def test_glorot_weights_fill_their_interval() -> None:
     weight = start(scheme="glorot")[0]["dense.weight"]
     bound = math.sqrt(6 / (24 * 144 + 64))
     assert 0.99 * bound < float(weight.abs().max()) <= bound
+
+
+def test_glorot_counts_the_outputs_of_an_input_s_own_group() -> None:
+    layer = nn.Conv2d(8, 16, 3, groups=4)
+    draw(Called("conv", layer, False, ()), "glorot", 1.0, {}, torch.Generator().manual_seed(0))
+    # 2 channels and 4 filters of 3x3 a group: sqrt(6 / (18 + 36))
+    assert 0.97 / 3 < float(layer.weight.detach().abs().max()) <= 1 / 3
 
 
 def test_a_factor_of_one_layer_changes_that_layer_alone() -> None:

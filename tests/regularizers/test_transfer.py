@@ -158,8 +158,9 @@ class TestOtherNetworks:
         [
             ("resnet18_v2_cifar", "layer1", {"width": 4}),
             ("conv_chain", "layer1", {"channels": [4, 6], "activation": "tanh", "img_size": [12, 12]}),
+            ("conv_chain", "layer1", {"channels": [4], "activation": "tanh", "img_size": [12, 12]}),
         ],
-        ids=["shortcuts", "tanh"],
+        ids=["shortcuts", "tanh", "tanh after the last layer"],
     )
     def test_what_has_no_factor_is_refused(self, backbone: str, split: str, kwargs: dict[str, Any]) -> None:
         given, norms = self.given(backbone, split, **kwargs)
