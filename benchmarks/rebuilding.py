@@ -113,7 +113,7 @@ def contestants(
 
     registry = compatkit.Registry.init(folder)
     parts = splitting.split(model, split)
-    references = splitting.publish_split(registry, parts, model.replace("_", "-"))
+    references = splitting.publish_split(registry.store, parts, model.replace("_", "-"))
     remembered.forget()
     found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: timm.create_model(model)}
     for side, part in parts.items():
