@@ -119,10 +119,9 @@ def meet(
         actor = actors.get(threading.get_ident())
         if actor is not None:
             actor.reached()
-        if operation in ("link", "write") and root / "tmp" not in path.parents:
-            links.append(
-                path.relative_to(root).as_posix()
-            )  # without hard links, an empty file is no version yet
+        # without hard links, a finished draft is renamed over an empty file, which is no version yet
+        if operation in ("link", "rename") and root / "tmp" not in path.parents:
+            links.append(path.relative_to(root).as_posix())
 
     pair = [Actor(lambda: encounter.one(root)), Actor(lambda: encounter.other(root))]
     for actor in pair:
