@@ -51,55 +51,18 @@ _FREE = frozenset(
 _IN_PLACE = frozenset(
     getattr(Tensor, name)
     for name in (
-        *(
-            "add_",
-            "bernoulli_",
-            "clamp_",
-            "clamp_max_",
-            "clamp_min_",
-            "copy_",
-            "div_",
-            "erfinv_",
-            "exponential_",
-        ),
-        *("fill_", "mul_", "neg_", "normal_", "pow_", "sub_", "uniform_", "zero_"),
-    )
+        "add_ bernoulli_ clamp_ clamp_max_ clamp_min_ copy_ div_ erfinv_ "
+        "exponential_ fill_ mul_ neg_ normal_ pow_ sub_ uniform_ zero_"
+    ).split()
 )
 """What writes into the tensor it is called on."""
 _NO_LARGER = frozenset(
     (
-        *(
-            "_softmax",
-            "_to_copy",
-            "abs",
-            "avg_pool2d",
-            "clamp",
-            "clone",
-            "exp",
-            "gelu",
-            "hardsigmoid",
-            "hardswish",
-        ),
-        *(
-            "hardtanh",
-            "leaky_relu",
-            "max_pool2d_with_indices",
-            "mean",
-            "native_batch_norm",
-            "native_layer_norm",
-        ),
-        *(
-            "_native_batch_norm_legit_no_training",
-            "neg",
-            "relu",
-            "rsqrt",
-            "sigmoid",
-            "silu",
-            "sqrt",
-            "sum",
-            "tanh",
-        ),
-    )
+        "_softmax _to_copy abs avg_pool2d clamp clone exp gelu hardsigmoid "
+        "hardswish hardtanh leaky_relu max_pool2d_with_indices mean native_batch_norm native_layer_norm "
+        "_native_batch_norm_legit_no_training "
+        "neg relu rsqrt sigmoid silu sqrt sum tanh"
+    ).split()
 )
 """Operations whose results together have at most twice the bytes of what they are given."""
 _local = threading.local()
