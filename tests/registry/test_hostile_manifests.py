@@ -126,7 +126,7 @@ def test_a_manifest_of_a_hundred_megabytes_is_refused(store: Store, valid: bytes
     padded = valid.replace(b"better", b"b" * (100 * MIB))
     with pytest.raises(IntegrityError, match=f"at most {MAX_BYTES}"):
         store.manifest(version_of(store, "team/large", padded))
-    with pytest.raises(FormatError, match=f"at most {MAX_BYTES} bytes of JSON are read"):
+    with pytest.raises(FormatError, match=f"at most {MAX_BYTES} bytes of JSON"):
         from_bytes(padded)
 
 
