@@ -35,7 +35,7 @@ from ._random_labels import (
     trainer,
 )
 from ._random_labels import finetune as downstream
-from .random_label_transfer import SETTINGS
+from .random_label_transfer import AUTHORS, SETTINGS
 
 ARMS = ("positive", "negative", "unswitched")
 
@@ -150,8 +150,7 @@ STUDY = Study(
         "cpu": _SMALL,
         "paper": {
             **PAPER,
-            "positive": {**SETTINGS["positive"], "epochs_up": 120},
-            "negative": {**SETTINGS["negative"], "epochs_up": 80},
+            **AUTHORS,
             "kwargs": {"convolutions": 1, "filters": 256, "units": 64},
             "test": 5000,
         },

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from compatkit import TaskState
 from compatkit.errors import UnknownName, UsageError, near
 
-WEIGHTED = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+from ._initial_weights import LAYERS
 
 
 class _Reached(Exception):
@@ -31,7 +31,7 @@ def called_layers(state: TaskState, device: str) -> dict[str, nn.Module]:
         path: module
         for part in (state.extractor, state.head)
         for path, module in part.named_modules()
-        if isinstance(module, WEIGHTED)
+        if isinstance(module, LAYERS)
     }
     order: list[str] = []
 
