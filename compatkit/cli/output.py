@@ -227,20 +227,9 @@ def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int,
     if not sys.stderr.isatty():
         yield lambda done, total, what: None
         return
-    from rich import progress as bars
-    from rich.console import Console
+    from compatkit.data.bars import rich_bar, silent
 
-    from compatkit.data.bars import silent
-
-    counts = (bars.DownloadColumn(), bars.TransferSpeedColumn()) if bytes else (bars.MofNCompleteColumn(),)
-    fields = (
-        bars.TextColumn("[bold]{task.description}"),
-        bars.BarColumn(bar_width=24),
-        *counts,
-        bars.TimeRemainingColumn(),
-        bars.TextColumn("{task.fields[what]}", markup=False),
-    )
-    with silent(), bars.Progress(*fields, console=Console(stderr=True), transient=True) as bar:
+    with silent(), rich_bar(bytes=bytes) as bar:
         row = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:

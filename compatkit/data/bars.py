@@ -51,6 +51,31 @@ def bar(given: Progress | None = None) -> Iterator[Progress]:
         shown.stop()
 
 
+def rich_bar(*, bytes: bool = False) -> Any:
+    """Return a ``rich.progress.Progress`` on standard error, not yet started; its tasks have a field ``what``.
+
+    Args:
+        bytes: Whether bytes are counted, and shown with their rate.
+    """
+    from rich import progress
+    from rich.console import Console
+
+    counts = (
+        (progress.DownloadColumn(), progress.TransferSpeedColumn())
+        if bytes
+        else (progress.MofNCompleteColumn(),)
+    )
+    return progress.Progress(
+        progress.TextColumn("[bold]{task.description}"),
+        progress.BarColumn(bar_width=24),
+        *counts,
+        progress.TimeRemainingColumn(),
+        progress.TextColumn("{task.fields[what]}", markup=False),
+        console=Console(file=sys.stderr),
+        transient=True,
+    )
+
+
 class _Bar:
     """A bar that begins when it is called after some patience."""
 
@@ -70,18 +95,7 @@ class _Bar:
         self._bars.update(self._row, completed=done, total=total or None, what=what)
 
     def _begun(self) -> Any:
-        from rich import progress
-        from rich.console import Console
-
-        made = progress.Progress(
-            progress.TextColumn("[bold]images"),
-            progress.BarColumn(bar_width=24),
-            progress.MofNCompleteColumn(),
-            progress.TimeRemainingColumn(),
-            progress.TextColumn("{task.fields[what]}", markup=False),
-            console=Console(file=sys.stderr),
-            transient=True,
-        )
+        made = rich_bar()
         self._row = made.add_task("images", total=None, what="")
         made.start()
         return made
