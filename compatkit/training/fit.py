@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex, overload
 
 import attrs
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -198,11 +199,11 @@ class Fit(Shown):
         """Return the state dict of one task's whole network, to start another task from (``Task.weights``).
 
         Returns:
-            Copies of all parameters and buffers, by the names of the uncut network.
+            Contiguous copies of all parameters and buffers, by the names of the uncut network.
         """
         state = self._task(name)
         return {
-            key: value.detach().clone()
+            key: value.detach().clone(memory_format=torch.contiguous_format)
             for part in (state.extractor, state.head)
             for key, value in part.state_dict().items()
         }
