@@ -1,42 +1,22 @@
-"""Layers with weights in the order in which a network calls them, and initial weights by scheme and scale."""
+"""Initial weights of a whole network by scheme and scale."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
-import attrs
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase  # pyright: ignore[reportPrivateUsage]
+from torch import nn
 
 from compatkit import SetUp, TaskState
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UsageError
+
+from ._called_layers import Called, called_layers
 
 SCHEMES = ("he", "glorot", "orthogonal")
-LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 STREAM = "initial_weights"
 """Of the random numbers, by task and layer: two plugins that draw the same layer give it the same values."""
-
-
-@attrs.frozen(eq=False)
-class Called:
-    """A layer with weights.
-
-    Attributes:
-        path: In the whole network, as in its state dict.
-        layer: A convolution or a linear layer.
-        normed: Whether a normalisation takes what it gives.
-        followers: Normalisation that is called before the next such layer.
-    """
-
-    path: str
-    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
-    normed: bool
-    followers: tuple[_NormBase | nn.GroupNorm | nn.LayerNorm, ...]
 
 
 def layers_of(state: TaskState, setup: SetUp) -> tuple[Called, ...]:
@@ -51,39 +31,7 @@ def layers_of(state: TaskState, setup: SetUp) -> tuple[Called, ...]:
             "extractor, no labels or no head of its own. Leave the plugin out.",
             subject=state.name,
         )
-    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
-    handles = []
-    modes = [(module, module.training) for part in (state.extractor, state.head) for module in part.modules()]
-    for part in (state.extractor, state.head):
-        for path, module in part.named_modules():
-            if isinstance(module, (*LAYERS, *NORMS)):
-                handles.append(module.register_forward_hook(_noting(calls, path)))
-    try:
-        with torch.no_grad():
-            size = (2, len(state.data.mean), *state.data.size)
-            state.head.eval()(state.extractor.eval()(torch.zeros(size, device=setup.precision.device)))
-    finally:
-        for handle in handles:
-            handle.remove()
-        for module, was in modes:
-            module.training = was
-    found: dict[str, Called] = {}
-    for place, (path, module, _, given) in enumerate(calls):
-        if not isinstance(module, LAYERS) or path in found:
-            continue
-        later = calls[place + 1 :]
-        until = next((at for at, one in enumerate(later) if isinstance(one[1], LAYERS)), len(later))
-        normed = any(isinstance(one[1], NORMS) and one[2] is given for one in later)
-        followers = tuple(one[1] for one in later[:until] if isinstance(one[1], NORMS))
-        found[path] = Called(path, module, normed, followers)
-    return tuple(found.values())
-
-
-def _noting(calls: list[tuple[str, nn.Module, Tensor, Tensor]], path: str) -> Any:
-    def note(module: nn.Module, given: tuple[Tensor, ...], result: Tensor) -> None:
-        calls.append((path, module, given[0], result))
-
-    return note
+    return called_layers(state, setup.precision.device)
 
 
 def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, float]) -> None:
@@ -139,21 +87,6 @@ def draw(
         called.layer.bias.zero_()
     for follower in called.followers:
         follower.reset_parameters()
-
-
-def check_globs(plugin: str, globs: Mapping[str, Any] | tuple[str, ...], found: tuple[Called, ...]) -> None:
-    """Raise for a glob that no layer matches.
-
-    Raises:
-        UnknownName: Names the layers that there are.
-    """
-    for glob in globs:
-        if not any(fnmatchcase(one.path, glob) for one in found):
-            raise UnknownName(
-                f"{plugin}: no convolution or linear layer is called {glob!r}; there are "
-                f"{', '.join(one.path for one in found)}.",
-                subject=glob,
-            )
 
 
 def norm_of(called: Called) -> float:

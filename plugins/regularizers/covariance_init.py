@@ -22,7 +22,7 @@ from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
 from ..patch_covariance import principal_directions, unsuitable
-from ._layer_inputs import chosen_layers
+from ._called_layers import chosen_layers
 
 compatkit_api = 1
 NAME = "covariance_init"

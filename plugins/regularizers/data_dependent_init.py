@@ -25,7 +25,7 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._layer_inputs import batching, called_layers, chosen_layers, given_by, given_to
+from ._called_layers import batching, called_layers, chosen_layers, given_by, given_to
 
 compatkit_api = 1
 NAME = "data_dependent_init"
@@ -112,9 +112,9 @@ class DataDependentInit:
         device, wanted = setup.precision.device, self.layers
         if wanted is None:
             wanted = [
-                name
-                for name in called_layers(state, device)
-                if not state.class_layer or not f"{name}.".startswith(tuple(state.class_layer))
+                one.path
+                for one in called_layers(state, device)
+                if not f"{one.path}.".startswith(tuple(state.class_layer))
             ]
         return chosen_layers(NAME, state, wanted, device) if wanted else {}
 

@@ -27,7 +27,7 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
-from ._layer_inputs import batching, chosen_layers, given_to
+from ._called_layers import batching, chosen_layers, given_to
 
 compatkit_api = 1
 NAME = "eigenvector_init"

@@ -16,7 +16,8 @@ import attrs
 from compatkit import SetUp, hookimpl
 from compatkit.hooks import Register
 
-from ._initial_weights import STREAM, check_globs, check_scheme, draw, layers_of, norm_of
+from ._called_layers import check_globs
+from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
 
 compatkit_api = 1
 
@@ -57,7 +58,7 @@ class ScaledInit:
             UsageError: A task trains only a part of its network.
         """
         for state in setup.tasks.values():
-            check_globs("scaled_init", self.layers, layers_of(state, setup))
+            check_globs("scaled_init", state, self.layers, layers_of(state, setup))
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp) -> Mapping[str, Any]:

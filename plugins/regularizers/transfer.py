@@ -26,7 +26,8 @@ from compatkit import SetUp, TaskState, hookimpl
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
 
-from ._initial_weights import STREAM, Called, check_globs, check_scheme, draw, layers_of, norm_of
+from ._called_layers import Called, check_globs
+from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
 
 compatkit_api = 1
 BIASES = ("cumulative", "same", "none")
@@ -127,8 +128,7 @@ class Transfer:
                     subject=state.name,
                 )
             self._check_drawn(state, found)
-            check_globs("transfer", tuple(self.fresh), found)
-            check_globs("transfer", self.layers, found)
+            check_globs("transfer", state, (*self.fresh, *self.layers), found)
             if self.norms is not None:
                 moved = _moved(kept)
                 missing = [one.path for one in moved if one.path not in self.norms]

@@ -13,7 +13,8 @@ from torch import nn
 import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
-from compatkit_plugins.regularizers._initial_weights import Called, draw
+from compatkit_plugins.regularizers._called_layers import Called
+from compatkit_plugins.regularizers._initial_weights import draw
 from compatkit_plugins.regularizers.scaled_init import ScaledInit
 
 CNN = {"convolutions": 2, "filters": 24, "units": 64, "img_size": 12}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import CompatkitError
-from compatkit_plugins.regularizers._initial_weights import Called
+from compatkit_plugins.regularizers._called_layers import Called
 from compatkit_plugins.regularizers.transfer import rescale
 
 CNN = {"convolutions": 2, "filters": 4, "units": 16, "img_size": 12}

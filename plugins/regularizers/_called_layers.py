@@ -1,20 +1,22 @@
-"""Layers in the order in which a network calls them, and what they are given on training images."""
+"""Convolutions and linear layers in the order in which a network calls them, and what they are given on images."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
+import attrs
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase  # pyright: ignore[reportPrivateUsage]
 
 from compatkit import TaskState
 from compatkit.errors import UnknownName, UsageError, near
 
-from ._initial_weights import LAYERS
+LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 class _Reached(Exception):
@@ -25,20 +27,36 @@ class _Reached(Exception):
         self.value = value
 
 
-def called_layers(state: TaskState, device: str) -> dict[str, nn.Module]:
-    """Return convolutions and linear layers by path in the whole network, in the order of their first call."""
-    known = {
-        path: module
-        for part in (state.extractor, state.head)
-        for path, module in part.named_modules()
-        if isinstance(module, LAYERS)
-    }
-    order: list[str] = []
+@attrs.frozen(eq=False)
+class Called:
+    """A layer with weights.
+
+    Attributes:
+        path: In the whole network, as in its state dict.
+        layer: A convolution or a linear layer.
+        normed: Whether a normalisation takes what it gives.
+        followers: Normalisation that is called before the next such layer.
+    """
+
+    path: str
+    layer: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+    normed: bool
+    followers: tuple[_NormBase | nn.GroupNorm | nn.LayerNorm, ...]
+
+
+def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
+    """Return the convolutions and linear layers of a task's network, in the order of their first call."""
+    calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
     def noting(path: str) -> Any:
-        return lambda *_: order.append(path)
+        return lambda module, given, result: calls.append((path, module, given[0], result))
 
-    handles = [module.register_forward_pre_hook(noting(path)) for path, module in known.items()]
+    handles = [
+        module.register_forward_hook(noting(path))
+        for part in (state.extractor, state.head)
+        for path, module in part.named_modules()
+        if isinstance(module, (*LAYERS, *NORMS))
+    ]
     images = torch.zeros(2, len(state.data.mean), *state.data.size, device=device)
     try:
         with torch.no_grad(), first_step_statistics(state):
@@ -46,7 +64,38 @@ def called_layers(state: TaskState, device: str) -> dict[str, nn.Module]:
     finally:
         for handle in handles:
             handle.remove()
-    return {path: known[path] for path in order}
+    found: dict[str, Called] = {}
+    for place, (path, module, _, given) in enumerate(calls):
+        if not isinstance(module, LAYERS) or path in found:
+            continue
+        later = calls[place + 1 :]
+        until = next((at for at, one in enumerate(later) if isinstance(one[1], LAYERS)), len(later))
+        normed = any(isinstance(one[1], NORMS) and one[2] is given for one in later)
+        followers = tuple(one[1] for one in later[:until] if isinstance(one[1], NORMS))
+        found[path] = Called(path, module, normed, followers)
+    return tuple(found.values())
+
+
+def check_globs(plugin: str, state: TaskState, globs: Iterable[str], found: Sequence[Called]) -> None:
+    """Raise for a name or glob that no layer matches.
+
+    Args:
+        plugin: For messages.
+        state: The task.
+        globs: Names or globs.
+        found: The layers of its network.
+
+    Raises:
+        UnknownName: Names the layers nearest to it.
+    """
+    names = [one.path for one in found]
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in names):
+            raise UnknownName(
+                f"{plugin}: the network of task {state.name!r} calls no convolution or linear layer {glob!r}. It calls "
+                f"{', '.join(near(glob, names, 3) or names[:20])}.",
+                subject=glob,
+            )
 
 
 def chosen_layers(
@@ -64,20 +113,14 @@ def chosen_layers(
         UnknownName: A name or glob is no convolution or linear layer that the network calls.
         UsageError: A layer is frozen.
     """
-    known = called_layers(state, device)
     if isinstance(wanted, str):
         raise UsageError(f"{plugin}: layers is a list of names or globs, such as [{wanted!r}]; got a text.")
-    for one in wanted or ():
-        if not any(fnmatchcase(name, one) for name in known):
-            raise UnknownName(
-                f"{plugin}: the network of task {state.name!r} calls no convolution or linear layer {one!r}. It calls "
-                f"{', '.join(near(one, list(known), 3) or list(known)[:20])}.",
-                subject=one,
-            )
-    found = {
-        name: layer
-        for name, layer in known.items()
-        if (not isinstance(layer, nn.Linear) if wanted is None else _any(name, wanted))
+    known = called_layers(state, device)
+    check_globs(plugin, state, wanted or (), known)
+    found: dict[str, nn.Module] = {
+        one.path: one.layer
+        for one in known
+        if (not isinstance(one.layer, nn.Linear) if wanted is None else _any(one.path, wanted))
     }
     frozen = [
         name for name, layer in found.items() if not all(one.requires_grad for one in layer.parameters())
@@ -102,6 +145,7 @@ def first_step_statistics(state: TaskState) -> Iterator[None]:
     Eval mode would use stored statistics, which say nothing before the first step.
     """
     parts = (state.extractor, state.head)
+    modes = [(module, module.training) for part in parts for module in part.modules()]
     norms = [one for part in parts for one in part.modules() if isinstance(one, _BatchNorm)]
     before = [
         (one.momentum, None if one.num_batches_tracked is None else one.num_batches_tracked.clone())
@@ -116,10 +160,11 @@ def first_step_statistics(state: TaskState) -> Iterator[None]:
         yield
     finally:
         for one, (momentum, tracked) in zip(norms, before, strict=True):
-            one.eval()
             one.momentum = momentum
             if tracked is not None and one.num_batches_tracked is not None:
                 one.num_batches_tracked.copy_(tracked)
+        for module, was in modes:
+            module.training = was
 
 
 def given_to(state: TaskState, layer: nn.Module, images: Tensor) -> Tensor:
