@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
+    from compatkit.training.activations import Activations, activations
     from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
     from compatkit.training.set_up import SetUp
+    from compatkit.training.similarity import similarity
     from compatkit.training.state import AuxiliaryHead, TaskState
     from compatkit.training.step import Step
     from compatkit.training.task import Task
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "HOOK_API": "compatkit.hooks",
     "About": "compatkit.contracts.manifest",
+    "Activations": "compatkit.training.activations",
     "AuxiliaryHead": "compatkit.training.state",
     "Batch": "compatkit.hooks",
     "Blueprint": "compatkit.contracts.contract",
@@ -86,6 +89,7 @@ _HOMES = {
     "Trainer": "compatkit.training.trainer",
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",
+    "activations": "compatkit.training.activations",
     "check": "compatkit.contracts.check",
     "check_all": "compatkit.reports.verdicts",
     "effect": "compatkit.hooks",
@@ -95,6 +99,7 @@ _HOMES = {
     "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
+    "similarity": "compatkit.training.similarity",
     "use": "compatkit.plugins",
 }
 _MODULES = {
@@ -117,6 +122,7 @@ _MODULES = {
 __all__ = [
     "HOOK_API",
     "About",
+    "Activations",
     "AuxiliaryHead",
     "Batch",
     "Blueprint",
@@ -151,6 +157,7 @@ __all__ = [
     "Use",
     "Verdicts",
     "__version__",
+    "activations",
     "check",
     "check_all",
     "data",
@@ -169,6 +176,7 @@ __all__ = [
     "plugins",
     "read_checkpoint",
     "signing",
+    "similarity",
     "studies",
     "testing",
     "use",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import attrs
 
-from compatkit.errors import PluginError, UnknownName
+from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.loading import Offer
 
@@ -197,6 +197,37 @@ class Subject:
     other_layers: Mapping[str, nn.Module] = attrs.field(factory=dict)
 
 
+FLATTENINGS = ("all", "pooled", "positions")
+
+
+def flattened(name: str, values: Tensor, how: str) -> Tensor:
+    """Return the output of a layer as rows, ``(n, p)``, float32 or float64.
+
+    Args:
+        name: Name of the layer, for messages.
+        values: Maps ``(batch, channels, height, width)``, tokens ``(batch, length, channels)``, or one vector or number
+            an image.
+        how: ``"all"``: every value of an image is a column, in any form; ``"pooled"``: channels, each the mean over its
+            positions; ``"positions"``: channels, with each position of each image a row. Vectors stay as they are.
+
+    Raises:
+        DataError: The values have no positions in a known form, or are not real numbers.
+    """
+    if values.is_complex() or values.ndim < 1 or (how != "all" and values.ndim > 4):
+        raise DataError(
+            f"The layer {name!r} gives {values.dtype} of shape {tuple(values.shape)}; expected real numbers as maps, "
+            "tokens or vectors. Choose another layer, or flatten='all'.",
+            subject=name,
+        )
+    if not values.is_floating_point() or values.element_size() < 4:
+        values = values.float()
+    if how == "all" or values.ndim < 3:
+        return values.reshape(len(values), -1)
+    last = values.movedim(1, -1) if values.ndim == 4 else values
+    rows = last.reshape(len(values), -1, last.shape[-1])
+    return rows.mean(1) if how == "pooled" else rows.flatten(0, 1)
+
+
 OBSERVED = tuple(one.name for one in attrs.fields(Observation))
 KNOWN = tuple(one.name for one in attrs.fields(Subject))
 
@@ -241,8 +272,13 @@ def observed(metric: Metric) -> tuple[str, ...]:
     Raises:
         PluginError: ``update`` or ``finalise`` names an unknown argument.
     """
-    given = {"update": _taken(metric.update, (*OBSERVED, *KNOWN)), "finalise": _taken(metric.finalise, KNOWN)}
-    return given["update"]
+    finalised(metric)
+    return _taken(metric.update, (*OBSERVED, *KNOWN))
+
+
+def finalised(metric: Metric) -> tuple[str, ...]:
+    """Return the argument names of a metric's ``finalise``, without the state."""
+    return _taken(metric.finalise, KNOWN)
 
 
 def advance(metric: Metric, state: Any, observation: Observation, subject: Subject) -> Any:
@@ -271,8 +307,7 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
     Raises:
         PluginError: The metric returned something else, or two results with the same name.
     """
-    names = _taken(metric.finalise, KNOWN)
-    found = metric.finalise(state, **{name: getattr(subject, name) for name in names})
+    found = metric.finalise(state, **{name: getattr(subject, name) for name in finalised(metric)})
     results = found if isinstance(found, tuple) else (found,)
     if not results or not all(isinstance(one, (Result, Table)) for one in results):
         raise PluginError(

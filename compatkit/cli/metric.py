@@ -1,8 +1,9 @@
-"""``compatkit metric``: compute metrics of a network in one pass over its test images."""
+"""``compatkit metric``: compute metrics of a network in one pass over its test images, or of arrays in files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +24,8 @@ PRINTED = 40
 class MetricAsked(DataAsked):
     """Arguments and options of ``metric``."""
 
-    extractor: str
-    head: str
-    metrics: tuple[str, ...]
+    words: tuple[str, ...]
+    arrays: bool
     layers: tuple[str, ...]
     against: tuple[str, str] | None
     settings: tuple[str, ...]
@@ -39,11 +39,18 @@ class MetricAsked(DataAsked):
     "metric",
     MetricAsked,
     help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
-    "(`compatkit plugins` lists those installed).",
+    "(`compatkit plugins` lists those installed). With --arrays, compute one METRIC of FILEs: "
+    "`compatkit metric cka --arrays a.npy b.npy`.",
 )
-@click.argument("extractor")
-@click.argument("head")
-@click.argument("metrics", metavar="METRIC...", nargs=-1, required=True)
+@click.argument(
+    "words", metavar="{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}", nargs=-1, required=True
+)
+@click.option(
+    "--arrays",
+    is_flag=True,
+    help="Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
+    "arrays a metric takes, and in which order, is said if their number is wrong.",
+)
 @click.option(
     "--layer",
     "layers",
@@ -62,7 +69,7 @@ class MetricAsked(DataAsked):
     "settings",
     multiple=True,
     metavar="METRIC.NAME=VALUE",
-    help="A setting of a metric; the value is JSON, or else text; may be repeated.",
+    help="A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
 )
 @click.option(
     "--data",
@@ -82,10 +89,18 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
     from compatkit.metrics import make_metric
     from compatkit.training.measuring import measure
 
-    chosen = _settings(asked.settings, asked.metrics)
-    made = [make_metric(one, **chosen[one]) for one in asked.metrics]
+    if asked.arrays:
+        _measure_arrays(asked)
+        return
+    if len(asked.words) < 3:
+        raise UsageError(
+            f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(asked.words)}."
+        )
+    extractor, head, *metrics = asked.words
+    chosen = _settings(asked.settings, metrics)
+    made = [make_metric(one, **chosen[one]) for one in metrics]
     held = registry(context)
-    left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
+    left, right = held.store.resolve(extractor), held.store.resolve(head)
     names = (asked.name,) if asked.name else ()
     (data,) = data_sets(held, [str(left)], names, asked.recipe, asked).values()
     images = data.test
@@ -111,7 +126,46 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
         _tell(one)
 
 
-def _settings(given: tuple[str, ...], metrics: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+def _measure_arrays(asked: MetricAsked) -> None:
+    """Measure arrays in files.
+
+    Raises:
+        UsageError: There is not one metric, or not the arrays that it takes.
+    """
+    from compatkit.metrics import make_metric
+    from compatkit.training.similarity import on_arrays, read_array, roles_of
+
+    files = [one for one in asked.words if one.endswith((".npy", ".npz"))]
+    names = [one for one in asked.words if one not in files]
+    if len(names) != 1:
+        raise UsageError(
+            f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(asked.words)}."
+        )
+    settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in asked.settings]
+    made = make_metric(names[0], **_settings(settings, names)[names[0]])
+    roles = roles_of(made)
+    if len(roles) != len(files):
+        raise UsageError(
+            f"{names[0]} takes {len(roles)} arrays: {', '.join(roles)}; got {len(files)} files.",
+            subject=names[0],
+        )
+    found = on_arrays([made], {role: read_array(path) for role, path in zip(roles, files, strict=True)})
+    if asked.machine:
+        emit(
+            {
+                "arrays": dict(zip(roles, files, strict=True)),
+                "results": {one.name: one.to_json() for one in found},
+            }
+        )
+        return
+    paragraph(
+        f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in zip(roles, files, strict=True))}"
+    )
+    for one in found:
+        _tell(one)
+
+
+def _settings(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of each metric."""
     found: dict[str, dict[str, Any]] = {one: {} for one in metrics}
     for text in given:

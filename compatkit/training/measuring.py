@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -49,7 +50,8 @@ class Measurement(Shown, Mapping[str, Measured]):
 
     Attributes:
         results: By name.
-        settings: The conditions of the measurement: data, layers, batch size, precision, device, version of torch.
+        settings: The conditions of the measurement: data, layers, batch size, precision, device, version of torch, a
+            digest of the order of the images.
     """
 
     results: Mapping[str, Measured]
@@ -153,7 +155,7 @@ def measure(
         PluginError: A metric is broken.
         EnvironmentFailure: The device does not exist.
     """
-    chosen = _metrics(metrics)
+    chosen = metrics_of(metrics)
     _check_images(data)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
     wanted = {name for one in chosen for name in observed(one)}
@@ -190,6 +192,7 @@ def measure(
             recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
             compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
             pieces = batches(source.count, batch_size, seed)
+            settings["order"] = hashlib.sha256(torch.cat(pieces).numpy().tobytes()).hexdigest()
             for number, positions in enumerate(pieces, 1):
                 seen = _observe(subject, sources, positions, number, (recorded, compared))
                 states = [
@@ -211,7 +214,7 @@ def measure(
     return Measurement(named, settings)
 
 
-def _metrics(given: Any) -> list[Metric]:
+def metrics_of(given: Any) -> list[Metric]:
     """Return the metrics, made from names where names are given.
 
     Raises:

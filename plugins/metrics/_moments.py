@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from compatkit.errors import DataError
@@ -138,6 +139,19 @@ def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     if left.ndim == 2:
         return left[:, None], right[:, None].to(left.device)
     return left, right.to(left.device)
+
+
+def best_pairs(correlations: Tensor) -> Tensor:
+    """Return the entries of the one-to-one assignment with the largest sum, in order of rows, ``(min(a, b),)``.
+
+    Args:
+        correlations: ``(a, b)``, finite.
+
+    Returns:
+        On the CPU, in the type of ``correlations``.
+    """
+    rows, columns = linear_sum_assignment(correlations.cpu().numpy(), maximize=True)
+    return correlations.cpu()[torch.from_numpy(rows), torch.from_numpy(columns)]
 
 
 def drawn_keys(positions: Tensor, seed: int) -> Tensor:

@@ -26,7 +26,7 @@ from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ._moments import Pair, drawn_keys, rows_of
+from ._moments import Pair, best_pairs, drawn_keys, rows_of
 from ._partners import partner
 
 compatkit_api = 1
@@ -42,19 +42,6 @@ State = Mapping[str, Pair]
 def compatkit_metrics(register: Register) -> None:
     """Offer ``cross_correlation``."""
     register("cross_correlation", CrossCorrelation)
-
-
-def best_pairs(correlations: Tensor) -> Tensor:
-    """Return the entries of the one-to-one assignment with the largest sum, in order of rows, ``(min(a, b),)``.
-
-    Args:
-        correlations: ``(a, b)``, finite.
-
-    Returns:
-        On the CPU, in the type of ``correlations``.
-    """
-    rows, columns = linear_sum_assignment(correlations.cpu().numpy(), maximize=True)
-    return correlations.cpu()[torch.from_numpy(rows), torch.from_numpy(columns)]
 
 
 def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> None:

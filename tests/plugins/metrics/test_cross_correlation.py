@@ -13,7 +13,8 @@ from torch import Tensor
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Table
 from compatkit.training.testing import assert_metric
-from compatkit_plugins.metrics.cross_correlation import CrossCorrelation, best_pairs
+from compatkit_plugins.metrics._moments import best_pairs
+from compatkit_plugins.metrics.cross_correlation import CrossCorrelation
 
 LAYERS = {"seam": torch.nn.Identity()}
 

@@ -1,0 +1,264 @@
+"""What the layers of a network give for a set of images: arrays in memory, or files that are mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.contracts.arguments import named
+from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, UsageError, suggest
+from compatkit.metrics import FLATTENINGS, Result, flattened
+from compatkit.training.measuring import measure
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from compatkit.training.measuring import Images, Network
+
+INDEX, FORMAT = "activations.json", 1
+Array = NDArray[Any]
+
+
+@attrs.frozen(eq=False, repr=False)
+class Activations(Mapping[str, Array]):
+    """What layers gave, one row an image (or a position of one), by the name of the layer.
+
+    Attributes:
+        layers: float32 or float64, ``(n, p)`` each; maps of files if they are kept in a folder.
+        positions: Index of each image in its data set, in the order of the rows, int64.
+        settings: Data, layers, batch size, precision, device, flattening.
+    """
+
+    layers: Mapping[str, Array]
+    positions: NDArray[np.int64]
+    settings: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the rows of a layer.
+
+        Raises:
+            UnknownName: There is no such layer.
+        """
+        if name not in self.layers:
+            raise UnknownName(
+                f"There are no activations of {name!r:.80}.{suggest(name, self.layers)} Layers here: "
+                f"{', '.join(self.layers)}.",
+                subject=name,
+            )
+        return self.layers[name]
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a layer of this name."""
+        return name in self.layers
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.layers)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {one.shape[0]} x {one.shape[1]}" for name, one in self.layers.items())
+        return f"Activations({len(self.positions)} images: {shapes})"
+
+    @property
+    def order(self) -> str:
+        """A digest of which images these are, and in which order."""
+        about = f"{self.settings.get('data_digest', '')}\n".encode()
+        return hashlib.sha256(about + self.positions.astype("<i8").tobytes()).hexdigest()
+
+    def shuffled(self, seed: int = 0) -> Activations:
+        """Return the same rows in a random order under the same positions: a control, in which no image has its own.
+
+        Args:
+            seed: Of the order.
+
+        Returns:
+            Copies in memory.
+        """
+        order = np.random.default_rng(seed).permutation(len(self.positions))
+
+        def moved(one: Array) -> Array:
+            return one.reshape(len(order), -1, one.shape[1])[order].reshape(one.shape)
+
+        settings = {**self.settings, "shuffled": seed}
+        return Activations({name: moved(one) for name, one in self.layers.items()}, self.positions, settings)
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Activations:
+        """Return the activations that ``activations(..., folder=...)`` kept, without reading them into memory.
+
+        Args:
+            folder: The same.
+
+        Raises:
+            DataError: There are none, or writing them was interrupted.
+            FormatError: A file is damaged, or of another version.
+        """
+        where = Path(folder)
+        try:
+            index = json.loads((where / INDEX).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{where} holds no activations, or writing them was interrupted: {INDEX} is missing. Record them "
+                "again with ck.activations(..., folder=...).",
+                subject=str(where),
+            ) from error
+        except ValueError as error:
+            raise FormatError(f"{where / INDEX} is no JSON: {error}.", subject=str(where)) from error
+        try:
+            if index["format"] != FORMAT:
+                raise ValueError(f"format {index['format']} is not {FORMAT}")
+            positions = np.load(where / index["positions"], allow_pickle=False)
+            # Copy-on-write: torch wants arrays that can be written, and no file is.
+            layers = {
+                name: np.load(where / one["file"], mmap_mode="c", allow_pickle=False)
+                for name, one in index["layers"].items()
+            }
+            for name, one in layers.items():
+                if list(one.shape) != index["layers"][name]["shape"]:
+                    raise ValueError(f"{name} has shape {one.shape}, not {index['layers'][name]['shape']}")
+        except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
+            raise FormatError(
+                f"The activations in {where} are damaged: {error}. Record them again.", subject=str(where)
+            ) from error
+        return cls(layers, positions, index["settings"])
+
+
+@attrs.define(eq=False)
+class _Taker:
+    """A metric that keeps what the layers give; its state is the number of images so far."""
+
+    flatten: str
+    images: int
+    folder: Path | None
+    layers: dict[str, Array] = attrs.field(factory=dict)
+    positions: list[NDArray[np.int64]] = attrs.field(factory=list)
+
+    def init(self) -> int:
+        return 0
+
+    def update(self, state: int, positions: Tensor, outputs: Mapping[str, Tensor]) -> int:
+        for name, one in outputs.items():
+            rows = flattened(name, one, self.flatten).cpu().numpy()
+            each = len(rows) // len(positions)
+            if name not in self.layers:
+                self.layers[name] = self._space((self.images * each, rows.shape[1]), rows.dtype)
+            self.layers[name][state * each : state * each + len(rows)] = rows
+        self.positions.append(positions.cpu().numpy().astype(np.int64))
+        return state + len(positions)
+
+    def merge(self, left: int, right: int) -> int:
+        raise NotImplementedError  # one pass
+
+    def finalise(self, state: int) -> Result:
+        facts: dict[str, Any] = {"unit": "count", "direction": "none", "estimator": self.flatten, "paper": ""}
+        return Result(name="activations", value=float(state), count=state, equation="", **facts)
+
+    def _space(self, shape: tuple[int, int], kind: Any) -> Array:
+        """Return room for the rows of one layer."""
+        if self.folder is None:
+            return np.empty(shape, kind)
+        path = self.folder / f"{len(self.layers):04}.npy"
+        return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+
+
+@named
+def activations(
+    network: Network,
+    data: Images,
+    *,
+    layers: Sequence[str],
+    flatten: str = "all",
+    folder: str | os.PathLike[str] | None = None,
+    **settings: Any,
+) -> Activations:
+    """Run images through a network once, in eval mode and without gradients, and keep what its layers give.
+
+    Args:
+        network: As for ``ck.measure``.
+        data: Images with labels, as for ``ck.measure``; the labels are not looked at.
+        layers: Names or globs of layers: paths in the whole network. Their outputs are taken as they leave the layer,
+            before an activation that works in place. A layer called several times is ``name#1``, ``name#2``, ...
+        flatten: ``"all"``: every value of an image is a column; ``"pooled"``: channels, each the mean over its
+            positions; ``"positions"``: channels, with every position of every image a row.
+        folder: A new or empty folder, for sets larger than memory: rows are written there as they come, and the arrays
+            are maps of its files. ``Activations.open`` reads it again.
+        **settings: ``preprocessing``, ``batch_size``, ``seed``, ``precision``, ``device`` and ``progress`` of
+            ``ck.measure``.
+
+    Raises:
+        UsageError: No layer is named, or a setting is unknown.
+        UnknownName: A layer does not exist.
+        DataError: Values of a layer are not finite, or have no form that can be flattened; the folder is not empty.
+        EnvironmentFailure: The folder cannot be written.
+    """
+    if flatten not in FLATTENINGS:
+        raise UsageError(
+            f"flatten= is one of {', '.join(FLATTENINGS)}; got {flatten!r:.60}.", subject=flatten
+        )
+    where = None if folder is None else _empty(Path(folder))
+    count = len(data[1]) if isinstance(data, tuple) else len(getattr(data, "test", data))
+    taker = _Taker(flatten, count, where)
+    try:
+        found = measure(network, data, [taker], layers=layers, **settings)
+        kept = Activations(
+            taker.layers,
+            np.concatenate(taker.positions),
+            {**found.settings, "flatten": flatten},
+        )
+        if where is None:
+            return kept
+        _write_index(where, kept)
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"Activations could not be written to {where}: {error.strerror or error}.", subject=str(where)
+        ) from error
+    return Activations.open(where)
+
+
+def _empty(folder: Path) -> Path:
+    """Return a folder, made where there is none.
+
+    Raises:
+        DataError: There is something in it.
+        EnvironmentFailure: It cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise DataError(
+                f"{folder} is not empty; activations need a folder of their own.", subject=str(folder)
+            )
+    except OSError as error:
+        raise EnvironmentFailure(
+            f"The folder {folder} cannot be made: {error.strerror or error}.", subject=str(folder)
+        ) from error
+    return folder
+
+
+def _write_index(folder: Path, kept: Activations) -> None:
+    """Write what says that all rows are there, last."""
+    for one in kept.layers.values():
+        one.flush()  # type: ignore[attr-defined]
+    np.save(folder / "positions.npy", kept.positions)
+    index = {
+        "format": FORMAT,
+        "positions": "positions.npy",
+        "settings": dict(kept.settings),
+        "layers": {
+            name: {"file": f"{place:04}.npy", "shape": list(one.shape)}
+            for place, (name, one) in enumerate(kept.layers.items())
+        },
+    }
+    draft = folder / f"{INDEX}.part"
+    draft.write_text(json.dumps(index, indent=2), encoding="utf-8")
+    os.replace(draft, folder / INDEX)

@@ -1,0 +1,60 @@
+"""Linear CKA of all layers of two networks, unbiased and biased, from one pass over blocks of their Grams.
+
+Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
+    Bonheme, Grzes (2023), eq. 2; the unbiased estimate is that of Song et al. (2012).
+Equations: K_i = X_i X_i' with centred columns. Biased: <K_i, K_j> / (|K_i| |K_j|). Unbiased: the same of the products
+    without the diagonals, U_ij (``_similarity.unbiased``).
+Reading: biased CKA of unrelated layers is far above 0 where samples are fewer than values, and grows with their number;
+    the unbiased one is about 0 there, and may be below it. CKA is invariant to rotations and to the scale of all
+    values, not to other linear maps, and mainly sees the strongest principal components.
+Cost: n^2 p once for each layer, n^2 for each pair; memory for all rows and 128 MB of Grams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from compatkit import hookimpl
+from compatkit.hooks import Register
+
+from ._similarity import Grid, Rows, RowsMetric, at_most_one, fair_products, few, grid, not_above_0
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``cka``."""
+    register("cka", CKA)
+
+
+@attrs.define(eq=False)
+class CKA(RowsMetric):
+    """The tables ``cka``, which is unbiased, and ``cka/biased``: layers of this network by layers of the other."""
+
+    least = 4
+
+    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+        """Return estimator and equation of each table."""
+        return {
+            "cka": {
+                "estimator": f"unbiased, {self.flatten}",
+                "equation": "eq. 2, without the Grams' diagonals",
+            },
+            "cka/biased": {"estimator": f"biased, {self.flatten}{few([*left, *right])}", "equation": "eq. 2"},
+        }
+
+    def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
+        """Return the cells of each table."""
+        products, fair = fair_products(left, right)
+        reasons = [
+            not_above_0([one.name for one in side], own)
+            for side, own in ((left, fair.left), (right, fair.right))
+        ]
+        return {
+            "cka": grid(at_most_one(fair.cosine()), *reasons),
+            "cka/biased": grid(at_most_one(products.cosine())),
+        }

@@ -1,0 +1,143 @@
+"""Minibatch CKA of all layers of two networks: an estimate that keeps no rows.
+
+Paper: Nguyen, Raghu, Kornblith (2021), "Do Wide and Deep Networks Learn the Same Things?", eq. 2 to 4.
+Equation: sum_t HSIC_1(X_t, Y_t) / sqrt(sum_t HSIC_1(X_t, X_t) sum_t HSIC_1(Y_t, Y_t)) over minibatches t, with HSIC_1
+    the unbiased estimate of Song et al. (2012): U / (n (n - 3)), ``_similarity.unbiased``. Batches weigh by their
+    sizes; the paper's are all of one size.
+Reading: the value depends on which images form a batch, and how many: cells are ``approximate`` and the estimator has
+    the sizes. ``cka`` is exact; ``streamed_cka`` is exact for narrow layers.
+A last batch of fewer than four rows is left out.
+Cost: as ``cka`` of one batch; memory for one batch and the sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._similarity import FlatteningMetric, Products, Rows, fair_products, grid, not_above_0, table
+
+compatkit_api = 1
+LEAST = 4
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``minibatch_cka``."""
+    register("minibatch_cka", MinibatchCKA)
+
+
+@attrs.frozen(eq=False)
+class Batches:
+    """Sums over batches.
+
+    Attributes:
+        sizes: Rows of each batch, with how many batches had as many.
+        axes: Layers of this network and of the other.
+        products: Weighted HSIC_1; None before the first batch.
+    """
+
+    examples: int = 0
+    sizes: Mapping[int, int] = attrs.field(factory=dict)
+    axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    products: Products | None = None
+
+
+@attrs.define(eq=False)
+class MinibatchCKA(FlatteningMetric):
+    """The table ``minibatch_cka``: layers of this network by layers of the other."""
+
+    def init(self) -> Batches:
+        """Return the empty state."""
+        return Batches()
+
+    def update(
+        self,
+        state: Batches,
+        positions: Tensor,
+        outputs: Mapping[str, Tensor],
+        other_outputs: Mapping[str, Tensor],
+    ) -> Batches:
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            positions: Indices of the images, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, ...)``.
+            other_outputs: The same of the other network.
+
+        Raises:
+            DataError: Layers have different numbers of rows.
+        """
+        left, right = (
+            [Rows.of(name, [one]) for name, one in side.items()]
+            for side in self.sides(outputs, other_outputs)
+        )
+        counts = {len(one.values) for one in (*left, *right)}
+        if len(counts) > 1:
+            raise DataError(
+                f"minibatch_cka needs as many rows of each layer; got {sorted(counts)}. Choose flatten='pooled'.",
+                subject="minibatch_cka",
+            )
+        if (n := counts.pop()) < LEAST:
+            return state
+        _, found = fair_products(left, right)
+        # HSIC_1 is U / (n (n - 3)), and a batch weighs by its n; a layer that is constant in it adds nothing.
+        a, b = (
+            torch.tensor([not one.reason for one in side], device=found.left.device)
+            / torch.tensor(n - 3.0).double()
+            for side in (left, right)
+        )
+        scaled = Products(found.cross * torch.outer(a.sqrt(), b.sqrt()), found.left * a, found.right * b)
+        axes = tuple(outputs), tuple(other_outputs)
+        return self.merge(state, Batches(len(positions), {n: 1}, axes, scaled))
+
+    def merge(self, left: Batches, right: Batches) -> Batches:
+        """Return the state of both parts."""
+        if left.products is None or right.products is None:
+            return right if left.products is None else left
+        sums = [
+            one + getattr(right.products, name).to(one.device)
+            for name, one in attrs.asdict(left.products, recurse=False).items()
+        ]
+        sizes = {
+            n: left.sizes.get(n, 0) + right.sizes.get(n, 0) for n in sorted({**left.sizes, **right.sizes})
+        }
+        return Batches(left.examples + right.examples, sizes, left.axes, Products(*sums))
+
+    def finalise(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
+        """Return the table."""
+        axes = state.axes if state.products is not None else (tuple(layers), tuple(other_layers))
+        told = ", ".join(f"{count} of {size}" for size, count in state.sizes.items())
+        if state.products is None:
+            cells = [[Cell(None, "undefined", "no batch of four rows or more")] * len(axes[1])] * len(axes[0])
+        else:
+            owns = (state.products.left, state.products.right)
+            reasons = [not_above_0(side, own) for side, own in zip(axes, owns, strict=True)]
+            cells = [
+                [
+                    attrs.evolve(cell, status="approximate", reason="minibatches")
+                    if cell.status == "ok"
+                    else cell
+                    for cell in row
+                ]
+                for row in grid(state.products.cosine(), *reasons)
+            ]
+        return table(
+            "minibatch_cka",
+            axes,
+            cells,
+            count=state.examples,
+            estimator=f"minibatch, unbiased in each; batches: {told}; {self.flatten}",
+            paper="Nguyen, Raghu, Kornblith (2021), Do Wide and Deep Networks Learn the Same Things?",
+            equation="eq. 2 to 4",
+        )

@@ -1,0 +1,104 @@
+"""Mutual nearest neighbours of all layers of two networks: how many neighbours of a sample are the same in both.
+
+Paper: Huh, Cheung, Wang, Isola (2024), "The Platonic Representation Hypothesis", App. A.
+Equation: mean over samples i of |N_k(i) in X and N_k(i) in Y| / k, N_k(i) the k nearest of the other samples.
+Reading: unrelated layers have k / (n - 1). Invariant to whatever keeps the order of distances.
+Cost: n^2 p in float64 for each layer, n k for each pair; memory for one n x n table of bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell
+
+from ._similarity import Grid, Rows, RowsMetric, judged, pairwise
+
+compatkit_api = 1
+DISTANCES = ("cosine", "euclidean")
+BLOCK = 2**23
+"""Distances that are sorted at once."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``mutual_neighbours``."""
+    register("mutual_neighbours", MutualNeighbours)
+
+
+@attrs.define(eq=False)
+class MutualNeighbours(RowsMetric):
+    """The table ``mutual_neighbours``: layers of this network by layers of the other.
+
+    Attributes:
+        neighbours: k, from 1.
+        distance: ``cosine`` of the values as they are, as in the paper, or ``euclidean``.
+    """
+
+    neighbours: int = 10
+    distance: str = "cosine"
+
+    def __attrs_post_init__(self) -> None:
+        RowsMetric.__attrs_post_init__(self)
+        if type(self.neighbours) is not int or self.neighbours < 1:
+            raise UsageError(
+                f"mutual_neighbours: neighbours is a whole number from 1; got {self.neighbours!r:.60}."
+            )
+        if self.distance not in DISTANCES:
+            raise UsageError(
+                f"mutual_neighbours: distance is one of {', '.join(DISTANCES)}; got {self.distance!r:.60}."
+            )
+
+    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+        """Return estimator and source of the table."""
+        chance = f"; {self.neighbours / (len(left[0].values) - 1):.3g} by chance" if left else ""
+        how = f"{self.neighbours} neighbours by {self.distance} distance, {self.flatten}{chance}"
+        paper = "Huh, Cheung, Wang, Isola (2024), The Platonic Representation Hypothesis"
+        return {"mutual_neighbours": {"estimator": how, "paper": paper, "equation": "App. A"}}
+
+    def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
+        """Return the cells of the table.
+
+        Raises:
+            DataError: There are no more samples than neighbours and the sample itself.
+        """
+        if len(left[0].values) < self.neighbours + 2:
+            raise DataError(
+                f"mutual_neighbours: {self.neighbours} neighbours need at least {self.neighbours + 2} samples; got "
+                f"{len(left[0].values)}. Give more, or fewer neighbours.",
+                subject="mutual_neighbours",
+            )
+        return {"mutual_neighbours": pairwise(left, right, self._nearest, self._shared)}
+
+    def _nearest(self, rows: Rows) -> tuple[Tensor, str]:
+        """Return the nearest samples of each, int64 ``(n, k)``, and a reason if they cannot be told apart."""
+        values = rows.double(slice(None)) if self.distance == "euclidean" else rows.values.double()
+        squares = values.square().sum(1)
+        if self.distance == "cosine":
+            values = values / squares.sqrt().clamp(min=torch.finfo(torch.float64).tiny)[:, None]
+        n, tied = len(values), 0
+        found = torch.empty(n, self.neighbours, dtype=torch.int64, device=values.device)
+        step = max(1, BLOCK // n)
+        for first in range(0, n, step):
+            near = values[first : first + step] @ values.T
+            if self.distance == "euclidean":
+                near = 2 * near - squares  # minus the squared distance, but for the sample's own square
+            near[torch.arange(len(near)), torch.arange(len(near)) + first] = -torch.inf
+            most = near.topk(self.neighbours + 1, dim=1)
+            tied += int((most.values[:, -2] == most.values[:, -1]).sum())
+            found[first : first + step] = most.indices[:, :-1]
+        return found, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
+
+    def _shared(self, one: tuple[Tensor, str], other: tuple[Tensor, str]) -> Cell:
+        n = len(one[0])
+        near = torch.zeros(n, n, dtype=torch.bool, device=one[0].device).scatter_(1, one[0], True)
+        share = near.gather(1, other[0]).sum(dtype=torch.float64) / (n * self.neighbours)
+        return judged(share, "; ".join(dict.fromkeys(filter(None, (one[1], other[1])))))

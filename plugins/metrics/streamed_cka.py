@@ -1,0 +1,215 @@
+"""Linear CKA of all layers of two networks, unbiased and biased, exact in one pass that keeps no rows.
+
+Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
+    Bonheme, Grzes (2023), eq. 2.
+Equation: as ``cka``, from feature-space sums: <K_i, K_j> = |X_i'X_j|^2 of centred columns, and the diagonals'
+    products r_i.r_j, with r_i the squared norms of the centred rows. Sums are taken of rows less the first batch's
+    means and moved to the true means at the end, which is exact: with z' = z - d and D_l = sum over the columns of
+    layer l of z d, the squared norm of a row of the layer becomes r' = r - 2 D_l + |d_l|^2.
+Choose it for many samples of narrow layers, such as positions of maps; memory is that of (P + Q)^2 float64, P and Q
+    the widths of all layers together.
+Cost: n (P + Q)^2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._moments import NEGLIGIBLE
+from ._similarity import FlatteningMetric, Grid, Products, at_most_one, grid, not_above_0, table
+
+compatkit_api = 1
+LEAST = 4
+WIDEST = 16384
+"""Most columns of all layers together: 2 GB."""
+ROUNDING = 1e-12
+"""An own product below this share of the biased one is rounding."""
+ROWS = 2**14
+"""Rows that are added at once."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``streamed_cka``."""
+    register("streamed_cka", StreamedCKA)
+
+
+@attrs.frozen(eq=False)
+class Sums:
+    """Sums over rows z less ``shift``, of all layers side by side, and of r, the squared norm of each layer's part.
+
+    Attributes:
+        widths: Columns of each layer.
+        shift: ``(P,)``, float64 like all that follow.
+        z: Sum of z, ``(P,)``.
+        r: Sum of r, ``(L,)``.
+        zz: Sum of z z', ``(P, P)``.
+        rz: Sum of r z', ``(L, P)``.
+        rr: Sum of r r', ``(L, L)``.
+    """
+
+    rows: int
+    widths: tuple[int, ...]
+    shift: Tensor
+    z: Tensor
+    r: Tensor
+    zz: Tensor
+    rz: Tensor
+    rr: Tensor
+
+    @classmethod
+    def of(cls, parts: list[Tensor], shift: Tensor) -> Sums:
+        """Return the sums of some rows.
+
+        Args:
+            parts: ``(n, p)`` of each layer.
+            shift: What is taken off first, ``(P,)``.
+        """
+        widths = tuple(one.shape[1] for one in parts)
+        z = torch.cat([one.double() for one in parts], dim=1) - shift
+        r = torch.stack([one.square().sum(1) for one in z.split(widths, dim=1)], dim=1)
+        return cls(len(z), widths, shift, z.sum(0), r.sum(0), z.T @ z, r.T @ z, r.T @ r)
+
+    def moved(self, shift: Tensor) -> Sums:
+        """Return the sums of the same rows less another shift."""
+        d, n = shift - self.shift, self.rows
+        q = torch.stack([one.square().sum() for one in d.split(self.widths)])
+        places = torch.arange(len(self.widths), device=d.device).repeat_interleave(
+            torch.tensor(self.widths, device=d.device)
+        )
+        at = torch.zeros(len(d), len(q), dtype=d.dtype, device=d.device)
+        at[torch.arange(len(d), device=d.device), places] = d  # z @ at is D of each layer
+        z, zd = self.z - n * d, at.T @ self.z
+        zz = self.zz - torch.outer(self.z, d) - torch.outer(d, z)
+        dz = at.T @ self.zz
+        r = self.r - 2 * zd + n * q
+        rz = self.rz - torch.outer(self.r, d) - 2 * (dz - torch.outer(zd, d)) + torch.outer(q, z)
+        cross = self.rz @ at  # r D'
+        rr = self.rr - 2 * (cross + cross.T) + 4 * dz @ at
+        for left, right in ((self.r, q), (-2 * zd, q)):
+            rr = rr + torch.outer(left, right) + torch.outer(right, left)
+        return Sums(n, self.widths, shift, z, r, zz, rz, rr + n * torch.outer(q, q))
+
+    def plus(self, other: Sums) -> Sums:
+        """Return the sums of both, with the shift of this one."""
+        other = other if torch.equal(other.shift, self.shift) else other.moved(self.shift)
+        sums = [
+            getattr(self, one) + getattr(other, one).to(self.z.device) for one in ("z", "r", "zz", "rz", "rr")
+        ]
+        return Sums(self.rows + other.rows, self.widths, self.shift, *sums)
+
+
+@attrs.frozen(eq=False)
+class Streamed:
+    """Sums of the layers of both networks; ``axes`` are their names."""
+
+    examples: int = 0
+    axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    sums: Sums | None = None
+
+
+@attrs.define(eq=False)
+class StreamedCKA(FlatteningMetric):
+    """The tables ``streamed_cka``, which is unbiased, and ``streamed_cka/biased``."""
+
+    def init(self) -> Streamed:
+        """Return the empty state."""
+        return Streamed()
+
+    def update(
+        self,
+        state: Streamed,
+        positions: Tensor,
+        outputs: Mapping[str, Tensor],
+        other_outputs: Mapping[str, Tensor],
+    ) -> Streamed:
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            positions: Indices of the images, ``(batch,)``.
+            outputs: Output of each layer, ``(batch, ...)``.
+            other_outputs: The same of the other network.
+
+        Raises:
+            DataError: The layers are too wide, or have different numbers of rows.
+        """
+        left, right = self.sides(outputs, other_outputs)
+        parts = [*left.values(), *right.values()]
+        width, counts = sum(one.shape[1] for one in parts), {len(one) for one in parts}
+        if width > WIDEST or len(counts) > 1:
+            raise DataError(
+                f"streamed_cka takes at most {WIDEST:,} columns of all layers together, and as many rows of each; got "
+                f"{width:,} columns and {sorted(counts)} rows. Choose fewer layers, flatten='pooled', or the metric "
+                "cka.",
+                subject="streamed_cka",
+            )
+        sums = state.sums
+        for first in range(0, counts.pop(), ROWS):
+            some = [one[first : first + ROWS] for one in parts]
+            shift = (
+                torch.cat([one.mean(0, dtype=torch.float64) for one in some]) if sums is None else sums.shift
+            )
+            more = Sums.of(some, shift)
+            sums = more if sums is None else sums.plus(more)
+        return Streamed(state.examples + len(positions), (tuple(left), tuple(right)), sums)
+
+    def merge(self, left: Streamed, right: Streamed) -> Streamed:
+        """Return the state of both parts."""
+        if left.sums is None or right.sums is None:
+            return right if left.sums is None else left
+        return Streamed(left.examples + right.examples, left.axes, left.sums.plus(right.sums))
+
+    def finalise(
+        self, state: Streamed, layers: Mapping[str, Any], other_layers: Mapping[str, Any]
+    ) -> tuple[Table, Table]:
+        """Return the tables.
+
+        Raises:
+            DataError: There are too few samples.
+        """
+        axes = state.axes if state.sums is not None else (tuple(layers), tuple(other_layers))
+        nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
+        fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes)
+        common: dict[str, Any] = {"count": state.examples, "equation": "eq. 2"}
+        return (
+            table("streamed_cka", axes, fair, estimator=f"unbiased, streamed, {self.flatten}", **common),
+            table(
+                "streamed_cka/biased", axes, plain, estimator=f"biased, streamed, {self.flatten}", **common
+            ),
+        )
+
+
+def _cells(sums: Sums, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Grid, Grid]:
+    """Return the cells of the unbiased and of the biased table."""
+    n, a = sums.rows, len(axes[0])
+    if n < LEAST:
+        raise DataError(f"streamed_cka needs at least {LEAST} samples; got {n}.", subject="streamed_cka")
+    mean = sums.shift + sums.z / n
+    at = sums.moved(mean)
+    still = at.r <= n * NEGLIGIBLE**2 * torch.stack([one.square().sum() for one in mean.split(at.widths)])
+    parts = [one.split(at.widths, dim=1) for one in at.zz.split(at.widths)]
+    inner = torch.stack([torch.stack([one.square().sum() for one in row]) for row in parts])
+    fair = inner - at.rr * (n / (n - 2)) + torch.outer(at.r, at.r) / ((n - 1) * (n - 2))
+    names, found = [*axes[0], *axes[1]], []
+    for products in (fair, inner):
+        own = torch.where(
+            still | (products.diagonal() <= ROUNDING * inner.diagonal()), 0.0, products.diagonal()
+        )
+        whole = Products(products[:a, a:], own[:a], own[a:])
+        reasons = [
+            f"{name}: zero variance" if flat else reason
+            for name, flat, reason in zip(names, still.tolist(), not_above_0(names, own), strict=True)
+        ]
+        found.append(grid(at_most_one(whole.cosine()), reasons[:a], reasons[a:]))
+    return found[0], found[1]
