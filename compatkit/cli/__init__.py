@@ -68,6 +68,7 @@ COMMANDS = {
         "compatkit.cli.signatures",
         "Show who signed components, and whether the signatures are valid.",
     ),
+    "similarity": ("compatkit.cli.similarity", "Compare all layers of two networks."),
     "split": ("compatkit.cli.split", "Cut a model and show both parts."),
     "study": ("compatkit.cli.study", "List the studies of the papers, and run one by its number."),
     "sweep": ("compatkit.cli.sweep", "Run all variants of a recipe with lists, and compare them."),

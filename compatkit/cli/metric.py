@@ -97,7 +97,7 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
             f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(asked.words)}."
         )
     extractor, head, *metrics = asked.words
-    chosen = _settings(asked.settings, metrics)
+    chosen = settings_of(asked.settings, metrics)
     made = [make_metric(one, **chosen[one]) for one in metrics]
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
@@ -142,7 +142,7 @@ def _measure_arrays(asked: MetricAsked) -> None:
             f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(asked.words)}."
         )
     settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in asked.settings]
-    made = make_metric(names[0], **_settings(settings, names)[names[0]])
+    made = make_metric(names[0], **settings_of(settings, names)[names[0]])
     roles = roles_of(made)
     if len(roles) != len(files):
         raise UsageError(
@@ -165,8 +165,16 @@ def _measure_arrays(asked: MetricAsked) -> None:
         _tell(one)
 
 
-def _settings(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return the settings of each metric."""
+def settings_of(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return the settings of each metric.
+
+    Args:
+        given: ``METRIC.NAME=VALUE`` texts.
+        metrics: Names of the metrics.
+
+    Raises:
+        UsageError: A text has another form, or names another metric.
+    """
     found: dict[str, dict[str, Any]] = {one: {} for one in metrics}
     for text in given:
         path, equals, value = text.partition("=")

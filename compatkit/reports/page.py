@@ -82,7 +82,7 @@ class Heading:
 
 def render(matrix: CellGrid) -> str:
     """Return the page."""
-    environment = _environment()
+    environment = templates()
     style = environment.get_template("matrix_style.html.j2").render(levels=LEVELS)
     script = environment.get_template("matrix_script.html.j2").render()
     rows = [
@@ -121,7 +121,8 @@ def embedded(matrix: CellGrid) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def templates() -> Environment:
+    """Return the templates of this folder."""
     environment = Environment(
         loader=PackageLoader("compatkit.reports", ""),
         autoescape=True,
@@ -138,11 +139,23 @@ def _breakable(name: str) -> Markup:
     return Markup("<wbr>").join(re.findall(r"[^/._@-]*[/._@-]+|[^/._@-]+", name))
 
 
+def style_policy(style: str) -> str:
+    """Return the policy of a page without scripts.
+
+    Args:
+        style: Text of its style element.
+    """
+    return f"default-src 'none'; style-src 'sha256-{_hash(style)}'; base-uri 'none'; form-action 'none'"
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
 def _policy(style: str, script: str) -> str:
     # The hash covers the element's exact text, as the browser sees it.
-    hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (
-        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
+        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; script-src 'sha256-{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 

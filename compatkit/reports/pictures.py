@@ -1,4 +1,4 @@
-"""Pictures of metrics' results as PNG: signed weights, images with reconstructions, the information plane.
+"""Pictures of metrics' results: signed weights, images with reconstructions, the information plane, maps of layers.
 
 They do not touch matplotlib's global state; equal values give equal bytes.
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from compatkit.errors import DataError
 from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, text_at
+from compatkit.reports.layer_maps import LayerMaps as LayerMaps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -159,8 +159,8 @@ def measure(
     _check_images(data)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
     wanted = {name for one in chosen for name in observed(one)}
-    parts, found = _parts(network), layers_of(_parts(network))
-    theirs = {} if other is None else choose(layers_of(_parts(other)), layers)
+    parts, found = parts_of(network), layers_of(parts_of(network))
+    theirs = {} if other is None else choose(layers_of(parts_of(other)), layers)
     classes = data.classes if isinstance(data, (Split, DataSet)) else ()
     subject = Subject(
         network=_whole(network),
@@ -326,8 +326,12 @@ def _recording(layers: Mapping[str, nn.Module], wanted: set[str], prefix: str) -
     return recording(layers if inputs or outputs else {}, inputs=inputs, outputs=outputs)
 
 
-def _parts(network: Network) -> dict[str, nn.Module]:
-    """Return the parts of a network by name; a part's layers have the paths of the whole network."""
+def parts_of(network: Network) -> dict[str, nn.Module]:
+    """Return the parts of a network by name; a part's layers have the paths of the whole network.
+
+    Raises:
+        UsageError: It is no network.
+    """
     if isinstance(network, Assembly):
         between = {f"adapters.{place}": one for place, one in enumerate(network.adapters)}
         parts = {"extractor": network.extractor, **between, "head": network.head}

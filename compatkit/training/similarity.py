@@ -362,6 +362,35 @@ def _over_runs(
     return whole, *summaries
 
 
+APART = 0.1
+"""Two similarities that differ by more disagree."""
+
+
+def smaller(one: Table, other: Table) -> Table:
+    """Return the smaller of two similarities for each pair of layers (Bonheme and Grzes 2023, Sec. 2.3).
+
+    Where CKA and Procrustes disagree, one of them is too high: Procrustes for lack of samples, CKA where the strongest
+    directions hide a difference.
+
+    Args:
+        one: A table of ``this`` by ``other`` layers.
+        other: Another, of the same layers.
+
+    Returns:
+        Undefined where either is; the estimator says how often they disagree.
+    """
+    pairs = list(zip(one.cells, other.cells, strict=True))
+    cells, apart = [], 0
+    for left, right in pairs:
+        if left.value is None or right.value is None:
+            cells.append(left if left.value is None else right)
+            continue
+        apart += abs(left.value - right.value) > APART
+        cells.append(left if left.value <= right.value else right)
+    how = f"smaller of {one.name} and {other.name}, which differ by more than {APART:g} in {apart} of {len(pairs)}"
+    return attrs.evolve(one, name="smaller", cells=tuple(cells), estimator=how, equation="Sec. 2.3")
+
+
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 

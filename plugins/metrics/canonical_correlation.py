@@ -26,7 +26,8 @@ from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
-from ._similarity import Grid, Rows, RowsMetric, judged, pairwise
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, judged, pairwise
 
 compatkit_api = 1
 

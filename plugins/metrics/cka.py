@@ -3,7 +3,7 @@
 Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
     Bonheme, Grzes (2023), eq. 2; the unbiased estimate is that of Song et al. (2012).
 Equations: K_i = X_i X_i' with centred columns. Biased: <K_i, K_j> / (|K_i| |K_j|). Unbiased: the same of the products
-    without the diagonals, U_ij (``_similarity.unbiased``).
+    without the diagonals, U_ij (``_rows.unbiased``).
 Reading: biased CKA of unrelated layers is far above 0 where samples are fewer than values, and grows with their number;
     the unbiased one is about 0 there, and may be below it. CKA is invariant to rotations and to the scale of all
     values, not to other linear maps, and mainly sees the strongest principal components.
@@ -20,7 +20,8 @@ import attrs
 from compatkit import hookimpl
 from compatkit.hooks import Register
 
-from ._similarity import Grid, Rows, RowsMetric, at_most_one, fair_products, few, grid, not_above_0
+from ._rows import Rows, fair_products
+from ._similarity import Grid, RowsMetric, at_most_one, few, grid, not_above_0
 
 compatkit_api = 1
 

@@ -24,7 +24,8 @@ from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
 from ._moments import NEGLIGIBLE, best_pairs
-from ._similarity import Grid, Rows, RowsMetric, judged, pairwise
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, judged, pairwise
 
 compatkit_api = 1
 MOST = 8192

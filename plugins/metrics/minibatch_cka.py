@@ -2,7 +2,7 @@
 
 Paper: Nguyen, Raghu, Kornblith (2021), "Do Wide and Deep Networks Learn the Same Things?", eq. 2 to 4.
 Equation: sum_t HSIC_1(X_t, Y_t) / sqrt(sum_t HSIC_1(X_t, X_t) sum_t HSIC_1(Y_t, Y_t)) over minibatches t, with HSIC_1
-    the unbiased estimate of Song et al. (2012): U / (n (n - 3)), ``_similarity.unbiased``. Batches weigh by their
+    the unbiased estimate of Song et al. (2012): U / (n (n - 3)), ``_rows.unbiased``. Batches weigh by their
     sizes; the paper's are all of one size.
 Reading: the value depends on which images form a batch, and how many: cells are ``approximate`` and the estimator has
     the sizes. ``cka`` is exact; ``streamed_cka`` is exact for narrow layers.
@@ -24,7 +24,8 @@ from compatkit.errors import DataError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ._similarity import FlatteningMetric, Products, Rows, fair_products, grid, not_above_0, table
+from ._rows import Products, Rows, fair_products
+from ._similarity import FlatteningMetric, grid, not_above_0, table
 
 compatkit_api = 1
 LEAST = 4

@@ -20,7 +20,8 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
-from ._similarity import Grid, Rows, RowsMetric, judged, pairwise
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, judged, pairwise
 
 compatkit_api = 1
 DISTANCES = ("cosine", "euclidean")

@@ -23,7 +23,8 @@ from compatkit import hookimpl
 from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
-from ._similarity import Grid, Rows, RowsMetric, few, judged, pairwise
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, few, judged, pairwise
 
 compatkit_api = 1
 

@@ -26,7 +26,8 @@ from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE
-from ._similarity import FlatteningMetric, Grid, Products, at_most_one, grid, not_above_0, table
+from ._rows import Products
+from ._similarity import FlatteningMetric, Grid, at_most_one, grid, not_above_0, table
 
 compatkit_api = 1
 LEAST = 4

@@ -17,7 +17,7 @@ from torch import Tensor
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Metric, Table, make_metric
 from compatkit.training.testing import assert_metric
-from compatkit_plugins.metrics import _similarity as engine
+from compatkit_plugins.metrics import _rows as engine
 from compatkit_plugins.metrics.canonical_correlation import PWCCA, SVCCA
 from compatkit_plugins.metrics.cka import CKA
 from compatkit_plugins.metrics.matched_correlation import MatchedCorrelation

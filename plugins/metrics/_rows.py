@@ -1,0 +1,218 @@
+"""Rows of layers without their means, and the inner products of their Grams: all pairs of layers in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from ._moments import NEGLIGIBLE
+
+STACK = 2**27
+"""Bytes of Gram blocks of all layers that are held at once."""
+VALUES = 2**23
+"""Values of one layer that are centred at once."""
+SUMMED = 2**14
+"""Products that are summed in the type of the values before the sum goes on in float64."""
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """Values of a layer, one row a sample; ``centred`` gives them without their means.
+
+    Attributes:
+        name: Name of the layer.
+        values: float32 or float64, ``(n, p)``; may be a map of a file, and is never written.
+        mean: Means in the type of the values and what this rounding left, ``(p,)`` each.
+        norms: Squared norm of each centred row, float64 ``(n,)``.
+        reason: Why the layer has no similarity, or empty.
+    """
+
+    name: str
+    values: Tensor
+    mean: tuple[Tensor, Tensor]
+    norms: Tensor
+    reason: str
+
+    @classmethod
+    def of(cls, name: str, pieces: Sequence[Tensor]) -> Rows:
+        """Return the rows of all pieces, ``(n_i, p)`` each.
+
+        Args:
+            name: Name of the layer.
+            pieces: At least one.
+        """
+        values = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+        mean = values.mean(0, dtype=torch.float64)
+        rough = mean.to(values.dtype)
+        blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
+        made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "")
+        for columns in made.columns():
+            blank += made.centred(slice(None), columns).square_().sum(1, dtype=torch.float64)
+        total = float(blank.sum())
+        reason = ""
+        if not total < float("inf"):
+            reason = "its values are not finite"
+        elif total <= len(values) * NEGLIGIBLE**2 * float(mean.square().sum()):
+            reason = "zero variance"
+        return attrs.evolve(made, reason=f"{name}: {reason}" if reason else "")
+
+    @property
+    def total(self) -> float:
+        """The sum of squared deviations, the trace of the centred Gram."""
+        return float(self.norms.sum())
+
+    def columns(self) -> Iterator[slice]:
+        """Yield ranges of columns that are centred at once."""
+        width = max(1, VALUES // max(1, len(self.values)))
+        for first in range(0, self.values.shape[1], width):
+            yield slice(first, first + width)
+
+    def centred(self, rows: slice, columns: slice) -> Tensor:
+        """Return a copy of some values without their means; a large mean costs no digits."""
+        return (self.values[rows, columns] - self.mean[0][columns]).sub_(self.mean[1][columns])
+
+    def double(self, columns: slice) -> Tensor:
+        """Return centred values of all rows in float64, ``(n, columns)``."""
+        return self.values[:, columns].double() - (self.mean[0][columns].double() + self.mean[1][columns])
+
+    def gram(self, start: int, out: Tensor) -> Tensor:
+        """Return the Gram of some centred rows with themselves and all later ones.
+
+        Args:
+            start: The first of these rows.
+            out: Where it is written, ``(b, n - start)``, in the type of the products.
+        """
+        out.zero_()
+        for columns in self.columns():
+            later = self.centred(slice(start, None), columns).to(out.dtype)
+            out.addmm_(later[: len(out)], later.T)
+        return out
+
+    def factor(self) -> Tensor:
+        """Return F, float64 ``(n, min(n, p))``, with the Gram of the centred values: they are F times orthonormal rows.
+
+        For n < p, F' is the R of a QR decomposition of the transposed values, n or more columns at a time.
+        """
+        n, p = self.values.shape
+        if p <= n:
+            return self.double(slice(None))
+        width, triangle = (
+            max(n, VALUES // n),
+            torch.empty(0, n, dtype=torch.float64, device=self.values.device),
+        )
+        for first in range(0, p, width):
+            block = self.double(slice(first, first + width)).T
+            triangle = torch.linalg.qr(torch.cat([triangle, block]), mode="r").R
+        return triangle.T
+
+
+@attrs.frozen(eq=False)
+class Products:
+    """Inner products of the centred Grams K of two networks' layers, float64.
+
+    Attributes:
+        cross: <K_i, K_j>, ``(a, b)``.
+        left: <K_i, K_i>, ``(a,)``.
+        right: <K_j, K_j>, ``(b,)``.
+    """
+
+    cross: Tensor
+    left: Tensor
+    right: Tensor
+
+    def cosine(self) -> Tensor:
+        """Return ``cross / sqrt(left right)``; NaN where an own product is not above 0."""
+        scale = torch.outer(*(torch.where(one > 0, one, torch.nan) for one in (self.left, self.right)))
+        return self.cross / scale.sqrt()
+
+
+def alike(left: Sequence[Rows], right: Sequence[Rows]) -> bool:
+    """Return whether the two sides are the same layers of the same network."""
+    return len(left) == len(right) and all(
+        one.values.data_ptr() == other.values.data_ptr() and one.values.shape == other.values.shape
+        for one, other in zip(left, right, strict=True)
+    )
+
+
+def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
+    """Return the inner products of the Grams of all layers of one side with all of the other, in one pass.
+
+    Grams are made a block of rows at a time, for all layers; a block of all layers is one matrix, so that all pairs are
+    one product. Of a symmetric Gram the block needs the later columns alone, which count twice.
+
+    Args:
+        left: Layers of one side, of n rows each.
+        right: Layers of the other; the same layers are not made twice.
+    """
+    same = alike(left, right)
+    layers = [*left] if same else [*left, *right]
+    kind = max((one.values.dtype for one in layers), key=lambda one: one.itemsize)
+    n, device = len(layers[0].values), layers[0].values.device
+    step = max(1, min(n, STACK // (len(layers) * n * kind.itemsize)))
+    cross = torch.zeros(len(left), len(right), dtype=torch.float64, device=device)
+    own = torch.zeros(len(layers), dtype=torch.float64, device=device)
+    held = torch.empty(len(layers) * step * n, dtype=kind, device=device)
+    for start in range(0, n, step):
+        size = min(step, n - start)
+        stack = held[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
+        for one, place in zip(layers, stack, strict=True):
+            one.gram(start, place)
+        for part, times in ((stack, 2), (stack[:, :, :size], -1)):
+            flat = part.flatten(1)
+            add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, times, cross, own)
+    return Products(cross, own[: len(left)], own if same else own[len(left) :])
+
+
+def add_products(left: Tensor, right: Tensor, both: Tensor, times: int, cross: Tensor, own: Tensor) -> None:
+    """Add ``times`` the inner products of rows: of each left with each right one, of each with itself.
+
+    Args:
+        left: ``(a, m)``.
+        right: ``(b, m)``.
+        both: All of these, ``(l, m)``.
+        times: A factor.
+        cross: float64 ``(a, b)``, is changed.
+        own: float64 ``(l,)``, is changed.
+    """
+    for first in range(0, both.shape[1], SUMMED):
+        some = slice(first, first + SUMMED)
+        cross.add_((left[:, some] @ right[:, some].T).double(), alpha=times)
+        own.add_(both[:, some].square().sum(1, dtype=torch.float64), alpha=times)
+
+
+def unbiased(products: Products, left: Tensor, right: Tensor, rounding: float) -> Products:
+    """Return the products of the unbiased estimate: the diagonals of the Grams left out (Song et al. 2012).
+
+    ``U_ij = <K_i, K_j> - n / (n - 2) r_i.r_j + t_i t_j / ((n - 1) (n - 2))``, r_i the diagonal of K_i, t_i its sum.
+
+    Args:
+        products: Of the whole Grams.
+        left: r of each layer of one side, float64 ``(a, n)``, n at least 4.
+        right: The same of the other, ``(b, n)``.
+        rounding: An own product is never below 0; one below this share of the biased one is rounding, and made 0.
+    """
+    n = left.shape[1]
+
+    def positive(inner: Tensor, of: Tensor) -> Tensor:
+        return torch.where(inner > rounding * of, inner, 0.0)
+
+    def corrected(inner: Tensor, diagonals: Tensor, sums: Tensor) -> Tensor:
+        return inner - diagonals * (n / (n - 2)) + sums / ((n - 1) * (n - 2))
+
+    a, b = left.sum(1), right.sum(1)
+    return Products(
+        corrected(products.cross, left @ right.T, torch.outer(a, b)),
+        positive(corrected(products.left, left.square().sum(1), a.square()), products.left),
+        positive(corrected(products.right, right.square().sum(1), b.square()), products.right),
+    )
+
+
+def fair_products(left: Sequence[Rows], right: Sequence[Rows]) -> tuple[Products, Products]:
+    """Return the biased and the unbiased products of two sides' layers, from one pass."""
+    products = gram_products(left, right)
+    rounding = 16 * max(torch.finfo(one.values.dtype).eps for one in (*left, *right))
+    norms = (torch.stack([one.norms for one in side]) for side in (left, right))
+    return products, unbiased(products, *norms, rounding)

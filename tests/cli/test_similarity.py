@@ -1,0 +1,135 @@
+"""similarity, and metric on arrays: output for people and programs, pictures, controls, every refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import compatkit as ck
+
+LEFT, RIGHT = "digits/left.extractor", "digits/right.extractor"
+HEADS = "digits/left.head", "digits/right.head"
+LAYERS = ("--layers", "layer*", "--layers", "fc")
+
+
+def test_layers_of_two_networks_are_compared(run: Any, parts: Path, tmp_path: Path) -> None:
+    files = tmp_path / "map.png", tmp_path / "map.html"
+    words = ("similarity", f"{LEFT}+{HEADS[0]}", f"{RIGHT}+{HEADS[1]}", *LAYERS, "--batch-size", 7)
+    said = run(*words, "--controls", "--png", files[0], "--html", files[1], "--json")
+    assert said.code == 0 and said.err == ""
+    registry, data = ck.Registry.open(parts), ck.data.load(parts.parent / "left.npz")
+    networks = [registry.recombine(one, head) for one, head in zip((LEFT, RIGHT), HEADS, strict=True)]
+    names = ["layer*", "fc"]
+    direct = ck.measure(networks[0], data, ["cka", "procrustes"], layers=names, other=networks[1]).to_json()
+    for name, table in direct["results"].items():
+        assert said.json["results"][name]["axes"] == table["axes"]
+        for cell, expected in zip(said.json["results"][name]["cells"], table["cells"], strict=True):
+            assert cell["value"] == pytest.approx(expected["value"], abs=1e-5)
+    pairs = (said.json["results"][name]["cells"] for name in ("cka", "procrustes"))
+    least = [min(one["value"], other["value"]) for one, other in zip(*pairs, strict=True)]
+    assert [one["value"] for one in said.json["smaller"]["cells"]] == least
+    assert set(said.json["controls"]) == {"shuffled", "untrained"}
+    shuffled = said.json["controls"]["shuffled"]["cka"]["cells"]
+    assert all(abs(one["value"]) < 0.2 for one in shuffled)
+    assert files[0].read_bytes().startswith(b"\x89PNG")
+    page = files[1].read_text()
+    assert page.count("<table") == 12 and "smaller, untrained" in page and "<script" not in page
+
+
+@pytest.mark.usefixtures("parts")
+def test_people_get_grids(run: Any) -> None:
+    said = run("similarity", LEFT, LEFT, "--layers", "layer1*", "--metric", "cka", "--images", 20)
+    assert said.code == 0 and "20 images" in said.out and "cka: unbiased" in said.out and "1.00" in said.out
+    assert "smaller" not in said.out
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((LEFT, HEADS[0], *LAYERS), "takes features"),
+        ((LEFT, RIGHT, "--layers", "layr1"), "no layer 'layr1'"),
+        ((LEFT, RIGHT, "--layers", "layer1", "--metric", "ckaa"), "cka"),
+        ((LEFT, RIGHT, "--layers", "layer1", "--set", "svcca.share=1"), "--set expects METRIC.NAME=VALUE"),
+        ((LEFT, RIGHT, "--layers", "layer1", "--png", "missing/map.png"), "missing"),
+        ((LEFT, RIGHT), "--layers"),
+    ],
+)
+def test_refusals(run: Any, words: tuple[str, ...], message: str) -> None:
+    said = run("similarity", *words)
+    assert said.code in (2, 4) and message in " ".join(said.err.split())
+
+
+def arrays(folder: Path, **given: Any) -> list[str]:
+    """Write arrays as files, and return their paths."""
+    for name, one in given.items():
+        np.save(folder / f"{name}.npy", one)
+    return [str(folder / f"{name}.npy") for name in given]
+
+
+def test_a_metric_of_arrays_needs_no_registry(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    left, right = draw.normal(size=(40, 6)), draw.normal(size=(40, 9))
+    a, b = arrays(tmp_path, a=left, b=right)
+    said = run("metric", "cka", "--arrays", a, b, "--json")
+    assert said.code == 0
+    direct = ck.similarity({"array": left}, {"array": right}, ["cka"])
+    assert said.json["results"] == direct.to_json()["results"]
+    assert said.json["arrays"] == {"outputs": a, "other_outputs": b}
+    printed = run("metric", "--arrays", a, b, "svcca", "--set", "share=0.5")
+    assert printed.code == 0 and "0.5 of the variance" in printed.out
+
+
+def test_layers_of_a_file_are_named(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    path = tmp_path / "layers.npz"
+    np.savez(path, first=draw.normal(size=(30, 4)), second=draw.normal(size=(30, 5)))
+    found = run("metric", "procrustes", "--arrays", path, path, "--json").json["results"]["procrustes"]
+    assert found["axes"] == {"this": ["first", "second"], "other": ["first", "second"]}
+
+
+def test_other_metrics_take_other_arrays(run: Any, tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    inputs, filters, logits, labels = arrays(
+        tmp_path,
+        inputs=draw.normal(size=(200, 5)) * [1, 2, 3, 4, 5],
+        filters=draw.normal(size=(40, 5)),
+        logits=np.eye(3)[np.arange(30) % 3],
+        labels=np.arange(30) % 3,
+    )
+    assert (
+        run("metric", "accuracy", "--arrays", logits, labels, "--json").json["results"]["accuracy"]["value"]
+        == 1
+    )
+    for name in ("misalignment", "transfer_function", "eigenvector_match"):
+        found = run("metric", name, "--arrays", inputs, filters, "--json")
+        cells = found.json["results"][name]["cells"]
+        assert found.code == 0 and any(one["value"] is not None for one in cells)
+
+
+def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
+    a, b, nan, objects = arrays(
+        tmp_path,
+        a=np.ones((9, 2)),
+        b=np.ones((8, 2)),
+        nan=np.full((9, 2), np.nan),
+        objects=np.array([{}], dtype=object),
+    )
+    cases = {
+        ("cka", a): "cka takes 2 arrays: outputs, other_outputs; got 1",
+        ("cka", a, b): "one row a sample",
+        ("cka", a, nan): "not finite",
+        ("cka", a, objects): "cannot be read",
+        ("cka", a, str(tmp_path / "missing.npy")): "cannot be read",
+        ("reconstruction", a): "runs a network",
+        ("cka", "accuracy", a, b): "one METRIC",
+        ("ckaa", a, b): "cka",
+    }
+    for words, message in cases.items():
+        said = run("metric", "--arrays", *words)
+        assert said.code == 2 and message in " ".join(said.err.split()), words
+    few = run("metric", "cka")
+    assert few.code == 2 and "EXTRACTOR HEAD METRIC" in " ".join(few.err.split())
