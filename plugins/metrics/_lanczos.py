@@ -1,0 +1,173 @@
+"""Eigenvalues of a large symmetric matrix from its products: block Lanczos, and quadrature of its density."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit.errors import DataError
+
+Product = Callable[[Tensor], Tensor]
+"""``(size, b) -> (size, b)``: the matrix times each column."""
+ASYMMETRY = 1e-3
+"""Largest asymmetry of the projected matrix, relative to its norm; products of a random loss have more."""
+
+
+@attrs.frozen(eq=False)
+class Ritz:
+    """Approximate eigenpairs.
+
+    Attributes:
+        values: Ascending, float64 ``(m,)``.
+        vectors: Orthonormal columns, ``(size, m)``.
+        errors: Norms of the residuals as Lanczos estimates them, ``(m,)``.
+        converged: Whether those that were wanted are below the tolerance.
+    """
+
+    values: Tensor
+    vectors: Tensor
+    errors: Tensor
+    converged: bool
+
+
+def block_lanczos(
+    product: Product,
+    size: int,
+    wanted: Callable[[Tensor], Tensor],
+    *,
+    block: int,
+    least: int,
+    most: int,
+    tolerance: float,
+    draw: torch.Generator,
+    like: Tensor,
+) -> Ritz:
+    """Return Ritz pairs of a symmetric matrix, each step re-orthogonalised against the whole basis.
+
+    Source: Golub and Underwood (1977), the block Lanczos method; Parlett (1998), The Symmetric Eigenvalue Problem,
+    Sec. 13.10 and 11.5: |lambda - theta| <= |H x - theta x| for some eigenvalue lambda.
+
+    Args:
+        product: The matrix.
+        size: Its side.
+        wanted: From ascending Ritz values to the places of those that must converge.
+        block: Columns of a product. An eigenvalue of higher multiplicity may be found ``block`` times only.
+        least: Smallest basis.
+        most: Largest basis.
+        tolerance: Of a residual, relative to the largest absolute Ritz value.
+        draw: Of the first block, on the CPU.
+        like: A tensor of the type and on the device to work with.
+
+    Raises:
+        DataError: The products are not those of one symmetric matrix.
+    """
+    least, most = min(least, size), min(most, size)
+    basis = torch.empty(size, most, dtype=like.dtype, device=like.device)
+    projected = torch.zeros(most, most, dtype=torch.float64, device=like.device)
+    filled = _extend(basis, 0, torch.zeros(size, 0), min(block, most), draw)
+    done, links = 0, projected[:filled, :0]
+    while True:
+        images = product(basis[:, done:filled])
+        known = basis[:, :filled]
+        for _ in range(2):  # once more for what rounding left
+            along = known.T @ images
+            projected[:filled, done:filled] += along.double()
+            images = images - known @ along
+        square = projected[:filled, :filled]
+        # Columns of a block hold its products with all earlier blocks; with later ones they follow by symmetry.
+        square = torch.triu(square) + torch.triu(square, 1).T
+        own, before = (
+            projected[done:filled, done:filled],
+            projected[done - links.shape[1] : done, done:filled],
+        )
+        _check_symmetric((own - own.T, before - links.T), float(square.abs().max()))
+        values, shares = torch.linalg.eigh(square)
+        last, done = done, filled
+        filled = _extend(basis, done, images, min(block, most - done), draw)
+        links = (basis[:, done:filled].T @ images).double()
+        if filled == done:  # no room: what is left over counts whole
+            links = torch.linalg.qr(images.double(), mode="r").R if done < size else links
+        errors = (links @ shares[last:done]).norm(dim=0)
+        scale = values.abs().max().clamp(min=torch.finfo(torch.float64).tiny)
+        settled = bool((errors[wanted(values)] <= tolerance * scale).all())
+        if filled == done or (settled and done >= least):
+            vectors = basis[:, :done] @ shares.to(like.dtype)
+            return Ritz(values, vectors, errors, settled)
+
+
+def _extend(basis: Tensor, filled: int, candidates: Tensor, count: int, draw: torch.Generator) -> int:
+    """Fill columns of the basis from candidates, with random ones where they are used up; return the new number."""
+    eps = torch.finfo(basis.dtype).eps
+    for place in range(count):
+        given = place < candidates.shape[1]
+        vector = candidates[:, place] if given else _random(basis, draw)
+        largest = float(vector.norm())
+        for _ in range(2):
+            known = basis[:, : filled + place]
+            vector = vector - known @ (known.T @ vector)
+        if given and not float(vector.norm()) > 100 * eps * max(largest, eps):
+            vector = _random(basis, draw)  # the block has an invariant direction: go on elsewhere
+            for _ in range(3):
+                vector = vector - known @ (known.T @ vector)
+        basis[:, filled + place] = vector / vector.norm()
+    return filled + count
+
+
+def _random(basis: Tensor, draw: torch.Generator) -> Tensor:
+    return torch.randn(len(basis), generator=draw, dtype=torch.float64).to(basis)
+
+
+def _check_symmetric(differences: Sequence[Tensor], scale: float) -> None:
+    apart = max(float(one.abs().max()) for one in differences if one.numel())
+    if apart > ASYMMETRY * scale:
+        raise DataError(
+            f"Hessian products are not symmetric: v'Hu and u'Hv differ by {apart:.3g}. The loss is random or not "
+            "twice differentiable; a Hessian needs a network without random numbers in eval mode."
+        )
+
+
+def residuals(product: Product, ritz: Ritz, places: Tensor, block: int) -> Tensor:
+    """Return ``|H x - theta x|`` of Ritz pairs, from products of their own, float64."""
+    found = []
+    for some in places.split(block):
+        vectors = ritz.vectors[:, some]
+        apart = product(vectors).double() - vectors.double() * ritz.values[some]
+        found.append(apart.norm(dim=0) / vectors.double().norm(dim=0))
+    return torch.cat(found)
+
+
+def quadrature(
+    product: Product, size: int, *, probes: int, steps: int, draw: torch.Generator, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return nodes and weights whose sum of w f(node) estimates tr f(H) / size, each float64 ``(probes, steps)``.
+
+    Source: Ubaru, Chen and Saad (2017), "Fast Estimation of tr(f(A)) via Stochastic Lanczos Quadrature", Sec. 3;
+    exact for polynomials up to degree ``2 steps - 1`` in the direction of each probe.
+
+    Args:
+        product: The matrix.
+        size: Its side.
+        probes: Random unit vectors; their products share passes.
+        steps: Of Lanczos, with full re-orthogonalisation.
+        draw: Of the probes, on the CPU.
+        like: A tensor of the type and on the device to work with.
+    """
+    steps = min(steps, size)
+    start = torch.randn(size, probes, generator=draw, dtype=torch.float64).to(like)
+    bases = [start / start.norm(dim=0)]
+    matrices = torch.zeros(probes, steps, steps, dtype=torch.float64, device=like.device)
+    for step in range(steps):
+        images = product(bases[-1])
+        for _ in range(2):
+            for place, known in enumerate(bases):
+                along = (known * images).sum(0)
+                matrices[:, place, step] += along.double()
+                images = images - known * along
+        norms = images.norm(dim=0)
+        # A probe whose Krylov space is exhausted goes on with zeros, whose weights are zero.
+        bases.append(torch.where(norms > 0, images / norms.clamp(min=torch.finfo(like.dtype).tiny), 0.0))
+    nodes, vectors = torch.linalg.eigh(torch.triu(matrices) + torch.triu(matrices, 1).transpose(1, 2))
+    return nodes, vectors[:, 0].square()

@@ -1,0 +1,348 @@
+"""The loss of a network as a function of its parameters, on fixed examples: values, gradients, Hessian products."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from compatkit.errors import DataError, UsageError
+
+from ..regularizers._initial_weights import LAYERS
+from ._moments import drawn_keys
+
+PAPER = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
+Weighted = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear
+CASES = ("as given", "permuted labels", "random weights")
+"""The network, and its controls: the same with shuffled labels; with Gaussian weights of the same norms."""
+
+
+@attrs.frozen(eq=False)
+class Kept:
+    """The examples with the smallest drawn keys so far.
+
+    Attributes:
+        keys: Ascending, int64 ``(n,)``.
+        images: ``(n, ...)``.
+        labels: ``(n,)``, int64.
+    """
+
+    keys: Tensor
+    images: Tensor
+    labels: Tensor
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """Record gradients in full precision, by operations that have second derivatives."""
+    # Fused attention has no second derivative; autocast would round the loss.
+    with (
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+        sdpa_kernel(SDPBackend.MATH),
+    ):
+        yield
+
+
+@attrs.frozen(eq=False)
+class LossSurface:
+    """Mean cross-entropy of examples as a function of parameters; the network itself is never changed.
+
+    Attributes:
+        network: In eval mode, so that the loss of an example does not depend on its batch.
+        parameters: By path; what ``gradient`` and ``products`` differentiate by.
+        fixed: Other parameters and buffers, by path.
+        images: ``(n, ...)``.
+        labels: ``(n,)``.
+        chunk: Examples that pass at a time.
+        layers: Convolutions and linear layers among those named, or all by their paths.
+    """
+
+    network: nn.Module
+    parameters: Mapping[str, Tensor]
+    fixed: Mapping[str, Tensor]
+    images: Tensor
+    labels: Tensor
+    chunk: int
+    layers: Mapping[str, Weighted]
+
+    @property
+    def size(self) -> int:
+        """Number of parameters."""
+        return sum(one.numel() for one in self.parameters.values())
+
+    def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield images and labels, chunk by chunk."""
+        yield from zip(self.images.split(self.chunk), self.labels.split(self.chunk), strict=True)
+
+    def summed(self, parameters: Mapping[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        """Return the sum of the cross-entropies of some examples, a scalar."""
+        logits = functional_call(self.network, {**self.fixed, **parameters}, (images.clone(),))
+        return F.cross_entropy(logits, labels, reduction="sum")
+
+    def value(self, parameters: Mapping[str, Tensor]) -> float:
+        """Return the mean loss, added up in float64."""
+        with differentiable(), torch.no_grad():
+            sums = [float(self.summed(parameters, *piece)) for piece in self.pieces()]
+        return sum(sums) / len(self.labels)
+
+    def gradient(self) -> dict[str, Tensor]:
+        """Return the gradient of the mean loss, by path."""
+        found = {path: torch.zeros_like(one) for path, one in self.parameters.items()}
+        for piece in self.pieces():
+            with differentiable():
+                leaves = self._leaves()
+                loss = self.summed(leaves, *piece) / len(self.labels)
+                parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
+            for path, one in zip(found, parts, strict=True):
+                found[path] += one
+        return found
+
+    def products(self, vectors: Tensor) -> Tensor:
+        """Return the Hessian of the mean loss times each column; the columns share passes and first derivatives.
+
+        Args:
+            vectors: ``(size, b)``.
+
+        Returns:
+            ``(size, b)``.
+        """
+        found = torch.zeros_like(vectors)
+        for piece in self.pieces():
+            with differentiable():
+                leaves = self._leaves()
+                loss = self.summed(leaves, *piece) / len(self.labels)
+                first = torch.autograd.grad(
+                    loss, list(leaves.values()), create_graph=True, materialize_grads=True
+                )
+                flat = torch.cat([one.reshape(-1) for one in first])
+                for column in range(vectors.shape[1]):
+                    second = torch.autograd.grad(
+                        flat,
+                        list(leaves.values()),
+                        vectors[:, column],
+                        retain_graph=column + 1 < vectors.shape[1],
+                        materialize_grads=True,
+                    )
+                    found[:, column] += torch.cat([one.reshape(-1) for one in second])
+        return found
+
+    def output_gradients(self) -> Iterator[dict[str, Tensor]]:
+        """Yield for each chunk d l_i / d X, the gradient of each example's own loss by what the layers gave.
+
+        Tensors ``(batch, ...)`` by layer in the order of their calls; several calls are ``name#1``, ``name#2``, ...
+
+        Raises:
+            DataError: A layer is not called, or does not give one tensor.
+        """
+        for images, labels in self.pieces():
+            gave: list[tuple[str, Any]] = []
+
+            def hook(name: str, gave: list[tuple[str, Any]] = gave) -> Any:
+                def note(module: nn.Module, given: Any, output: Any) -> Any:
+                    gave.append((name, output))
+                    return output.clone()  # what is changed in place later is the copy
+
+                return note
+
+            handles = [one.register_forward_hook(hook(name)) for name, one in self.layers.items()]
+            try:
+                with differentiable():
+                    loss = self.summed(self._leaves(), images.clone().requires_grad_(), labels)
+                    found = torch.autograd.grad(loss, [one for _, one in gave], materialize_grads=True)
+            finally:
+                for one in handles:
+                    one.remove()
+            called = [name for name, _ in gave]
+            if missing := self.layers.keys() - set(called):
+                raise DataError(
+                    f"The layer {min(missing)!r} was not called, so no gradient reaches it. Name other layers.",
+                    subject=min(missing),
+                )
+            places = [
+                name if called.count(name) == 1 else f"{name}#{called[:at].count(name) + 1}"
+                for at, name in enumerate(called)
+            ]
+            yield dict(zip(places, found, strict=True))
+
+    def _leaves(self) -> dict[str, Tensor]:
+        return {path: one.detach().requires_grad_() for path, one in self.parameters.items()}
+
+
+@attrs.define(eq=False, kw_only=True)
+class LossMetric:
+    """What metrics of a loss share: a fixed sample of examples, precision and controls.
+
+    Attributes:
+        examples: Most examples; a sample that depends on positions in the data set and ``seed`` alone.
+        chunk: Examples that pass at a time.
+        precision: ``"float32"`` or ``"float64"``.
+        controls: Whether to measure the controls too: labels permuted among the examples, and Gaussian weights of
+            the same norm in each filter.
+        seed: Of the sample, the controls, and what else a metric draws.
+    """
+
+    examples: int = 256
+    chunk: int = 64
+    precision: str = "float32"
+    controls: bool = False
+    seed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        for word in ("examples", "chunk"):
+            at_least(type(self).__name__, word, getattr(self, word), 1)
+        if self.precision not in ("float32", "float64"):
+            raise UsageError(f"precision is 'float32' or 'float64'; got {self.precision!r:.60}.")
+
+    def init(self) -> Kept | None:
+        """Return the empty state."""
+        return None
+
+    def update(self, state: Kept | None, images: Tensor, labels: Tensor, positions: Tensor) -> Kept:
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            images: Preprocessed, ``(batch, ...)``.
+            labels: Class indices, ``(batch,)``.
+            positions: Indices in the data set, ``(batch,)``.
+        """
+        return self.merge(state, Kept(drawn_keys(positions, self.seed), images, labels))
+
+    def merge(self, left: Kept | None, right: Kept | None) -> Any:
+        """Return the sample of both parts."""
+        if left is None or right is None:
+            left, right = left or right, None
+        if left is None:
+            return None
+        both = [one for one in (left, right) if one is not None]
+        keys, order = torch.cat([one.keys.to(left.keys.device) for one in both]).sort(stable=True)
+        order = order[: self.examples]
+        images, labels = (
+            torch.cat([getattr(one, word).to(left.images.device) for one in both])
+            for word in ("images", "labels")
+        )
+        return Kept(keys[: self.examples], images[order], labels[order])
+
+    def surfaces(
+        self, state: Kept, network: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> dict[str, LossSurface]:
+        """Return the network's loss, and those of its controls if they are wanted, by case.
+
+        Args:
+            state: The examples.
+            network: In eval mode.
+            layers: Whose parameters vary; none for all.
+
+        Raises:
+            DataError: Labels lie outside the classes that the network tells apart, or the loss is not finite.
+        """
+        kind, draw = getattr(torch, self.precision), torch.Generator().manual_seed(self.seed)
+        images = state.images.to(kind) if state.images.is_floating_point() else state.images
+        found = {}
+        for case in CASES if self.controls else CASES[:1]:
+            labels, varied, chosen = state.labels, network, layers
+            if case == CASES[1]:
+                labels = labels[torch.randperm(len(labels), generator=draw).to(labels.device)]
+            elif case == CASES[2]:
+                varied = equal_norm_weights(network, draw)
+                paths = {id(one): path for path, one in network.named_modules()}
+                chosen = {name: varied.get_submodule(paths[id(one)]) for name, one in layers.items()}
+            found[case] = _surface(varied, chosen, images, labels, kind, self.chunk)
+        return found
+
+
+def at_least(owner: str, word: str, value: Any, least: int) -> None:
+    """Raise unless a setting is a whole number from ``least`` up.
+
+    Raises:
+        UsageError: It is not; ``subject`` is the setting's name.
+    """
+    if type(value) is not int or value < least:
+        raise UsageError(
+            f"{owner}: {word} is a whole number from {least} up; got {value!r:.60}.", subject=word
+        )
+
+
+def _surface(
+    network: nn.Module,
+    layers: Mapping[str, nn.Module],
+    images: Tensor,
+    labels: Tensor,
+    kind: torch.dtype,
+    chunk: int,
+) -> LossSurface:
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    cast = {
+        path: one.detach().to(kind) if one.is_floating_point() else one.detach()
+        for path, one in tensors.items()
+    }
+    trained = {id(one) for layer in layers.values() for one in layer.parameters()}
+    paths = [path for path, one in network.named_parameters() if not layers or id(one) in trained]
+    if not paths:
+        raise UsageError(
+            f"The layers {', '.join(layers)} have no parameters; name others.", subject=list(layers)
+        )
+    fixed = {path: one for path, one in cast.items() if path not in paths}
+    known = weighted(layers or {"": network})
+    made = LossSurface(network, {path: cast[path] for path in paths}, fixed, images, labels, chunk, known)
+    with torch.no_grad():
+        logits = functional_call(network, cast, (images[:1].clone(),))
+    if logits.ndim != 2 or int(labels.min()) < 0 or int(labels.max()) >= logits.shape[1]:
+        raise DataError(
+            f"The loss is the cross-entropy of logits (n, classes) and class indices; got logits "
+            f"{tuple(logits.shape)} and labels from {int(labels.min())} to {int(labels.max())}. Give a network with "
+            "its head, and labels of its classes."
+        )
+    loss = made.value(made.parameters)
+    if not loss < float("inf"):
+        raise DataError(f"The loss of the network is {loss} on these examples; its curvature means nothing.")
+    return made
+
+
+def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
+    """Return a copy whose convolutions and linear layers have Gaussian filters of the same norms.
+
+    Biases, normalisation and buffers stay: what a trained network knows beyond the scale of its filters is gone.
+
+    Args:
+        network: Left unchanged.
+        draw: A generator on the CPU.
+    """
+    made = copy.deepcopy(network)
+    with torch.no_grad():
+        for layer in made.modules():
+            if isinstance(layer, LAYERS):
+                rows = layer.weight.flatten(1)
+                random = torch.randn(rows.shape, generator=draw, dtype=torch.float64).to(rows.device)
+                scaled = random * (rows.double().norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True))
+                layer.weight.copy_(scaled.view_as(layer.weight))
+    return made
+
+
+def weighted(layers: Mapping[str, nn.Module]) -> dict[str, Weighted]:
+    """Return the convolutions and linear layers among some, and inside them.
+
+    Raises:
+        UsageError: There is none.
+    """
+    found: dict[nn.Module, str] = {}
+    for name, one in layers.items():
+        for path, inside in one.named_modules(prefix=name):
+            if isinstance(inside, LAYERS):
+                found.setdefault(inside, path)
+    if not found:
+        raise UsageError(
+            f"There is no convolution or linear layer in {', '.join(layers) or 'the network'}; name others.",
+            subject=list(layers),
+        )
+    return {path: one for one, path in found.items()}  # type: ignore[misc]

@@ -1,0 +1,222 @@
+"""Hessian spectrum: the ends of the spectrum of the loss's Hessian, with residuals, and its density.
+
+Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3, Fig. 3(a), App. A: the 20
+    largest eigenvalues at the minimum; pretrained networks have smaller ones.
+Equations: H = d^2 L / d theta^2 of the mean cross-entropy over fixed examples. Products H V by differentiating the
+    gradient twice (Pearlmutter 1994). The paper uses power iteration with deflation; here block Lanczos, which needs
+    fewer products and finds negative eigenvalues in their place. Density by stochastic Lanczos quadrature
+    (Ghorbani et al. 2019, Sec. 2), smoothed by a Gaussian.
+Certificate: every value comes with |H x - theta x|, from a product of its own; an eigenvalue lies within that distance
+    (Parlett 1998, Theorem 4.5.1). It does not prove that no other eigenvalue lies further out.
+Batch normalisation uses its stored statistics; regularizers and label smoothing are no part of the loss.
+Cost: products of basis vectors, at most ``most``, each about twice a training step; ``most`` vectors of the size of
+    the parameters in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._lanczos import Ritz, block_lanczos, quadrature, residuals
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least
+
+compatkit_api = 1
+ENDS = ("largest", "smallest", "magnitude")
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``hessian_spectrum``."""
+    register("hessian_spectrum", HessianSpectrum)
+
+
+@attrs.define(eq=False, kw_only=True)
+class HessianSpectrum(LossMetric):
+    """Tables ``hessian_spectrum``, ``hessian_spectrum/residual`` and, with probes, ``hessian_spectrum/density``.
+
+    Layers that are named restrict the Hessian to the block of their parameters.
+
+    Attributes:
+        count: Eigenvalues of each end.
+        ends: Among ``largest``, ``smallest`` (the most negative first) and ``magnitude``, with their signs.
+        block: Vectors of a product.
+        most: Largest basis.
+        tolerance: Of a residual, relative to the largest absolute eigenvalue.
+        probes: Random vectors of the density; 0 leaves it out.
+        steps: Of Lanczos for each of them.
+        points: At which the density is given.
+        width: Deviation of the Gaussian that smooths it, as a share of the range of eigenvalues.
+    """
+
+    count: int = 20
+    ends: Sequence[str] = ENDS
+    block: int = 4
+    most: int = 200
+    tolerance: float = 1e-3
+    probes: int = 0
+    steps: int = 60
+    points: int = 200
+    width: float = 0.01
+
+    def __attrs_post_init__(self) -> None:
+        LossMetric.__attrs_post_init__(self)
+        for word, least in (
+            ("count", 1),
+            ("block", 1),
+            ("most", 2),
+            ("probes", 0),
+            ("steps", 2),
+            ("points", 2),
+        ):
+            at_least("hessian_spectrum", word, getattr(self, word), least)
+        for word in ("tolerance", "width"):
+            if not 0 < getattr(self, word) < 1:
+                raise UsageError(
+                    f"hessian_spectrum: {word} is a share between 0 and 1; got {getattr(self, word)!r:.60}.",
+                    subject=word,
+                )
+        unknown = [one for one in self.ends if one not in ENDS]
+        if isinstance(self.ends, str) or unknown or not self.ends:
+            raise UsageError(
+                f"hessian_spectrum: ends is a list of {', '.join(ENDS)}; got {self.ends!r:.60}.",
+                subject="ends",
+            )
+
+    def finalise(
+        self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> tuple[Table, ...]:
+        """Return the tables."""
+        cases = CASES if self.controls else CASES[:1]
+        facts: dict[str, Any] = {
+            "direction": "none",
+            "count": 0 if state is None else len(state.labels),
+            "paper": PAPER,
+        }
+        values, apart, density = list[Cell](), list[Cell](), list[Cell]()
+        if state is None:
+            none = Cell(None, "undefined", "no examples")
+            values = apart = [none] * (len(cases) * len(self.ends) * self.count)
+            density = [none] * (len(cases) * self.points * 2)
+        else:
+            for one in self.surfaces(state, network, layers).values():
+                found, certified, ritz = self._eigenvalues(one)
+                values, apart = values + found, apart + certified
+                density += self._density(one, ritz) if self.probes else []
+        axes = {
+            "case": cases,
+            "end": tuple(self.ends),
+            "place": tuple(str(place) for place in range(1, self.count + 1)),
+        }
+        said = f"block Lanczos, full basis, blocks of {self.block}, {self.precision}, tolerance {self.tolerance:g}"
+        made = [
+            Table(
+                name=name,
+                axes=axes,
+                cells=tuple(cells),
+                unit="loss",
+                estimator=said,
+                equation="Sec. 3, Fig. 3(a)",
+                **facts,
+            )
+            for name, cells in (("hessian_spectrum", values), ("hessian_spectrum/residual", apart))
+        ]
+        if self.probes:
+            made.append(
+                Table(
+                    name="hessian_spectrum/density",
+                    axes={
+                        "case": cases,
+                        "point": tuple(str(place) for place in range(1, self.points + 1)),
+                        "quantity": ("eigenvalue", "density"),
+                    },
+                    cells=tuple(density),
+                    unit="loss",
+                    estimator=f"stochastic Lanczos quadrature, {self.probes} probes, {self.steps} steps, Gaussian of "
+                    f"{self.width:g} of the range",
+                    equation="not in the paper; Ghorbani et al. (2019), Sec. 2",
+                    **facts,
+                )
+            )
+        return tuple(made)
+
+    def places(self, values: Tensor) -> dict[str, Tensor]:
+        """Return the places of the wanted ones among ascending values, by end."""
+        count = min(self.count, len(values))
+        ascending = torch.arange(len(values), device=values.device)
+        found = {
+            "largest": ascending.flip(0)[:count],
+            "smallest": ascending[:count],
+            "magnitude": values.abs().argsort(descending=True, stable=True)[:count],
+        }
+        return {end: found[end] for end in self.ends}
+
+    def _eigenvalues(self, surface: LossSurface) -> tuple[list[Cell], list[Cell], Ritz]:
+        like = next(iter(surface.parameters.values()))
+        ritz = block_lanczos(
+            surface.products,
+            surface.size,
+            lambda values: torch.cat(list(self.places(values).values())),
+            block=min(self.block, surface.size),
+            least=max(self.count, 2 * self.block),
+            most=max(self.most, self.count),
+            tolerance=self.tolerance,
+            draw=torch.Generator().manual_seed(self.seed),
+            like=like,
+        )
+        chosen = self.places(ritz.values)
+        unique = torch.cat(list(chosen.values())).unique()
+        certified = dict(
+            zip(
+                unique.tolist(),
+                residuals(surface.products, ritz, unique, self.block).tolist(),
+                strict=True,
+            )
+        )
+        limit = self.tolerance * float(ritz.values.abs().max())
+        values, apart = list[Cell](), list[Cell]()
+        for places in chosen.values():
+            for place in places.tolist():
+                error = certified[place]
+                value = float(ritz.values[place])
+                if error <= limit:
+                    values.append(Cell(value))
+                else:
+                    values.append(
+                        Cell(value, "approximate", f"residual {error:.3g} above {limit:.3g}; raise most")
+                    )
+                apart.append(Cell(error))
+            reason = f"the Hessian has {len(ritz.values)} known eigenvalues of {surface.size}"
+            missing = [Cell(None, "undefined", reason)] * (self.count - len(places))
+            values, apart = values + missing, apart + missing
+        return values, apart, ritz
+
+    def _density(self, surface: LossSurface, ritz: Ritz) -> list[Cell]:
+        nodes, weights = quadrature(
+            surface.products,
+            surface.size,
+            probes=self.probes,
+            steps=self.steps,
+            draw=torch.Generator().manual_seed(self.seed + 1),
+            like=next(iter(surface.parameters.values())),
+        )
+        low, high = (float(one) for one in (ritz.values.min(), ritz.values.max()))
+        deviation = self.width * max(high - low, 1e-300)
+        grid = torch.linspace(low - 4 * deviation, high + 4 * deviation, self.points, dtype=torch.float64).to(
+            nodes.device
+        )
+        curves = torch.exp(-(((grid[:, None] - nodes.flatten()) / deviation) ** 2) / 2)
+        density = curves @ weights.flatten() / (self.probes * deviation * math.sqrt(2 * math.pi))
+        return [
+            Cell(float(one)) for pair in zip(grid.tolist(), density.tolist(), strict=True) for one in pair
+        ]

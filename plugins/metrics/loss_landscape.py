@@ -1,0 +1,289 @@
+"""Loss landscape: the loss around a network's weights, along one or two random filter-normalised directions.
+
+Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3 and 4, Fig. 3, 5, 10, 12 and
+    13, App. A, after Li et al. (2018), "Visualizing the Loss Landscape of Neural Nets", Sec. 4.
+Equation: L(theta + s (p a + q b)) over a grid of whole numbers p and q, centre p = q = 0. a and b are Gaussian; each
+    filter of b is made orthogonal to that filter of a, so that a and b are orthogonal as a whole; then each filter
+    of both is scaled to the norm of theta's. A filter is what one output channel or unit multiplies; one of a single
+    value has nothing orthogonal to it, so it moves along a only. Biases and normalisation do not move.
+Centre: the network that is measured, at its start or its end. Layers that are named are the only ones that move.
+Paper's grid: 200 x 200, step .001: p from -100 to 99, as here for an even number of points.
+Cost: one pass for each point; layers before the first one that moves run once for all points.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.errors import DataError, UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least, differentiable
+
+compatkit_api = 1
+SHAPE = ("centre", "least", "largest", "deviation")
+WRITE_EVERY = 64
+"""Points between two writes of an interrupted grid."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``loss_landscape``."""
+    register("loss_landscape", LossLandscape)
+
+
+def directions(weights: Sequence[Tensor], count: int, draw: torch.Generator) -> list[list[Tensor]]:
+    """Return orthogonal directions with the norms of the filters, one tensor a weight.
+
+    Args:
+        weights: ``(filters, ...)`` each.
+        count: 1 or 2.
+        draw: A generator on the CPU.
+    """
+    found: list[list[Tensor]] = [[] for _ in range(count)]
+    for weight in weights:
+        rows, made = weight.detach().flatten(1).double().cpu(), list[Tensor]()
+        for one in found:
+            new = torch.randn(rows.shape, generator=draw, dtype=torch.float64)
+            for other in made:
+                share = (new * other).sum(1, keepdim=True) / other.square().sum(1, keepdim=True)
+                new = new - share * other if rows.shape[1] > 1 else torch.zeros_like(new)
+            length = new.norm(dim=1, keepdim=True)
+            made.append(new / length.where(length > 0, torch.ones_like(length)))
+            one.append((made[-1] * rows.norm(dim=1, keepdim=True)).view(weight.shape).to(weight))
+    return found
+
+
+@attrs.define(eq=False, kw_only=True)
+class LossLandscape(LossMetric):
+    """Tables ``loss_landscape`` (the grid) and ``loss_landscape/shape``; named layers are the only ones that move.
+
+    Attributes:
+        points: Of each axis; an odd number is symmetric around the centre.
+        step: Of a point, in norms of the filters.
+        dimensions: 1 or 2.
+        resume: File (.npz) that keeps the losses computed so far; one of another grid is refused. None keeps none.
+    """
+
+    points: int = 21
+    step: float = 0.01
+    dimensions: int = 2
+    resume: str | Path | None = None
+
+    def __attrs_post_init__(self) -> None:
+        LossMetric.__attrs_post_init__(self)
+        at_least("loss_landscape", "points", self.points, 2)
+        if not 0 < self.step < float("inf"):
+            raise UsageError(
+                f"loss_landscape: step is a number above 0; got {self.step!r:.60}.", subject="step"
+            )
+        if self.dimensions not in (1, 2):
+            raise UsageError(
+                f"loss_landscape: dimensions is 1 or 2; got {self.dimensions!r:.60}.", subject="dimensions"
+            )
+
+    @property
+    def places(self) -> tuple[float, ...]:
+        """Coordinates along an axis."""
+        return tuple((place - self.points // 2) * self.step for place in range(self.points))
+
+    def finalise(
+        self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
+    ) -> tuple[Table, Table]:
+        """Return the tables."""
+        cases = CASES if self.controls else CASES[:1]
+        names = tuple(f"{place:.6g}" for place in self.places)
+        grid = [Cell(None, "undefined", "no examples")] * (len(cases) * self.points**self.dimensions)
+        shape = grid[:1] * (len(cases) * len(SHAPE))
+        if state is not None:
+            surfaces = self.surfaces(state, network, layers)
+            losses = np.stack([self.losses(one, case) for case, one in surfaces.items()])
+            lost = Cell(None, "undefined", "the loss is not finite here")
+            grid = [Cell(one) if np.isfinite(one) else lost for one in losses.flatten().tolist()]
+            shape = [cell for one in losses for cell in self._shape(one)]
+        facts: dict[str, Any] = {
+            "unit": "loss",
+            "direction": "none",
+            "count": 0 if state is None else len(state.labels),
+            "paper": PAPER,
+            "equation": "App. A",
+            "estimator": f"filter-normalised, orthogonal in each filter, seed {self.seed}, {self.precision}; biases "
+            "and normalisation fixed",
+        }
+        axes = {"p": names} if self.dimensions == 1 else {"p": names, "q": names}
+        return (
+            Table(name="loss_landscape", axes={"case": cases, **axes}, cells=tuple(grid), **facts),
+            Table(
+                name="loss_landscape/shape",
+                axes={"case": cases, "quantity": SHAPE},
+                cells=tuple(shape),
+                **facts,
+            ),
+        )
+
+    def losses(self, surface: LossSurface, case: str) -> NDArray[np.float64]:
+        """Return the mean loss at each point, ``(points,)`` or ``(points, points)``."""
+        paths = _moving(surface)
+        ways = directions(
+            [surface.parameters[path] for path in paths],
+            self.dimensions,
+            torch.Generator().manual_seed(self.seed + 1),
+        )
+        pieces, shape = list(surface.pieces()), (self.points,) * self.dimensions
+        key = self._key(surface, paths, case)
+        sums = self._kept(case, key, (len(pieces), *shape))
+        for number, (images, labels) in enumerate(pieces):
+            open_points = [tuple(one) for one in np.argwhere(np.isnan(sums[number]))]
+            if not open_points:
+                continue
+            with differentiable(), torch.no_grad(), unmoved(surface, paths, images):
+                for count, at in enumerate(open_points, 1):
+                    moved = {
+                        path: surface.parameters[path]
+                        + sum(self.places[one] * way[place] for one, way in zip(at, ways, strict=True))
+                        for place, path in enumerate(paths)
+                    }
+                    sums[(number, *at)] = float(
+                        surface.summed({**surface.parameters, **moved}, images, labels)
+                    )
+                    if self.resume is not None and (not count % WRITE_EVERY or count == len(open_points)):
+                        _write(Path(self.resume), case, key, sums)
+        return sums.sum(0) / len(surface.labels)
+
+    def _shape(self, losses: NDArray[np.float64]) -> list[Cell]:
+        if not np.isfinite(losses).all():
+            return [Cell(None, "undefined", "some losses are not finite")] * len(SHAPE)
+        centre = losses[(self.points // 2,) * self.dimensions]
+        return [Cell(float(one)) for one in (centre, losses.min(), losses.max(), losses.std())]
+
+    def _key(self, surface: LossSurface, paths: Sequence[str], case: str) -> str:
+        """Return a digest of all that the losses depend on."""
+        found = hashlib.sha256(
+            repr((case, paths, self.places, self.dimensions, self.seed, surface.chunk)).encode()
+        )
+        for one in (*surface.parameters.values(), *surface.fixed.values(), surface.images, surface.labels):
+            found.update(one.cpu().contiguous().numpy().tobytes())
+        return found.hexdigest()
+
+    def _kept(self, case: str, key: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the sums of losses so far, NaN where there are none.
+
+        Raises:
+            DataError: The file holds another grid, or none.
+        """
+        sums = np.full(shape, np.nan)
+        if self.resume is None or not Path(self.resume).exists():
+            return sums
+        try:
+            with np.load(self.resume, allow_pickle=False) as held:
+                if f"{case}/key" not in held:
+                    return sums
+                known, sums = str(held[f"{case}/key"]), held[f"{case}/sums"]
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"{self.resume} does not hold a landscape: {error}. Name a new file, or remove it.",
+                subject=str(self.resume),
+            ) from error
+        if known != key or sums.shape != shape:
+            raise DataError(
+                f"{self.resume} holds the landscape of other weights, examples or settings. Name a new file, or remove "
+                "it.",
+                subject=str(self.resume),
+            )
+        return sums
+
+
+def _moving(surface: LossSurface) -> list[str]:
+    """Return the paths of the weights that move."""
+    paths = {id(one): path for path, one in surface.network.named_parameters()}
+    found = [paths.get(id(one.weight)) for one in surface.layers.values()]
+    return list(dict.fromkeys(one for one in found if one in surface.parameters))  # type: ignore[misc]
+
+
+def _write(path: Path, case: str, key: str, sums: NDArray[np.float64]) -> None:
+    """Write one case, keep the others; the file is replaced at once."""
+    held: dict[str, Any] = {}
+    if path.exists():
+        with np.load(path, allow_pickle=False) as old:
+            held = {name: old[name] for name in old.files}
+    beside = path.with_name(f"{path.name}.new.npz")
+    np.savez(beside, **{**held, f"{case}/key": np.array(key), f"{case}/sums": sums})
+    beside.replace(path)
+
+
+@contextmanager
+def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Iterator[None]:
+    """Let modules that are done before the first moving layer give what they gave once, until the block ends.
+
+    Only where this is sure: every moving layer is called as a module; the module holds no moving weight, gives one
+    tensor and is not called again later.
+
+    Args:
+        surface: The loss.
+        paths: Of the weights that move.
+        images: Those that will pass in the block.
+    """
+    network = surface.network
+    moving = {id(network.get_parameter(path)) for path in paths}
+    layers = [one for one in network.modules() if any(id(w) in moving for w in one.parameters(recurse=False))]
+    gave: dict[nn.Module, list[Any]] = {}
+    reached: set[nn.Module] = set()
+    late: set[nn.Module] = set()
+
+    def arrive(module: nn.Module, given: Any) -> None:
+        reached.add(module)
+
+    def done(module: nn.Module, given: Any, output: Any) -> None:
+        if reached:
+            late.add(module)
+        else:
+            gave.setdefault(module, []).append(output.clone() if isinstance(output, Tensor) else None)
+
+    handles = [one.register_forward_pre_hook(arrive) for one in layers]
+    handles += [one.register_forward_hook(done, prepend=True) for one in network.modules()]
+    try:
+        surface.summed(surface.parameters, images, surface.labels[:1].expand(len(images)))
+    finally:
+        for one in handles:
+            one.remove()
+    known = {
+        module: outputs
+        for module, outputs in gave.items()
+        if module not in late
+        and all(one is not None for one in outputs)
+        and not any(id(w) in moving for w in module.parameters())
+    }
+    if reached != set(layers):
+        known = {}
+    inner = {child for module in known for child in module.modules() if child is not module}
+    patched = [module for module in known if module not in inner]
+    try:
+        for module in patched:
+            module.forward = _Again(known[module])  # type: ignore[method-assign]
+        yield
+    finally:
+        for module in patched:
+            module.__dict__.pop("forward", None)
+
+
+class _Again:
+    """Gives what a module gave, call by call; copies, which may be changed in place."""
+
+    def __init__(self, outputs: Sequence[Tensor]) -> None:
+        self.outputs, self.calls = outputs, 0
+
+    def __call__(self, *given: Any, **named: Any) -> Tensor:
+        self.calls += 1
+        return self.outputs[(self.calls - 1) % len(self.outputs)].clone()

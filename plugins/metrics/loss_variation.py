@@ -1,0 +1,100 @@
+"""Loss variation: how much the loss changes along its gradient, by two protocols.
+
+Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 4, Fig. 6 and 11, App. A, after
+    Santurkar et al. (2018), Sec. 3.2. Measure the networks of several training steps for its curves.
+Equations: along theta_i = theta - i s d for i = 0, ..., points: max |L(theta_i) - L(theta_0)| and max L - min L.
+    ``gradient``: d = g, s = rate: steps of the size of the gradient, the paper's first protocol;
+    ``fixed``: d = g / |g|, s = length: steps of one length, its second.
+The rate, the length and the two statistics are choices: the paper does not state them.
+Cost: one gradient and 2 points passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+from torch import nn
+
+from compatkit import hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least
+
+compatkit_api = 1
+PROTOCOLS = ("gradient", "fixed")
+QUANTITIES = ("loss", "largest change", "range", "gradient norm")
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``loss_variation``."""
+    register("loss_variation", LossVariation)
+
+
+@attrs.define(eq=False, kw_only=True)
+class LossVariation(LossMetric):
+    """The table ``loss_variation``, by protocol and quantity; named layers restrict the gradient to their parameters.
+
+    Attributes:
+        points: On the ray.
+        rate: Step of the protocol ``gradient``, in gradients; 100 steps of .01 go as far as one gradient.
+        length: Step of the protocol ``fixed``.
+    """
+
+    points: int = 100
+    rate: float = 0.01
+    length: float = 0.001
+
+    def __attrs_post_init__(self) -> None:
+        LossMetric.__attrs_post_init__(self)
+        at_least("loss_variation", "points", self.points, 1)
+        for word in ("rate", "length"):
+            if not 0 < getattr(self, word) < float("inf"):
+                raise UsageError(
+                    f"loss_variation: {word} is a number above 0; got {getattr(self, word)!r:.60}.",
+                    subject=word,
+                )
+
+    def finalise(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+        """Return the table."""
+        cases = CASES if self.controls else CASES[:1]
+        if state is None:
+            none = Cell(None, "undefined", "no examples")
+            cells = [none] * (len(cases) * len(PROTOCOLS) * len(QUANTITIES))
+        else:
+            cells = [
+                cell for one in self.surfaces(state, network, layers).values() for cell in self._cells(one)
+            ]
+        return Table(
+            name="loss_variation",
+            axes={"case": cases, "protocol": PROTOCOLS, "quantity": QUANTITIES},
+            cells=tuple(cells),
+            unit="loss",
+            direction="lower",
+            estimator=f"{self.points} points; gradient: steps of {self.rate:g} g; fixed: steps of {self.length:g}",
+            count=0 if state is None else len(state.labels),
+            paper=PAPER,
+            equation="Sec. 4, App. A",
+        )
+
+    def _cells(self, surface: LossSurface) -> list[Cell]:
+        gradient, start = surface.gradient(), surface.value(surface.parameters)
+        norm = sum(float(one.double().square().sum()) for one in gradient.values()) ** 0.5
+        cells = []
+        for step in (self.rate, self.length / norm if norm else 0.0):
+            losses = [start] + [
+                surface.value(
+                    {path: one - at * step * gradient[path] for path, one in surface.parameters.items()}
+                )
+                for at in range(1, self.points + 1)
+            ]
+            if not max(losses, key=abs) < float("inf") or any(one != one for one in losses):
+                lost = Cell(None, "undefined", "the loss on the ray is not finite; take a smaller step")
+                cells += [Cell(start), lost, lost, Cell(norm)]
+                continue
+            found = (start, max(abs(one - start) for one in losses), max(losses) - min(losses), norm)
+            cells += map(Cell, found)
+        return cells

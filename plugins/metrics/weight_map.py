@@ -1,0 +1,170 @@
+"""Weight map: which networks have close weights, as distances and as points in a plane.
+
+Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3, Fig. 4, App. A: t-SNE of the
+    distances between the weights of fine-tuned networks; those of one pretraining lie together, whatever their target.
+Equations: distance: |W_a - W_b|_F over all weights in one vector; ``mds``: classical scaling (Torgerson 1952), the
+    leading eigenvectors of the doubly centred squared distances times the roots of their eigenvalues; ``tsne``:
+    van der Maaten and Hinton (2008) on the distances, as in the paper.
+Reading: of some 6 to 30 points t-SNE shows neighbours, not distances; the matrix has the figures, and
+    ``weight_map/kept`` the share of the squared distances that two axes of ``mds`` keep.
+Cost: none beside the weights, compared in float64, pair by pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit import hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._loss import PAPER, weighted
+
+compatkit_api = 1
+METHODS = ("mds", "tsne")
+FEWEST = 4
+"""Networks below which t-SNE has no perplexity to choose."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``weight_map``."""
+    register("weight_map", WeightMap)
+
+
+@attrs.define(eq=False, kw_only=True)
+class WeightMap:
+    """Tables ``weight_map/distance`` (network x network), ``weight_map`` (two coordinates), ``weight_map/kept``.
+
+    The network that is measured is ``this``; name its layers, by which the weights of further ones are found.
+
+    Attributes:
+        networks: State dicts of further networks by name, such as ``fit.weights["digits"]``.
+        perplexity: Of t-SNE, below the number of networks; None for a third of it, at most 30.
+        seed: Of t-SNE.
+    """
+
+    networks: Mapping[str, Mapping[str, Tensor]]
+    perplexity: float | None = None
+    seed: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        if not self.networks or "this" in self.networks:
+            raise UsageError(
+                "weight_map: networks are state dicts of further networks by name, at least one; `this` is the one "
+                f"that is measured. Got {', '.join(self.networks) or 'none'}."
+            )
+        count = len(self.networks) + 1
+        if self.perplexity is not None and not 0 < self.perplexity < count:
+            raise UsageError(
+                f"weight_map: perplexity lies between 0 and the number of networks, {count}; got "
+                f"{self.perplexity!r:.60}.",
+                subject="perplexity",
+            )
+
+    def init(self) -> None:
+        """Return the empty state."""
+
+    def update(self, state: None) -> None:
+        """Not called: weights are looked at once."""
+
+    def merge(self, left: None, right: None) -> None:
+        """Return the empty state."""
+
+    def finalise(self, state: None, network: nn.Module, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
+        """Return the tables.
+
+        Raises:
+            UsageError: A further network lacks a weight, or has it in another shape.
+        """
+        names = ("this", *self.networks)
+        squares = np.zeros((len(names), len(names)))
+        known = weighted(layers or {"": network})
+        for layer, module in known.items():
+            weights = [module.weight.detach(), *(self._weight(one, layer, module) for one in self.networks)]
+            rows = [one.double().cpu().flatten() for one in weights]
+            for a, one in enumerate(rows):
+                for b in range(a):
+                    squares[a, b] = squares[b, a] = squares[a, b] + float((one - rows[b]).square().sum())
+        distances = np.sqrt(squares)
+        scaled, kept = classical_scaling(distances)
+        cells = [Cell(float(one)) for one in scaled.flatten()] + self._tsne(distances)
+        facts: dict[str, Any] = {"direction": "none", "count": len(names), "paper": PAPER}
+        return (
+            Table(
+                name="weight_map",
+                axes={"method": METHODS, "network": names, "axis": ("1", "2")},
+                cells=tuple(cells),
+                unit="1",
+                estimator=f"classical scaling; t-SNE with seed {self.seed}",
+                equation="Sec. 3, Fig. 4",
+                **facts,
+            ),
+            Table(
+                name="weight_map/distance",
+                axes={"network": names, "from": names},
+                cells=tuple(Cell(float(one)) for one in distances.flatten()),
+                unit="1",
+                estimator=f"Frobenius, {len(known)} weights without biases and normalisation",
+                equation="App. A",
+                **facts,
+            ),
+            Table(
+                name="weight_map/kept",
+                axes={"method": METHODS[:1]},
+                cells=(Cell(kept) if distances.any() else Cell(None, "undefined", "all weights are equal"),),
+                unit="1",
+                estimator="two largest eigenvalues over the sum of absolute ones",
+                equation="Torgerson (1952)",
+                **facts,
+            ),
+        )
+
+    def _weight(self, name: str, layer: str, module: nn.Module) -> Tensor:
+        key, own = f"{layer}.weight", module.weight
+        found = self.networks[name].get(key)
+        if found is None or found.shape != own.shape:  # type: ignore[union-attr]
+            there = "lacks it" if found is None else f"has it in the shape {tuple(found.shape)}"
+            raise UsageError(
+                f"weight_map compares {key} {tuple(own.shape)}; the network {name!r} {there}. Name the layers that all "  # type: ignore[arg-type]
+                "networks share, by the paths of their state dicts.",
+                subject=key,
+            )
+        return found.detach()
+
+    def _tsne(self, distances: NDArray[np.float64]) -> list[Cell]:
+        from sklearn.manifold import TSNE
+
+        count = len(distances)
+        if count < FEWEST:
+            return [Cell(None, "undefined", f"t-SNE needs {FEWEST} networks, got {count}")] * (2 * count)
+        found = TSNE(
+            metric="precomputed",
+            init="random",
+            perplexity=self.perplexity or min(30.0, count / 3),
+            random_state=self.seed,
+        ).fit_transform(distances)
+        return [Cell(float(one)) for one in found.flatten()]
+
+
+def classical_scaling(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Return coordinates ``(n, 2)`` and the share of the squared distances that they keep.
+
+    Args:
+        distances: Symmetric, ``(n, n)``.
+    """
+    squares = distances**2
+    centred = squares - squares.mean(0) - squares.mean(1, keepdims=True) + squares.mean()
+    values, vectors = np.linalg.eigh(-centred / 2)
+    order = np.argsort(values)[::-1][:2]
+    top = np.maximum(values[order], 0)
+    vectors = vectors[:, order] * np.where(vectors[np.abs(vectors[:, order]).argmax(0), order] < 0, -1, 1)
+    total = np.abs(values).sum()
+    return vectors * np.sqrt(top), float(top.sum() / total) if total else 0.0
