@@ -16,7 +16,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
 
-from ..regularizers._initial_weights import LAYERS
 from ._moments import drawn_keys
 
 PAPER = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
@@ -321,7 +320,7 @@ def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
     made = copy.deepcopy(network)
     with torch.no_grad():
         for layer in made.modules():
-            if isinstance(layer, LAYERS):
+            if isinstance(layer, Weighted):
                 rows = layer.weight.flatten(1)
                 random = torch.randn(rows.shape, generator=draw, dtype=torch.float64).to(rows.device)
                 scaled = random * (rows.double().norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True))
@@ -338,7 +337,7 @@ def weighted(layers: Mapping[str, nn.Module]) -> dict[str, Weighted]:
     found: dict[nn.Module, str] = {}
     for name, one in layers.items():
         for path, inside in one.named_modules(prefix=name):
-            if isinstance(inside, LAYERS):
+            if isinstance(inside, Weighted):
                 found.setdefault(inside, path)
     if not found:
         raise UsageError(
