@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
+from compatkit.components.variational import ROLES, is_vae, vae_parts
 from compatkit.components.verification import normalisation_of, probe_of
 from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import (
@@ -142,6 +143,8 @@ class Draft:
 def drafts(fit: Fit) -> Iterator[Draft]:
     """Yield extractors, then auxiliary heads, then heads; each is rebuilt and verified first.
 
+    A variational autoencoder gives encoder, mean and log-variance layers (an adapter), and decoder.
+
     Unchanged parts are left out (the head of a task without labels, a frozen extractor), and heads that never ran.
 
     Raises:
@@ -158,6 +161,9 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
     shapes: dict[str, Structural] = {}
     moments: dict[str, tuple[Moments, ...]] = {}
     for state in fit.tasks.values():
+        if is_vae(state):
+            yield from _of_vae(state)
+            continue
         extractor, head = _on_cpu(state.extractor), _on_cpu(state.head)
         _prove(state, extractor, head)
         shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
@@ -199,6 +205,26 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
             tags=_tags(state, state.head_blueprint),
             key=f"{state.name}.head",
             parent=None if state.freezes_extractor else f"{state.name}.extractor",
+        )
+
+
+def _of_vae(state: TaskState) -> Iterator[Draft]:
+    """Yield encoder, mean and log-variance layers, and decoder of a variational autoencoder."""
+    trained = _on_cpu(state.extractor).state_dict()
+    check_finite(trained, f"{state.name}.extractor")
+    for part in vae_parts(state, trained):
+        yield Draft.of(
+            part.kind,
+            part.blueprint,
+            part.module,
+            part.shape,
+            part.data,
+            state.anchors,
+            part.moments,
+            title=f"{state.task.backbone}, {ROLES[part.role]}, trained on {state.task.data.name}",
+            tags=_tags(state, state.extractor_blueprint) | {"role": part.role},
+            key=f"{state.name}.{part.role}",
+            parent=None if part.role == "encoder" else f"{state.name}.encoder",
         )
 
 

@@ -24,7 +24,7 @@ from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
 from compatkit.errors import PolicyBroken, UsageError
-from compatkit.evaluation.adapter import Adapter
+from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.component import Component, pinned
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.recombination import Recombination
@@ -247,7 +247,9 @@ class FitParts:
             task, head = _trained(fit, key)
             parents = _origins(fit, draft.kind, task)
             if draft.parent is not None:
-                parents = (Parent("trained_with", parts[draft.parent].digest), *parents)
+                digest, adapter = parts[draft.parent].digest, draft.kind == "adapter"
+                relations = (ADAPTS, TARGETS) if adapter else ("trained_with",)
+                parents = (*(Parent(relation, digest) for relation in relations), *parents)
             elif task is not None and task.freezes_extractor and task.task.extractor is not None:
                 parents = (Parent("trained_with", task.task.extractor.digest), *parents)
             manifest = draft.manifest(payload, training_facts(fit, run, task, head), parents, about)

@@ -59,7 +59,7 @@ class Adapter:
 
     def __str__(self) -> str:
         text = described(self.blueprint)
-        if self.training:
+        if "method" in self.training:  # an adapter that was fitted by itself
             data = self.training["data"]
             text += f" by {self.training['method']}, fitted on {data['images']} images of {data['name']}"
             if "labels" in self.training:

@@ -1,9 +1,9 @@
 """Networks that give images, from a latent vector or from a smaller image; plain modules.
 
-The encoder and decoder are those of the variational autoencoders of Locatello et al. (2019), for 64x64 images: four
-convolutions and two dense layers each way. The published table has kernels of 4x4 throughout; the code of both papers
-that use it has 2x2 in the third and fourth convolution of the encoder, and a linear last layer, whose outputs are
-logits of pixels. This is the code's.
+The encoder and decoder are those of the variational autoencoders of Locatello et al. (2019), which take 64x64 images:
+four convolutions and two dense layers each way. The published table has kernels of 4x4 throughout; the code of both
+papers that use it has 2x2 in the third and fourth convolution of the encoder, and a linear last layer, whose outputs
+are logits of pixels. This is the code's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import check_counts, draw_initial_weights
+from compatkit.adapters.networks.classifier import check_counts, draw_initial_weights, square
 from compatkit.adapters.networks.layers import Layer, LayerStyle, activation, planned
 from compatkit.errors import UsageError
 
@@ -155,30 +155,58 @@ class _Enlarging(nn.Sequential):
 RELU = LayerStyle("VAE")
 
 
-class VAEEncoder(nn.Module):
-    """64x64 images to mean and log-variance of their latent variables; Glorot-uniform weights, zero biases.
+class VAETrunk(nn.Module):
+    """Images to a hidden vector of 256 numbers: four convolutions of stride 2 and a dense layer, all with ReLU.
+
+    Glorot-uniform weights, zero biases.
 
     Raises:
-        UsageError: Counts below 1.
+        UsageError: Counts below 1, or sides that are no multiples of 16.
     """
 
-    def __init__(self, *, in_chans: int = 1, latent: int = 10) -> None:
+    width = 256
+
+    def __init__(self, *, in_chans: int = 1, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
-        check_counts("VAEEncoder", in_chans=in_chans, latent=latent)
+        check_counts("VAETrunk", in_chans=in_chans)
+        height, width = _sixteenths("VAETrunk", img_size)
         self.conv1 = RELU.layer(nn.Conv2d(in_chans, 32, 4, 2, 1))
         self.conv2 = RELU.layer(nn.Conv2d(32, 32, 4, 2, 1))
         self.conv3 = RELU.layer(nn.Conv2d(32, 64, 2, 2))
         self.conv4 = RELU.layer(nn.Conv2d(64, 64, 2, 2))
         self.flatten = nn.Flatten()
-        self.dense = RELU.layer(nn.Linear(64 * 4 * 4, 256))
-        self.mean = nn.Linear(256, latent)
-        self.log_variance = nn.Linear(256, latent)
+        self.dense = RELU.layer(nn.Linear(64 * height * width, self.width))
         draw_initial_weights(self, "glorot")
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images (N, in_chans, 64, 64), from 0 to 1, to mean and log-variance, each (N, latent)."""
-        maps = self.conv4(self.conv3(self.conv2(self.conv1(images))))
-        hidden = self.dense(self.flatten(maps))
+    def forward(self, images: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W), from 0 to 1, to (N, 256), from 0 upwards."""
+        return self.dense(self.flatten(self.conv4(self.conv3(self.conv2(self.conv1(images))))))
+
+
+def _sixteenths(network: str, img_size: int | tuple[int, int]) -> tuple[int, int]:
+    height, width = square(network, img_size)
+    if height % 16 or width % 16:
+        raise UsageError(f"{network} takes images whose sides are multiples of 16, got {height}x{width}.")
+    return height // 16, width // 16
+
+
+class VAEEncoder(VAETrunk):
+    """Images to mean and log-variance of their latent variables.
+
+    Raises:
+        UsageError: As for ``VAETrunk``.
+    """
+
+    def __init__(self, *, in_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:
+        super().__init__(in_chans=in_chans, img_size=img_size)
+        check_counts("VAEEncoder", latent=latent)
+        self.mean = nn.Linear(self.width, latent)
+        self.log_variance = nn.Linear(self.width, latent)
+        draw_initial_weights(self, "glorot")
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Images (N, in_chans, H, W), from 0 to 1, to mean and log-variance, each (N, latent)."""
+        hidden = super().forward(images)
         return self.mean(hidden), self.log_variance(hidden)
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
@@ -191,15 +219,16 @@ class VAEDecoder(nn.Module):
     """Latent variables to logits of pixels; Glorot-uniform weights, zero biases.
 
     Raises:
-        UsageError: Counts below 1.
+        UsageError: Counts below 1, or sides that are no multiples of 16.
     """
 
-    def __init__(self, *, out_chans: int = 1, latent: int = 10) -> None:
+    def __init__(self, *, out_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
         check_counts("VAEDecoder", out_chans=out_chans, latent=latent)
+        height, width = _sixteenths("VAEDecoder", img_size)
         self.dense1 = RELU.layer(nn.Linear(latent, 256))
-        self.dense2 = RELU.layer(nn.Linear(256, 64 * 4 * 4))
-        self.unflatten = nn.Unflatten(1, (64, 4, 4))
+        self.dense2 = RELU.layer(nn.Linear(256, 64 * height * width))
+        self.unflatten = nn.Unflatten(1, (64, height, width))
         self.deconv1 = RELU.layer(nn.ConvTranspose2d(64, 64, 4, 2, 1))
         self.deconv2 = RELU.layer(nn.ConvTranspose2d(64, 32, 4, 2, 1))
         self.deconv3 = RELU.layer(nn.ConvTranspose2d(32, 32, 4, 2, 1))
@@ -207,7 +236,7 @@ class VAEDecoder(nn.Module):
         draw_initial_weights(self, "glorot")
 
     def forward(self, latent: Tensor) -> Tensor:
-        """Latent variables (N, latent) to logits (N, out_chans, 64, 64)."""
+        """Latent variables (N, latent) to logits (N, out_chans, H, W)."""
         maps = self.unflatten(self.dense2(self.dense1(latent)))
         return self.deconv4(self.deconv3(self.deconv2(self.deconv1(maps))))
 
