@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.component import Component
     from compatkit.evaluation.predictions import Prediction, Predictions
+    from compatkit.evaluation.probes import Probed, explained, probe
     from compatkit.evaluation.recombination import Recombination
     from compatkit.experiments import studies
     from compatkit.experiments.sweeps.sweep import Sweep
@@ -76,6 +77,7 @@ _HOMES = {
     "Prediction": "compatkit.evaluation.predictions",
     "Predictions": "compatkit.evaluation.predictions",
     "Pretraining": "compatkit.training.pretraining",
+    "Probed": "compatkit.evaluation.probes",
     "Recombination": "compatkit.evaluation.recombination",
     "Registry": "compatkit.components.registry",
     "Report": "compatkit.contracts.check",
@@ -96,8 +98,10 @@ _HOMES = {
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
     "load_exported": "compatkit.components.exports.reading",
+    "explained": "compatkit.evaluation.probes",
     "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
+    "probe": "compatkit.evaluation.probes",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
     "similarity": "compatkit.training.similarity",
     "use": "compatkit.plugins",
@@ -143,6 +147,7 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Pretraining",
+    "Probed",
     "Recombination",
     "Registry",
     "Report",
@@ -164,6 +169,7 @@ __all__ = [
     "domains",
     "effect",
     "errors",
+    "explained",
     "hookimpl",
     "hooks",
     "hookspec",
@@ -174,6 +180,7 @@ __all__ = [
     "metrics",
     "pictures",
     "plugins",
+    "probe",
     "read_checkpoint",
     "signing",
     "similarity",

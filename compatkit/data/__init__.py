@@ -9,22 +9,54 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from compatkit.data.cars3d_files import cars3d
+    from compatkit.data.celeba_folder import celeba
     from compatkit.data.dataset import DataSet, Split, describe
+    from compatkit.data.dsprites_file import dsprites
+    from compatkit.data.factored import Factored
+    from compatkit.data.factored_sets import load_factored
     from compatkit.data.loading import load
     from compatkit.data.normal_vectors import gaussian, gaussian_normalisation
+    from compatkit.data.smallnorb_files import smallnorb
+    from compatkit.data.solid_images import solids
     from compatkit.data.specification import load_spec
+    from compatkit.data.sprite_images import sprites
 
 _HOMES = {
     "DataSet": "compatkit.data.dataset",
+    "Factored": "compatkit.data.factored",
     "Split": "compatkit.data.dataset",
+    "cars3d": "compatkit.data.cars3d_files",
+    "celeba": "compatkit.data.celeba_folder",
     "describe": "compatkit.data.dataset",
+    "dsprites": "compatkit.data.dsprites_file",
     "gaussian": "compatkit.data.normal_vectors",
     "gaussian_normalisation": "compatkit.data.normal_vectors",
     "load": "compatkit.data.loading",
+    "load_factored": "compatkit.data.factored_sets",
     "load_spec": "compatkit.data.specification",
+    "smallnorb": "compatkit.data.smallnorb_files",
+    "solids": "compatkit.data.solid_images",
+    "sprites": "compatkit.data.sprite_images",
 }
 
-__all__ = ["DataSet", "Split", "describe", "gaussian", "gaussian_normalisation", "load", "load_spec"]
+__all__ = [
+    "DataSet",
+    "Factored",
+    "Split",
+    "cars3d",
+    "celeba",
+    "describe",
+    "dsprites",
+    "gaussian",
+    "gaussian_normalisation",
+    "load",
+    "load_factored",
+    "load_spec",
+    "smallnorb",
+    "solids",
+    "sprites",
+]
 
 
 def __getattr__(name: str) -> Any:

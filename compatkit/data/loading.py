@@ -36,8 +36,10 @@ Provider = Callable[..., DataSet]
 MADE = {
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
     "peaks": ("compatkit.data.peaks", "peaks"),
+    "solids": ("compatkit.data.solid_images", "labelled_solids"),
     "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
     "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),
+    "sprites": ("compatkit.data.sprite_images", "labelled_sprites"),
     "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
 }
 """Data sets that need no file: module and function."""
@@ -46,8 +48,12 @@ COMPOSED = {
     "cue-conflict": ("compatkit.data.cue_conflict", "cue_conflict"),
     "cue-conflict-edges": ("compatkit.data.cue_conflict", "cue_conflict"),
     "cue-conflict-silhouettes": ("compatkit.data.cue_conflict", "cue_conflict"),
+    "cars3d": ("compatkit.data.cars3d_files", "labelled_cars3d"),
+    "celeba": ("compatkit.data.celeba_folder", "labelled_celeba"),
     "cifar10.1": ("compatkit.data.cifar101", "cifar101"),
     "cifar10.1-v4": ("compatkit.data.cifar101", "cifar101"),
+    "dsprites": ("compatkit.data.dsprites_file", "labelled_dsprites"),
+    "smallnorb": ("compatkit.data.smallnorb_files", "labelled_smallnorb"),
 }
 """Data sets read from files that are no packs: module and function, ``function(name, folders) -> DataSet``."""
 

@@ -124,6 +124,11 @@ class Run:
             return None
 
     @property
+    def root(self) -> str | None:
+        """Folder of data sets that was named; None for the search path of ``compatkit.data.load``."""
+        return self._shelf.root
+
+    @property
     def checkpoint(self) -> Path | None:
         """Checkpoint file of a long run, from which it can be resumed; deleted when the run is done."""
         if self._shelf.folder is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-import timm
 import torch
 
 from compatkit.adapters.networks.generators import VAETrunk
@@ -19,6 +18,7 @@ from compatkit.adapters.networks.variational import (
     vae_dense,
     vae_dense_classifier,
 )
+from compatkit.adapters.timm import create
 from compatkit.errors import UsageError
 
 
@@ -72,7 +72,7 @@ def test_the_classifier_has_the_encoder_of_the_vae(make, other) -> None:
         name: one.shape for name, one in classifier.encoder.state_dict().items()
     }
     assert classifier(torch.rand(2, 1, 64, 64)).shape == (2, 7)
-    assert timm.create_model(other.__name__, num_classes=3).fc.out_features == 3
+    assert create(other.__name__, num_classes=3).fc.out_features == 3
 
 
 @pytest.mark.parametrize(

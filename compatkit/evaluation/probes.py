@@ -1,0 +1,137 @@
+"""Probes: how well labels and factors of images follow from features, beside what guessing gives.
+
+Bonheme and Grzes (2022), Sec. 4.3, classify the mean representation of a VAE with gradient boosting (scikit-learn's
+defaults: 100 trees of depth 3, rate .1), one classifier a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from compatkit.contracts.arguments import named
+from compatkit.errors import DataError, UnknownName, suggest
+
+Samples = tuple[ArrayLike, ArrayLike]
+"""Features ``(n, p)`` and one value each ``(n,)``."""
+
+
+def _gradient(seed: int) -> Any:
+    from sklearn.ensemble import GradientBoostingClassifier
+
+    return GradientBoostingClassifier(random_state=seed)
+
+
+def _histogram(seed: int) -> Any:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    return HistGradientBoostingClassifier(random_state=seed, early_stopping=False)
+
+
+def _logistic(seed: int) -> Any:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, random_state=seed))
+
+
+PROBES: Mapping[str, Callable[[int], Any]] = {
+    "gradient": _gradient,
+    "histogram": _histogram,
+    "logistic": _logistic,
+}
+"""``gradient`` is the paper's; ``histogram`` bins the features and is much faster; ``logistic`` is linear."""
+
+
+@attrs.frozen
+class Probed:
+    """What a probe reached on test samples.
+
+    Attributes:
+        accuracy: Share of right answers, from 0 to 1.
+        chance: Share of the test samples that are of the most frequent training class: what a probe that sees no
+            features reaches.
+        classes: Count of classes in training.
+    """
+
+    accuracy: float
+    chance: float
+    classes: int
+
+
+@named
+def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 0) -> Probed:
+    """Train a classifier on features, and test it.
+
+    Args:
+        train: Features ``(n, p)`` and labels ``(n,)``.
+        test: The same of other images.
+        kind: A key of ``PROBES``.
+        seed: Of the classifier.
+
+    Raises:
+        UnknownName: There is no such probe.
+        DataError: Shapes do not go together, values are not finite, or there is one class only.
+    """
+    if kind not in PROBES:
+        raise UnknownName(f"There is no probe {kind!r:.60}.{suggest(str(kind), PROBES)}", subject=kind)
+    features, labels = _checked(train, "train")
+    others, truth = _checked(test, "test", features.shape[1])
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2:
+        raise DataError(f"A probe tells classes apart; all {len(labels)} training labels are {classes[0]!r}.")
+    answers = PROBES[kind](seed).fit(features, labels).predict(others)
+    chance = float((truth == classes[counts.argmax()]).mean())
+    return Probed(float((answers == truth).mean()), chance, len(classes))
+
+
+@named
+def explained(train: Samples, test: Samples) -> float:
+    """Return R2 of a factor on test samples, predicted linearly from features: 1 all of it, 0 none.
+
+    It may be below 0, where the prediction is worse than the mean of the training values.
+
+    Args:
+        train: Features ``(n, p)`` and values ``(n,)``; values of a factor without an order, such as a shape, are given
+            as ``(n, values)`` of 0 and 1, and the variance explained is that of all columns together.
+        test: The same of other images.
+
+    Raises:
+        DataError: Shapes do not go together, values are not finite, or the factor does not vary.
+    """
+    features, values = _checked(train, "train")
+    others, truth = _checked(test, "test", features.shape[1])
+    mean, scale = features.mean(0), features.std(0)
+    scale[scale == 0] = 1
+    left, right = (np.column_stack([(one - mean) / scale, np.ones(len(one))]) for one in (features, others))
+    values, truth = (one.reshape(len(one), -1).astype(np.float64) for one in (values, truth))
+    total = np.square(truth - truth.mean(0)).sum()
+    if not total > 0:
+        raise DataError(
+            "The factor does not vary over the test samples, so that there is nothing to explain."
+        )
+    found = np.linalg.lstsq(left, values, rcond=None)[0]
+    return float(1 - np.square(truth - right @ found).sum() / total)
+
+
+def _checked(
+    given: Samples, whose: str, width: int | None = None
+) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    features, values = np.asarray(given[0], dtype=np.float64), np.asarray(given[1])
+    fits = (
+        features.ndim == 2
+        and len(features) == len(values) > 1
+        and features.shape[1] == (width or features.shape[1])
+    )
+    if not fits or not np.isfinite(features).all():
+        raise DataError(
+            f"{whose}: expected finite features (n, p) and a value for each of at least two samples; got "
+            f"{features.shape} and {values.shape}{'' if width is None else f', with p = {width}'}.",
+            subject=whose,
+        )
+    return features, values

@@ -1,0 +1,125 @@
+"""Posterior collapse: which latent variables of a VAE say something about the image.
+
+Papers: Burda, Grosse, Salakhutdinov (2016), "Importance Weighted Autoencoders", App. C: a unit is active where the
+    variance of its mean over images is above .01. Bonheme and Grzes (2021), "Be More Active!": a variable is passive
+    where its posterior is the prior for all images, active where it is for none, mixed otherwise.
+Equations: for each variable the variance of mu over images, the mean of s^2, the mean KL from N(0, 1) in nats, and the
+    share of images with s^2 above .9: passive from .95 on, active up to .05. The limits .9 and .95 are ours.
+Cost: a few sums of the latent layers' outputs.
+
+Name one layer that gives means and log-variances side by side, such as ``latent`` of ``vae_conv``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import DataError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Result, Table
+
+compatkit_api = 1
+ACTIVE = 0.01
+WIDE, MOST = 0.9, 0.95
+QUANTITIES = ("variance of the mean", "mean variance", "divergence", "share near the prior")
+PAPER = "Bonheme and Grzes (2021), Be More Active! Mean and Sampled Representations of VAEs"
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``posterior_collapse``."""
+    register("posterior_collapse", PosteriorCollapse)
+
+
+@attrs.frozen(eq=False)
+class Moments:
+    """Sums over ``count`` images: of the means, their squares, variances, divergences, and of 1[s^2 > .9].
+
+    ``sums`` is float64 ``(5, variables)``.
+    """
+
+    count: int = 0
+    sums: Tensor | None = None
+
+
+class PosteriorCollapse:
+    """The counts ``units/active``, ``units/mixed`` and ``units/passive``, ``units/varying`` and a table of units."""
+
+    def init(self) -> Moments:
+        """Return the empty state."""
+        return Moments()
+
+    def update(self, state: Moments, outputs: Mapping[str, Tensor]) -> Moments:
+        """Return the state with one more batch.
+
+        Args:
+            state: State so far.
+            outputs: Of one layer, means and log-variances ``(batch, 2 * variables)``.
+
+        Raises:
+            DataError: There are several layers, or the output is no such vector.
+        """
+        (name, values), *more = outputs.items()
+        if more or values.ndim != 2 or values.shape[1] % 2:
+            raise DataError(
+                "posterior_collapse takes one layer that gives means and log-variances (batch, 2 * variables), such as "
+                f"layers=['latent']; got {', '.join(outputs)} with {name} {tuple(values.shape)}.",
+                subject=name,
+            )
+        mean, log_variance = values.double().chunk(2, dim=1)
+        variance = log_variance.exp()
+        divergence = 0.5 * (mean.square() + variance - log_variance - 1)
+        # Squares are taken around 0: a trained mean is of the order of the prior's deviation, 1.
+        rows = (mean, mean.square(), variance, divergence, (variance > WIDE).double())
+        return self.merge(state, Moments(len(values), torch.stack([one.sum(0) for one in rows])))
+
+    def merge(self, left: Moments, right: Moments) -> Moments:
+        """Return the state of both parts."""
+        if left.sums is None or right.sums is None:
+            return right if left.sums is None else left
+        return Moments(left.count + right.count, left.sums + right.sums)
+
+    def finalise(self, state: Moments) -> tuple[Result | Table, ...]:
+        """Return counts of units, and the table.
+
+        Args:
+            state: Of all images.
+        """
+        facts: dict[str, Any] = {
+            "direction": "none",
+            "estimator": "exact",
+            "count": state.count,
+            "paper": PAPER,
+        }
+        if state.sums is None:
+            nothing: Any = {"value": None, "status": "undefined", "reason": "no examples", "unit": "count"}
+            return (Result(name="units/varying", equation="", **nothing, **facts),)
+        mean, squares, variance, divergence, share = state.sums.cpu() / state.count
+        moved = (squares - mean.square()).clamp(min=0)
+        passive, active = share >= MOST, share <= 1 - MOST
+        counts = {
+            "active": active,
+            "mixed": ~(active | passive),
+            "passive": passive,
+            "varying": moved > ACTIVE,
+        }
+        rows = torch.stack([moved, variance, divergence, share], dim=1)
+        table = Table(
+            name="units",
+            axes={"unit": tuple(map(str, range(len(rows)))), "quantity": QUANTITIES},
+            cells=tuple(map(Cell, rows.flatten().tolist())),
+            unit="1",
+            equation="Var[mu], mean s^2, KL in nats, share of images with s^2 > .9",
+            **facts,
+        )
+        found = [
+            Result(name=f"units/{name}", value=float(one.sum()), unit="count", equation="", **facts)
+            for name, one in counts.items()
+        ]
+        return (*found, table)
