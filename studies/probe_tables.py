@@ -1,0 +1,217 @@
+"""Probes: are labels of one domain told from the latent variables of a VAE trained on another?
+
+Paper: Bonheme and Grzes 2022, Sec. 4.3, Tables 1 to 4: gradient boosting on the mean representation, 10,000 images for
+    training and 5,000 for testing, five seeds.
+Here: 2.8 means over labels, 2.9 Cars3D, 2.10 sprites, 2.11 CelebA, label by label. An arm is the target, then the
+    source.
+Controls: chance (the most frequent class), and an untrained encoder (``...-untrained``).
+
+    compatkit study run 2.8 --seeds 3 --out OUT
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import mean
+from typing import Any
+
+import compatkit as ck
+from compatkit.errors import DataError
+from compatkit.evaluation.probes import PROBES
+from compatkit.experiments.studies import Measure, Outcome, Reported, Run, Study
+from compatkit.hooks import Register
+
+from ._vaes import OTHER, PAPER, REFERENCE, SMALL, factored, means_of, scale, train, untrained
+
+CELEBA = (
+    "Attractive",
+    "Blond_Hair",
+    "Heavy_Makeup",
+    "High_Cheekbones",
+    "Male",
+    "Smiling",
+    "Wavy_Hair",
+    "Wearing_Lipstick",
+)
+"""The labels of the paper's Table 4."""
+LABELS: dict[str, tuple[str, ...]] = {
+    "sprites": ("shape", "scale", "orientation", "x", "y"),
+    "solids": ("solid",),
+    "cars3d": ("elevation", "azimuth", "type"),
+    "celeba": CELEBA,
+}
+SPRITES = ("sprites-sprites", "sprites-solids", "solids-solids", "solids-sprites")
+FACES = ("celeba-celeba", "celeba-cars3d", "cars3d-cars3d", "cars3d-celeba")
+FILES = frozenset({"cars3d", "celeba"})
+
+
+def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, ck.Probed]]:
+    """Return what probes reach, by kind and label.
+
+    Args:
+        run: Its arm is target and source.
+        kinds: Keys of ``PROBES``.
+    """
+    target, source = run.arm.split("-")
+    called = run.settings["sets"]
+    images = factored(run, called[target])
+    if source == "untrained":
+        made = untrained(run, called[target], seed=run.seed + OTHER)
+    else:
+        made = train(run, called[source])
+    sides = [
+        place[: run.settings[which]] for place, which in zip(images.places(), ("train", "test"), strict=True)
+    ]
+    features = [means_of(made, images, places) for places in sides]
+    found: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}
+    for kind in kinds:
+        for label in LABELS[target]:
+            pairs = [(x, images.factors[label][places]) for x, places in zip(features, sides, strict=True)]
+            found[kind][label] = ck.probe(*pairs, kind=kind, seed=run.seed)
+    return found
+
+
+def averaged(run: Run) -> Outcome:
+    """Return accuracies averaged over labels, by probe."""
+    try:
+        found = probed(run, run.settings["probes"])
+    except DataError as error:
+        return Outcome(values={}, notes=(f"Left out: {error}",))
+    values = {kind: mean(one.accuracy for one in labels.values()) for kind, labels in found.items()}
+    values["chance"] = mean(one.chance for one in next(iter(found.values())).values())
+    return Outcome(values=values)
+
+
+def by_label(run: Run) -> Outcome:
+    """Return the accuracy of the first probe, and chance, label by label."""
+    try:
+        (found,) = probed(run, run.settings["probes"][:1]).values()
+    except DataError as error:
+        return Outcome(values={}, notes=(f"Left out: {error}",))
+    values = {_word(label): one.accuracy for label, one in found.items()}
+    return Outcome(values=values | {f"chance-{_word(label)}": one.chance for label, one in found.items()})
+
+
+def _word(label: str) -> str:
+    return label.lower().replace("_", "-")
+
+
+def _study(
+    title: str,
+    where: str,
+    arms: tuple[str, ...],
+    run: Callable[[Run], Outcome],
+    measures: tuple[Measure, ...],
+    paper: tuple[Reported, ...],
+) -> Study:
+    drawn = not FILES & {name for arm in arms for name in arm.split("-")}
+    sets = {"sprites": "sprites", "solids": "solids", "cars3d": "cars3d", "celeba": "celeba"}
+    small: dict[str, Any] = {
+        **SMALL,
+        "sets": sets,
+        "train": 2000,
+        "test": 500,
+        "probes": ["gradient", "logistic"],
+    }
+    large: dict[str, Any] = {
+        **PAPER,
+        **{"sets": {**sets, "sprites": "dsprites"}, "images": 100_000 if drawn else 0},
+        **{"train": 10_000, "test": 5000, "probes": list(PROBES)},
+    }
+    return Study(
+        title=title,
+        question="Do latent variables of a VAE that was trained on other images tell labels apart as well as those of "
+        "the images' own?",
+        reference=f"{REFERENCE} Sec. 4.3, {where}",
+        arms=arms,
+        measures=measures,
+        sizes={"cpu": small, "paper": large},
+        scale={
+            "cpu": scale(SMALL, "2,000 images to train probes and 500 to test them (10,000 and 5,000)"),
+            "paper": "sprites are dSprites' file, 100,000 of its images; solids are drawn here (Symsol)."
+            if drawn
+            else "",
+        },
+        paper=paper,
+        run=run,
+    )
+
+
+def _labels(target: str) -> tuple[Measure, ...]:
+    names = [_word(label) for label in LABELS[target]]
+    return (
+        *(Measure(name=name, title=f"accuracy: {name}") for name in names),
+        *(
+            Measure(name=f"chance-{name}", title=f"chance: {name}", better="none", drawn=False)
+            for name in names
+        ),
+    )
+
+
+def _reported(arms: tuple[str, str], table: str, **found: tuple[float, float]) -> tuple[Reported, ...]:
+    return tuple(
+        Reported(arm, name.replace("_", "-"), pair[place], table)
+        for name, pair in found.items()
+        for place, arm in enumerate(arms)
+    )
+
+
+TABLE_1 = (0.40, 0.39, 1.0, 0.99, 0.83, 0.82, 0.59, 0.42)
+STUDIES = {
+    "2.8": _study(
+        "probes across domains",
+        "Table 1",
+        (*SPRITES, *FACES, "sprites-untrained", "solids-untrained"),
+        averaged,
+        (
+            *(Measure(name=kind, title=f"accuracy over labels, {kind}") for kind in PROBES),
+            Measure(name="chance", title="accuracy of the most frequent class", better="none"),
+        ),
+        tuple(
+            Reported(arm, "gradient", one, "Table 1")
+            for arm, one in zip((*SPRITES, *FACES), TABLE_1, strict=True)
+        ),
+    ),
+    "2.9": _study(
+        "probes of cars",
+        "Table 2",
+        FACES[2:],
+        by_label,
+        _labels("cars3d"),
+        _reported(FACES[2:], "Table 2", elevation=(0.69, 0.50), azimuth=(0.73, 0.60), type=(0.35, 0.16)),  # type: ignore[arg-type]
+    ),
+    "2.10": _study(
+        "probes of sprites",
+        "Table 3",
+        (*SPRITES[:2], "sprites-untrained"),
+        by_label,
+        _labels("sprites"),
+        _reported(
+            SPRITES[:2],  # type: ignore[arg-type]
+            "Table 3",
+            **{"shape": (0.72, 0.52), "scale": (0.53, 0.48), "orientation": (0.11, 0.05)},
+            **{"x": (0.31, 0.46), "y": (0.31, 0.45)},
+        ),
+    ),
+    "2.11": _study(
+        "probes of faces",
+        "Table 4",
+        FACES[:2],
+        by_label,
+        _labels("celeba"),
+        _reported(
+            FACES[:2],  # type: ignore[arg-type]
+            "Table 4",
+            **{"attractive": (0.68, 0.64), "blond_hair": (0.89, 0.87), "heavy_makeup": (0.74, 0.68)},
+            **{"high_cheekbones": (0.62, 0.59), "male": (0.75, 0.67), "smiling": (0.63, 0.60)},
+            **{"wavy_hair": (0.72, 0.70), "wearing_lipstick": (0.75, 0.67)},
+        ),
+    ),
+}
+
+
+@ck.hookimpl
+def compatkit_studies(register: Register) -> None:
+    """Offer studies 2.8 to 2.11."""
+    for number, study in STUDIES.items():
+        register(number, lambda study=study: study)
