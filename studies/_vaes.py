@@ -116,7 +116,7 @@ def train(
         kwargs=kwargs,
         **more,
     )
-    chosen = [*uses] if classifier else [objective or ck.use("beta_vae"), *uses]
+    chosen = [*uses] if classifier else [objective or ck.use("beta_vae", beta=1.0), *uses]
     trainer = ck.Trainer(
         steps=settings["steps"],
         seed=run.seed if seed is None else seed,
