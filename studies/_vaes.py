@@ -280,7 +280,7 @@ def few(images: NDArray[Any], count: int = 8) -> list[Any]:
 
 def originals(images: ck.Split, count: int = 8) -> list[Any]:
     """Return the first images as JSON values, pixels from 0 to 1."""
-    return few(images.read(range(count)).transpose(0, 3, 1, 2) / 255, count)
+    return few(images.read(range(min(count, len(images)))).transpose(0, 3, 1, 2) / 255, count)
 
 
 def scale(settings: Mapping[str, Any], more: str = "") -> str:

@@ -67,7 +67,7 @@ def run(run: Run) -> Outcome:
     kept: dict[str, Any] = {}
     if run.seed == 0:
         test = data_of(run, sets[target]).test
-        kept = {"original": originals(test), "rebuilt": few(reconstructed(made, test.take(range(8)))[1])}
+        kept = {"original": originals(test), "rebuilt": few(reconstructed(made, test)[1])}
     return Outcome(values=values, kept=kept)
 
 

@@ -1,0 +1,141 @@
+"""Studies of variational autoencoders at a tiny size: all run, keep networks and draw; the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
+from compatkit.experiments.studies.runs import Shelf
+from compatkit_studies import _vaes
+from compatkit_studies.learning_order import MOMENTS
+from compatkit_studies.probe_tables import STUDIES
+
+TINY: dict[str, Any] = {
+    **{"image": 16, "latent": 3, "images": 60, "samples": 40, "steps": 2, "batch_size": 8},
+}
+
+
+def run_of(number: str, arm: str, seed: int = 0, **changes: Any) -> Run:
+    settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
+    return Run(number, arm, seed, settings, Shelf(number))
+
+
+def carried(number: str, out: Path, *arms: str, **changes: Any) -> dict[str, Any]:
+    known = settings_of(find(number), "cpu")
+    small = {name: value for name, value in TINY.items() if name in known}
+    return carry_out(number, out, seeds=1, arms=arms, changes={**small, **changes})
+
+
+def values(found: dict[str, Any]) -> dict[tuple[str, str], float | None]:
+    return {(row["arm"], row["metric"]): row["values"][0] for row in found["results"]}
+
+
+def test_similarity_of_matrices_is_the_share_of_common_features(tmp_path: Path) -> None:
+    found = values(carried("2.1", tmp_path))
+    for arm, share in (("most-shared", 0.8), ("half-shared", 0.5), ("none-shared", 0.0)):
+        assert found[arm, "unbiased-5000"] == pytest.approx(share, abs=0.02)
+    # Procrustes says more than CKA of unrelated features, by less with more samples
+    gaps = [
+        found["none-shared", f"procrustes-{count}"] - found["none-shared", f"cka-{count}"]
+        for count in (100, 5000)
+    ]
+    assert gaps[0] > gaps[1] > 0
+    assert found["none-shared", "procrustes-100"] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("number", "arms", "changes"),
+    [
+        ("2.2", ("dip-5",), {}),
+        ("2.3", ("beta-50",), {}),
+        ("2.4", ("classifier",), {}),
+        ("2.5", ("retrained", "shuffled"), {"retrain_steps": 1}),
+        ("2.6", ("fixed", "latents"), {"retrain_steps": 1, "stages": [2]}),
+        ("2.7", ("sprites-solids", "solids-solids"), {}),
+        ("2.8", ("solids-sprites",), {"train": 40, "test": 20, "probes": ["logistic"]}),
+        ("2.12", ("dense",), {}),
+    ],
+)
+def test_every_study_measures_and_draws(
+    tmp_path: Path, number: str, arms: tuple[str, ...], changes: dict[str, Any]
+) -> None:
+    found = carried(number, tmp_path / "out", *arms, networks=str(tmp_path / "vaes"), **changes)
+    there = {row["arm"] for row in found["results"] if row["values"][0] is not None}
+    assert there == set(arms)
+    assert all((tmp_path / "out" / name).stat().st_size > 0 for name in found["files"])
+    if number == "2.6":
+        assert values(found)["fixed", "own"] == values(found)["latents", "own"]
+
+
+def test_controls_say_nothing(tmp_path: Path) -> None:
+    found = values(carried("2.5", tmp_path, "shuffled", samples=60))
+    assert abs(found["shuffled", "encoder"]) < 0.15
+    shuffled = values(carried("2.7", tmp_path / "r2", "sprites-shuffled", images=300))
+    assert all(one is None or one < 0.1 for (_, _), one in shuffled.items())
+
+
+def test_kept_networks_are_those_that_training_gives(tmp_path: Path) -> None:
+    alone = _vaes.train(run_of("2.5", "fixed"), "sprites")
+    keeping = run_of("2.5", "fixed", networks=str(tmp_path / "vaes"))
+    for _ in range(2):
+        again = _vaes.train(keeping, "sprites")
+        for name, one in _vaes.weights_after(alone).items():
+            assert torch.equal(one, _vaes.weights_after(again)[name])
+    assert len(list((tmp_path / "vaes").iterdir())) == 1
+    _vaes.train(keeping, "sprites", seed=1)
+    assert len(list((tmp_path / "vaes").iterdir())) == 2
+
+
+def test_snapshots_are_the_weights_on_the_way(tmp_path: Path) -> None:
+    run = run_of("2.2", "dip-5", steps=10)
+    from compatkit_studies.learning_order import Snapshots
+
+    watch = Snapshots({name: round(share * 10) for name, share in MOMENTS.items()})
+    use = _vaes.objective(run, "dip-5")
+    import compatkit as ck
+
+    _vaes.train(run, "sprites", use, ck.use("snapshots"), factories={"snapshots": lambda: watch})
+    for name, share in MOMENTS.items():
+        shorter = _vaes.weights_after(_vaes.train(run, "sprites", use, steps=round(share * 10)))
+        assert all(torch.equal(one, watch.kept[name][key]) for key, one in shorter.items())
+
+
+def test_reconstruction_is_that_of_the_objective_without_noise() -> None:
+    run = run_of("2.6", "fixed")
+    fit = _vaes.train(run, "sprites")
+    images = _vaes.data_of(run, "sprites").test
+    network = fit.network("net").eval()
+    pixels = torch.from_numpy(images.read(range(len(images)))).permute(0, 3, 1, 2) / 255
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(
+        network(pixels).detach().double(), pixels.flatten(1).double(), reduction="sum"
+    ) / len(images)
+    found, rebuilt = _vaes.reconstructed(fit, images)
+    assert found == pytest.approx(float(loss), rel=1e-5)
+    np.testing.assert_allclose(
+        rebuilt.reshape(len(images), -1), network(pixels).sigmoid().detach(), atol=1e-5
+    )
+
+
+def test_without_files_the_papers_other_data_sets_are_left_out(tmp_path: Path) -> None:
+    found = carry_out("2.9", tmp_path, seeds=1, data=str(tmp_path), changes={**TINY, "train": 9, "test": 9})
+    assert all(row["values"] == [None] for row in found["results"])
+    assert any("cars3d" in note or "celeba" in note for note in found["notes"])
+
+
+def test_the_papers_numbers_stand_beside() -> None:
+    reported = {
+        number: {(one.arm, one.metric): one.value for one in study.paper} for number, study in STUDIES.items()
+    }
+    assert reported["2.8"]["sprites-solids", "gradient"] == 0.39
+    assert reported["2.9"]["cars3d-celeba", "type"] == 0.16
+    assert reported["2.10"]["sprites-solids", "x"] == 0.46
+    assert reported["2.11"]["celeba-cars3d", "wearing-lipstick"] == 0.67
+    for number in STUDIES:
+        names = {one.name for one in find(number).study.measures}
+        assert {metric for _, metric in reported[number]} <= names

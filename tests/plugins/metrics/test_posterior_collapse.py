@@ -1,0 +1,58 @@
+"""Posterior collapse: units by hand, in pieces, of a real network, and refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import CompatkitError, DataError
+from compatkit_plugins.metrics.posterior_collapse import PosteriorCollapse
+
+MEAN = torch.tensor([[0.0, 2.0, 1.0], [0.0, -2.0, 1.0], [0.0, 2.0, 1.0], [0.0, -2.0, 1.0]])
+VARIANCE = torch.tensor([[1.0, 0.1, 0.5], [1.0, 0.1, 1.0], [1.0, 0.1, 0.5], [1.0, 0.1, 1.0]])
+OUTPUT = torch.cat([MEAN, VARIANCE.log()], dim=1)
+
+
+def test_a_passive_an_active_and_a_mixed_unit_by_hand() -> None:
+    metric = PosteriorCollapse()
+    *counts, table = metric.finalise(metric.update(metric.init(), {"latent": OUTPUT}))
+    assert {one.name: one.value for one in counts} == {
+        **{"units/active": 1.0, "units/mixed": 1.0, "units/passive": 1.0, "units/varying": 1.0}
+    }
+    wanted = torch.tensor(
+        [
+            [0, 1, 0, 1],
+            [4, 0.1, (4 + 0.1 - math.log(0.1) - 1) / 2, 0],
+            [0, 0.75, (1 + 0.75 - math.log(0.5) / 2 - 1) / 2, 0.5],
+        ],
+        dtype=torch.float64,
+    )
+    torch.testing.assert_close(torch.from_numpy(table.values), wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_batches_may_come_in_pieces_and_none_is_undefined() -> None:
+    metric = PosteriorCollapse()
+    parts = [metric.update(metric.init(), {"latent": part}) for part in OUTPUT.split([1, 3])]
+    whole = metric.finalise(metric.update(metric.init(), {"latent": OUTPUT}))
+    assert metric.finalise(metric.merge(metric.init(), metric.merge(*parts)))[:-1] == whole[:-1]
+    assert metric.finalise(metric.init())[0].status == "undefined"
+
+
+def test_a_heavy_divergence_makes_all_units_of_a_network_passive() -> None:
+    data = data_set("a", size=(16, 16))
+    task = ck.Task("a", data, "vae_conv", "decoder", size=16, kwargs={"latent": 4})
+    fit = quick(steps=60, lr=0.003).fit([task], [ck.use("beta_vae", beta=500.0)])
+    found = ck.measure(fit.tasks["a"], data.test, ["posterior_collapse"], layers=["latent"])
+    assert found["units/passive"].value == 4 and found["units/varying"].value == 0
+
+
+def test_other_outputs_and_several_layers_are_refused() -> None:
+    metric = PosteriorCollapse()
+    for outputs in ({"x": torch.zeros(2, 3)}, {"x": torch.zeros(2, 4, 1, 1)}, {"x": OUTPUT, "y": OUTPUT}):
+        with pytest.raises(DataError) as caught:
+            metric.update(metric.init(), outputs)
+        assert isinstance(caught.value, CompatkitError) and caught.value.subject == "x"
