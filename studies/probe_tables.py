@@ -17,7 +17,6 @@ from typing import Any
 
 import compatkit as ck
 from compatkit.errors import DataError
-from compatkit.evaluation.probes import PROBES
 from compatkit.experiments.studies import Measure, Outcome, Reported, Run, Study
 from compatkit.hooks import Register
 
@@ -40,6 +39,8 @@ LABELS: dict[str, tuple[str, ...]] = {
     "cars3d": ("elevation", "azimuth", "type"),
     "celeba": CELEBA,
 }
+PROBES = ("gradient", "histogram", "logistic")
+"""Kinds of ``ck.probe``; the first is the paper's."""
 SPRITES = ("sprites-sprites", "sprites-solids", "solids-solids", "solids-sprites")
 FACES = ("celeba-celeba", "celeba-cars3d", "cars3d-cars3d", "cars3d-celeba")
 FILES = frozenset({"cars3d", "celeba"})

@@ -468,7 +468,8 @@ class Registry(Shown):
         - A ``Fit`` of ``Trainer.fit``: extractors, then auxiliary heads, then heads, as ``<prefix>/<task>.extractor``,
           ``<prefix>/shared.<name>``, ``<prefix>/<task>.head``. Everything is derived and verified, and all policies
           are decided, before the first version is linked. Publishing a group is retryable, not atomic: after a
-          failure the same call completes it and leaves existing versions unchanged.
+          failure the same call completes it and leaves existing versions unchanged. A variational autoencoder gives
+          ``<prefix>/<task>.encoder``, ``.latent`` (an adapter, its mean and log-variance layers) and ``.decoder``.
         - An ``Adapted``: the adapted extractor; its head is unchanged and already published.
         - A ``Recombination``: pins its parts by digest. It is composed again from the parts in this registry and
           compared tensor by tensor before anything is written. Its payload holds estimated statistics, and weights of

@@ -42,7 +42,11 @@ class Factored:
     def __attrs_post_init__(self) -> None:
         for name, places in self.factors.items():
             count = len(self.values.get(name, ()))
-            if len(places) != len(self.images) or not count or places.min() < 0 or places.max() >= count:
+            if (
+                len(places) != len(self.images)
+                or not len(places)
+                or not 0 <= places.min() <= places.max() < count
+            ):
                 raise DataError(
                     f"{self.name}: the factor {name!r} has one value an image, from 0 to {count - 1}; got "
                     f"{len(places)} for {len(self.images)} images, from {places.min()} to {places.max()}.",

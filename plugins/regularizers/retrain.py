@@ -103,7 +103,7 @@ class Retrain:
                 module
                 for part in parts
                 for path, module in part.named_modules()
-                if isinstance(module, _BatchNorm) and f"{path}.weight" not in chosen
+                if isinstance(module, _BatchNorm) and f"{path}.running_mean" not in chosen
             )
             setup.tell(
                 {f"{state.name} started from": _digest(given), f"{state.name} retrained": sorted(chosen)}

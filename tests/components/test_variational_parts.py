@@ -45,6 +45,7 @@ def test_three_components_a_network(kept: tuple[ck.Registry, dict[str, str]]) ->
     assert ports["decoder"].inputs[0].shape == ("N", 8) and ports["decoder"].outputs[0].shape == ("N", 256)
     latent = registry[parts["a.latent"]].manifest
     assert {one.component for one in latent.parents} == {registry[parts["a.encoder"]].digest}
+    assert registry.care.verify().sound
 
 
 @pytest.mark.parametrize("name", ["a", "c"])
