@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from compatkit.components.checkpoints.reading import read_checkpoint
     from compatkit.components.exports.reading import load_exported
     from compatkit.components.outcomes import Outcome
+    from compatkit.components.ranking import Ranking, rank
     from compatkit.components.registry import Registry
     from compatkit.contracts.check import Finding, Report, check
     from compatkit.contracts.contract import Blueprint, Contract, Label
@@ -79,6 +80,7 @@ _HOMES = {
     "Pretraining": "compatkit.training.pretraining",
     "Probed": "compatkit.evaluation.probes",
     "Recombination": "compatkit.evaluation.recombination",
+    "Ranking": "compatkit.components.ranking",
     "Registry": "compatkit.components.registry",
     "Report": "compatkit.contracts.check",
     "Schedule": "compatkit.training.optim",
@@ -102,6 +104,7 @@ _HOMES = {
     "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
     "probe": "compatkit.evaluation.probes",
+    "rank": "compatkit.components.ranking",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
     "similarity": "compatkit.training.similarity",
     "use": "compatkit.plugins",
@@ -148,6 +151,7 @@ __all__ = [
     "Predictions",
     "Pretraining",
     "Probed",
+    "Ranking",
     "Recombination",
     "Registry",
     "Report",
@@ -181,6 +185,7 @@ __all__ = [
     "pictures",
     "plugins",
     "probe",
+    "rank",
     "read_checkpoint",
     "signing",
     "similarity",

@@ -16,6 +16,7 @@ from compatkit.plugins.loading import Offer
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor, nn
 
@@ -373,4 +374,29 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
         observed(made)
     except PluginError as error:
         raise offer.owner.error(str(error)) from error
+    return made
+
+
+def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
+    """Return a copy whose convolutions and linear layers have Gaussian filters of the same norms: a control.
+
+    Biases, normalisation and buffers stay: what a trained network knows beyond the scale of its filters is gone.
+
+    Args:
+        network: Left unchanged.
+        draw: A generator on the CPU.
+    """
+    import copy
+
+    import torch
+    from torch import nn
+
+    made = copy.deepcopy(network)
+    with torch.no_grad():
+        for layer in made.modules():
+            if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear):
+                norms = layer.weight.double().flatten(1).norm(dim=1, keepdim=True)
+                rows = torch.randn(layer.weight.flatten(1).shape, generator=draw, dtype=torch.float64)
+                scaled = (rows / rows.norm(dim=1, keepdim=True)).to(norms.device) * norms
+                layer.weight.copy_(scaled.view_as(layer.weight))
     return made

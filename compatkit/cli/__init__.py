@@ -57,6 +57,7 @@ COMMANDS = {
     "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
     "pull": ("compatkit.cli.remote", "Copy components from a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
+    "rank": ("compatkit.cli.rank", "Score extractors for a data set before any training."),
     "recombine": (
         "compatkit.cli.recombine",
         "Combine a head with another network's extractor, and measure it.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
+from compatkit.metrics import equal_norm_weights
 
 from ._moments import drawn_keys
 
@@ -305,26 +305,6 @@ def _surface(
     loss = made.value(made.parameters)
     if not loss < float("inf"):
         raise DataError(f"The loss of the network is {loss} on these examples; its curvature means nothing.")
-    return made
-
-
-def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
-    """Return a copy whose convolutions and linear layers have Gaussian filters of the same norms.
-
-    Biases, normalisation and buffers stay: what a trained network knows beyond the scale of its filters is gone.
-
-    Args:
-        network: Left unchanged.
-        draw: A generator on the CPU.
-    """
-    made = copy.deepcopy(network)
-    with torch.no_grad():
-        for layer in made.modules():
-            if isinstance(layer, Weighted):
-                rows = layer.weight.flatten(1)
-                random = torch.randn(rows.shape, generator=draw, dtype=torch.float64).to(rows.device)
-                scaled = random * (rows.double().norm(dim=1, keepdim=True) / random.norm(dim=1, keepdim=True))
-                layer.weight.copy_(scaled.view_as(layer.weight))
     return made
 
 

@@ -20,9 +20,9 @@ from torch import nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.metrics import Cell, Table
+from compatkit.metrics import Cell, Table, equal_norm_weights
 
-from ._loss import PAPER, at_least, equal_norm_weights, weighted
+from ._loss import PAPER, at_least, weighted
 
 compatkit_api = 1
 TOTAL = "total"

@@ -1,0 +1,251 @@
+"""Theory of transfer: how far a wide two-layer network moves for the target task, from the source or from scratch.
+
+Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 6, Theorems 1 and 2.
+Equations: for inputs of norm 1, H_ij = x_i.x_j (pi - arccos x_i.x_j) / (2 pi), which is 1/2 on the diagonal;
+    y_PQ = H_PQ' H_P^-1 y_P, what a network trained on the source P answers on the target Q; r = y_Q - y_PQ.
+    Theorem 2: |W_Q - W_P|_F <= sqrt(r' H_Q^-1 r) + small terms, from scratch sqrt(y_Q' H_Q^-1 y_Q);
+    Theorem 1: the squared gradient by the activations changes by |r|^2 - |y_Q|^2 + small terms.
+    Several classes: a column of +-1 for each (one column for two classes), squares added up. Columns belong together by
+    the names of the classes, by number where the target has none; a target class that the source lacks is learnt from
+    scratch (y_PQ = 0).
+Control: labels of the source permuted among its examples. It may lie above the bound from scratch, and so may a related
+    task: mismatched labels cost more than none. Both are always given.
+Inputs: flattened images, scaled to norm 1 (the paper's condition). The network that is measured does not enter: this is
+    a score of data sets.
+Cost: Cholesky factors of n x n numbers in float64, n at most ``examples``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from scipy.linalg import cho_factor, cho_solve, eigvalsh
+from torch import Tensor
+
+from compatkit import hookimpl, match_classes
+from compatkit.errors import DataError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell, Table
+
+from ._loss import Kept, LossMetric, at_least
+from ._scores import Floats, Labels
+
+compatkit_api = 1
+QUANTITIES = ("bound", "from scratch", "permuted source", "residual", "label norm", "permuted residual")
+SMALLEST = 1e-12
+"""Least eigenvalue of a Gram matrix, relative to the largest, that is inverted."""
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``theory_transfer``."""
+    register("theory_transfer", TheoryTransfer)
+
+
+def gram(left: Floats, right: Floats, *, same: bool = False) -> Floats:
+    """Return H of unit vectors, ``(n, m)``.
+
+    Args:
+        left: ``(n, d)``.
+        right: ``(m, d)``.
+        same: Whether they are the same, so that the diagonal is 1/2.
+    """
+    cosines = (left @ right.T).clip(-1, 1)
+    found = cosines * (np.pi - np.arccos(cosines)) / (2 * np.pi)
+    if same:
+        np.fill_diagonal(found, 0.5)
+    return found
+
+
+@attrs.frozen
+class Bounds:
+    """Bounds of the distance to move, and norms of the residual of the labels.
+
+    Attributes:
+        bound: sqrt(r' H_Q^-1 r).
+        scratch: sqrt(y_Q' H_Q^-1 y_Q).
+        residual: |r|.
+        labels: |y_Q|.
+    """
+
+    bound: float
+    scratch: float
+    residual: float
+    labels: float
+
+
+class Transfer:
+    """The bounds of a source and a target as a function of the source's labels."""
+
+    def __init__(self, source: Floats, target: Floats, *, jitter: float = 0.0) -> None:
+        """Factorise both Gram matrices.
+
+        Args:
+            source: Unit vectors, float64 ``(n_P, d)``.
+            target: Unit vectors, float64 ``(n_Q, d)``.
+            jitter: Added to the diagonals.
+
+        Raises:
+            DataError: Vectors differ in length from each other or from 1, or a Gram matrix is singular.
+        """
+        if source.shape[1] != target.shape[1]:
+            raise DataError(f"source inputs have {source.shape[1]} values, target inputs {target.shape[1]}")
+        for what, one in (("source", source), ("target", target)):
+            apart = np.abs(np.linalg.norm(one, axis=1) - 1).max()
+            if not apart < 1e-6:
+                raise DataError(f"the theory needs {what} inputs of norm 1; some are {apart:.2g} off")
+        self.across = gram(source, target)
+        self.source, self.target = (
+            _factor(gram(one, one, same=True), what, jitter)
+            for what, one in (("source", source), ("target", target))
+        )
+
+    def bounds(self, source: Floats, target: Floats) -> Bounds:
+        """Return the bounds for columns of labels.
+
+        Args:
+            source: y_P, values in [-1, 1], ``(n_P, columns)``.
+            target: y_Q, ``(n_Q, columns)``.
+
+        Raises:
+            DataError: A label lies outside.
+        """
+        if max(np.abs(source).max(), np.abs(target).max()) > 1:
+            raise DataError("the theory needs labels from -1 to 1")
+        rest = target - self.across.T @ cho_solve(self.source, source)
+        forms = [float((one * cho_solve(self.target, one)).sum()) ** 0.5 for one in (rest, target)]
+        return Bounds(*forms, float(np.linalg.norm(rest)), float(np.linalg.norm(target)))
+
+
+def _factor(matrix: Floats, what: str, jitter: float) -> Any:
+    matrix = matrix + jitter * np.eye(len(matrix))
+    ends = eigvalsh(matrix)
+    if not ends[0] > SMALLEST * ends[-1]:
+        raise DataError(
+            f"the Gram matrix of the {what} is singular: eigenvalues from {ends[0]:.2g} to {ends[-1]:.2g}. Leave out "
+            "examples that occur twice, or give a jitter such as 1e-6"
+        )
+    return cho_factor(matrix, lower=True)
+
+
+def unit(images: Tensor) -> Floats:
+    """Return flattened images of norm 1, float64 ``(n, d)``.
+
+    Raises:
+        DataError: An image is zero.
+    """
+    rows = images.detach().double().cpu().flatten(1).numpy()
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not norms.all():
+        raise DataError("an image is zero everywhere, so that it has no direction")
+    return rows / norms
+
+
+def columns(labels: Labels, outputs: Sequence[int]) -> Floats:
+    """Return +-1 columns: column c is +1 where the label is ``outputs[c]``, and zero if that is -1, for no class."""
+    found = np.where(labels[:, None] == np.array(outputs), 1.0, -1.0) * (np.array(outputs) >= 0)
+    return found[:, :1] if len(outputs) == 2 else found
+
+
+@attrs.define(eq=False, kw_only=True)
+class TheoryTransfer(LossMetric):
+    """The table ``theory_transfer``: the bound, that from scratch, with permuted labels; norms of the residual.
+
+    Attributes:
+        source: Images of the source as the network takes them, ``(n, ...)``, their labels ``(n,)``, and the names of
+            its classes; or an ``.npz`` file with ``images``, ``labels`` and perhaps ``classes``.
+        examples: Most examples of source and target, each a sample.
+        permuted: Draws of permuted source labels, whose mean is the control.
+        jitter: Added to the diagonals of the Gram matrices.
+    """
+
+    source: tuple[Tensor, Tensor, Sequence[str]] | str
+    examples: int = 1000
+    permuted: int = 3
+    jitter: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        LossMetric.__attrs_post_init__(self)
+        at_least("theory_transfer", "permuted", self.permuted, 1)
+        if isinstance(self.source, str):
+            self.source = _read(self.source)
+        images, labels, names = self.source
+        if (
+            not len(images) == len(labels) > 0
+            or int(labels.min()) < 0
+            or (names and int(labels.max()) >= len(names))
+        ):
+            raise DataError(
+                f"theory_transfer: source expects images, a label for each, and the names of all classes; got "
+                f"{len(images)}, {len(labels)} and {len(names)}.",
+                subject="source",
+            )
+
+    def finalise(self, state: Kept | None, classes: Sequence[str]) -> Table:
+        """Return the table."""
+        cells = [Cell(None, "undefined", "no examples")] * len(QUANTITIES)
+        if state is not None:
+            try:
+                cells = self._cells(state, tuple(classes))
+            except DataError as error:
+                cells = [Cell(None, "undefined", str(error))] * len(QUANTITIES)
+        return Table(
+            name="theory_transfer",
+            axes={"quantity": QUANTITIES},
+            cells=tuple(cells),
+            unit="1",
+            direction="lower",
+            estimator=f"arccos Gram matrices of unit images, jitter {self.jitter:g}, {self.permuted} permutations",
+            count=0 if state is None else len(state.labels),
+            paper="Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)",
+            equation="Theorems 1 and 2",
+        )
+
+    def _cells(self, state: Kept, classes: tuple[str, ...]) -> list[Cell]:
+        images, labels, names = self.source  # type: ignore[misc]
+        sample = LossMetric(examples=self.examples, seed=self.seed).update(
+            None, images, labels, _places(labels)
+        )
+        theirs = tuple(names) or tuple(str(one) for one in range(int(labels.max()) + 1))
+        known = classes or theirs  # without names, classes belong together by number
+        matched = {own: other for other, own in match_classes(theirs, known)}
+        if not matched:
+            raise DataError(f"source and target share no class: {', '.join(theirs)}; {', '.join(known)}")
+        outputs = [matched.get(place, -1) for place in range(len(known))]
+        transfer = Transfer(unit(sample.images), unit(state.images), jitter=self.jitter)
+        wanted = columns(state.labels.cpu().numpy(), range(len(known)))
+        given = columns(sample.labels.cpu().numpy(), outputs)
+        found, draw = transfer.bounds(given, wanted), np.random.default_rng(self.seed)
+        mixed = [transfer.bounds(given[draw.permutation(len(given))], wanted) for _ in range(self.permuted)]
+        values = (
+            found.bound,
+            found.scratch,
+            float(np.mean([one.bound for one in mixed])),
+            found.residual,
+            found.labels,
+            float(np.mean([one.residual for one in mixed])),
+        )
+        missing = [name for place, name in enumerate(known) if place not in matched]
+        if missing:
+            return [Cell(one, "approximate", f"the source lacks {', '.join(missing)}") for one in values]
+        return [Cell(one) for one in values]
+
+
+def _read(path: str) -> tuple[Tensor, Tensor, Sequence[str]]:
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            names = tuple(map(str, held["classes"])) if "classes" in held else ()
+            return torch.from_numpy(held["images"]), torch.from_numpy(held["labels"].astype(np.int64)), names
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(
+            f"{path} cannot be read as a source: {error}. Write images (n, ...) and labels (n,) with numpy.savez.",
+            subject=path,
+        ) from error
+
+
+def _places(labels: Tensor) -> Tensor:
+    return labels.new_tensor(range(len(labels)))

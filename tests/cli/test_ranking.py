@@ -1,0 +1,31 @@
+"""rank: the table for people, JSON for programs, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.usefixtures("parts")
+def test_extractors_are_ranked_for_a_data_set(run: Any, parts: Any) -> None:
+    target = str(parts.parent / "right.npz")
+    said = run("rank", "digits/*.extractor", "--data", target, "--examples", 24)
+    assert said.code == 0, said.err
+    assert "digits/left.extractor@1.0.0" in said.out and "from scratch" in said.out
+    assert "2 extractors: a rank correlation means little" in said.out
+    found = run(
+        "rank", "digits/*.extractor", "--data", target, "--score", "logme", "--controls", "--json"
+    ).json
+    assert [one["score"] for one in found["rows"]] == ["logme", "logme"] and found["caution"]
+    assert set(found["rows"][0]["beside"]) == {"permuted", "random weights"}
+
+
+@pytest.mark.usefixtures("parts")
+@pytest.mark.parametrize(
+    "words",
+    [("--data", "no-such-set"), ("--data", "digits", "--score", "logmee"), ()],
+)
+def test_bad_input(run: Any, words: tuple[str, ...]) -> None:
+    said = run("rank", "digits/*.extractor", *words)
+    assert said.code == 2 and said.out == ""

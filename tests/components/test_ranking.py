@@ -1,0 +1,159 @@
+"""Ranking extractors before training: scores, controls, what was measured, honest correlations, refusals."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+from small import data_set, quick
+from torch import nn
+
+import compatkit as ck
+from compatkit.components.ranking import RANDOM, spearman
+from compatkit.errors import DataError, NotFound, UnknownName, UsageError
+
+CLASSES = ("0", "1", "2")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A registry with three extractors: two trained on the target's kind of images, one on noise without rows."""
+    folder = tmp_path_factory.mktemp("rank") / "parts"
+    registry = ck.Registry.init(folder)
+    sets = {"near": data_set("near", seed=1), "far": data_set("far", seed=2)}
+    rest = sets["far"].train.images.copy()
+    rest[:] = np.random.default_rng(0).integers(0, 255, rest.shape)
+    sets["noise"] = ck.data.DataSet.of(
+        "noise", (rest, sets["far"].train.labels), (rest, sets["far"].test.labels), CLASSES
+    )
+    for name, data in sets.items():
+        task = ck.Task(name, data, "resnet8_cifar", "layer2", size=12)
+        registry.publish(quick(steps=30 if name == "near" else 4, lr=0.05).fit([task]), prefix="zoo")
+    return folder
+
+
+TARGET = data_set("target", seed=7)
+
+
+def sources(reference: str) -> ck.DataSet:
+    return data_set(reference.split("/")[1].split(".")[0], seed=1)
+
+
+@pytest.fixture(scope="module")
+def ranking(place: Path) -> Any:
+    return ck.rank(ck.Registry.open(place), "zoo/*.extractor", TARGET, controls=True, sources=sources)
+
+
+def test_every_extractor_has_every_score_the_best_first(ranking: Any) -> None:
+    assert {one.score for one in ranking.rows} == {"logme", "h_score", "leep", "nce", "theory_transfer"}
+    assert len(ranking.rows) == 15 and ranking.examples == 48
+    for score in ("logme", "leep", "theory_transfer"):
+        goodness = [one.goodness for one in ranking.rows if one.score == score]
+        assert goodness == sorted(goodness, reverse=True)
+    assert ranking.best("logme").startswith("zoo/near.extractor@")
+
+
+def test_controls_stand_beside_the_scores_and_scratch_beside_the_theory(ranking: Any) -> None:
+    best = next(one for one in ranking.rows if one.score == "logme")
+    assert best.cell.value > best.beside["permuted"].value and best.cell.value > best.beside[RANDOM].value
+    theory = next(one for one in ranking.rows if one.score == "theory_transfer")
+    assert theory.direction == "lower"
+    assert theory.cell.value < theory.beside["from scratch"].value < theory.beside["permuted source"].value
+    said = str(ranking)
+    assert "from scratch" in said and "theory_transfer (lower)" in said
+
+
+def test_few_extractors_are_said_to_prove_little(ranking: Any) -> None:
+    assert "3 extractors" in ranking.caution and "one random order in 6" in str(ranking)
+    assert "no result on the target's test images yet" in str(ranking)
+    assert not any(one.other == "measured" for one in ranking.agreements)
+
+
+def test_scores_equal_those_of_the_metric_on_the_features(place: Path, ranking: Any) -> None:
+    registry = ck.Registry.open(place)
+    part = registry["zoo/near.extractor"]
+    found = ck.measure(
+        nn.Sequential(part.module),
+        TARGET.train,
+        ["logme"],
+        layers=["0"],
+        preprocessing=part.manifest.contract.data,
+    )
+    wanted = found.table("logme").at(layer="0", labels="as given").value
+    row = next(one for one in ranking.rows if one.score == "logme" and one.extractor == part.reference)
+    assert row.cell.value == pytest.approx(wanted)
+
+
+def test_measured_transfer_is_read_from_evidence(place: Path) -> None:
+    registry = ck.Registry.open(place)
+    for name in ("near", "far", "noise"):
+        task = registry.task(name, TARGET, extractor=f"zoo/{name}.extractor", freeze_extractor=name != "far")
+        parts = registry.publish(quick(steps=20 if name == "near" else 2).fit([task]), prefix="tuned")
+        extractor = parts.get(f"{name}.extractor", f"zoo/{name}.extractor")
+        registry.matrix(extractor, parts[f"{name}.head"], {"*": TARGET.test}, bn_policy="running")
+    found = ck.rank(registry, "zoo/*.extractor", TARGET, scores=["logme", "h_score"])
+    hows = {name.split("@")[0]: how for name, (_, how) in found.measured.items()}
+    assert hows["zoo/near.extractor"] == "a head on its features"
+    assert hows["zoo/far.extractor"] == "fine-tuned from it"
+    pairs = {(one.one, one.other): one for one in found.agreements}
+    assert pairs["logme", "measured"].count == 3 and pairs["logme", "h_score"].count == 3
+    with_it = found.to_json()["measured"]
+    assert set(with_it) == set(found.measured) and "measured: " in str(found)
+
+
+def test_a_source_that_is_gone_leaves_its_score_undefined(place: Path) -> None:
+    def gone(reference: str) -> ck.DataSet:
+        raise DataError("it is gone")
+
+    found = ck.rank(
+        ck.Registry.open(place), "zoo/near.extractor", TARGET, scores=["theory_transfer"], sources=gone
+    )
+    assert found.rows[0].cell.status == "undefined" and "it is gone" in str(found)
+    with pytest.raises(DataError) as caught:
+        found.best("theory_transfer")
+    assert caught.value.subject == "theory_transfer"
+
+
+def test_nothing_in_the_registry_or_the_network_changes(place: Path) -> None:
+    registry = ck.Registry.open(place)
+    before = {
+        path: path.read_bytes() for path in place.rglob("*") if path.is_file() and "index" not in path.name
+    }
+    ck.rank(registry, "zoo/noise.extractor", TARGET.train, scores=["logme"], controls=True, examples=20)
+    after = {
+        path: path.read_bytes() for path in place.rglob("*") if path.is_file() and "index" not in path.name
+    }
+    assert before == after
+
+
+@pytest.mark.parametrize(
+    ("patterns", "data", "settings", "error"),
+    [
+        ("none/*", TARGET, {}, NotFound),
+        ("zoo/*.extractor", "target", {}, UsageError),
+        ("zoo/*.extractor", TARGET, {"scores": ["logmee"]}, UnknownName),
+        ("zoo/*.extractor", TARGET, {"scores": []}, UsageError),
+        ("zoo/*.extractor", TARGET, {"examples": 1}, UsageError),
+    ],
+)
+def test_bad_input(place: Path, patterns: str, data: Any, settings: dict[str, Any], error: type) -> None:
+    with pytest.raises(error):
+        ck.rank(ck.Registry.open(place), patterns, data, **settings)
+
+
+def test_rank_correlations_equal_scipys_and_chance_counts_orders() -> None:
+    draw = np.random.default_rng(0)
+    for count in (3, 5, 7, 30):
+        left, right = draw.integers(0, 6, count).tolist(), draw.normal(size=count).tolist()
+        value, chance = spearman(left, right)
+        assert value == pytest.approx(spearmanr(left, right).statistic)
+        if count == 5:
+            orders = [spearman(left, [right[i] for i in one])[0] for one in permutations(range(5))]
+            assert chance == pytest.approx(np.mean([one >= value - 1e-9 for one in orders]))  # type: ignore[operator]
+    assert spearman([1, 2, 3], [4, 5, 6]) == (pytest.approx(1), pytest.approx(1 / 6))
+    assert spearman([1, 2], [1, 2]) == (None, None)
+    assert spearman([1, 1, 1], [1, 2, 3]) == (None, None)

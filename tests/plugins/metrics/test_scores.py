@@ -1,0 +1,151 @@
+"""Scores before training: evidence computed directly, formulas by hand, controls, arrays, refusals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+
+import compatkit as ck
+from compatkit.errors import UsageError
+from compatkit.metrics import Cell, Metric
+from compatkit.training.similarity import on_arrays
+from compatkit.training.testing import assert_metric
+from compatkit_plugins.metrics.h_score import HScore
+from compatkit_plugins.metrics.leep import LEEP
+from compatkit_plugins.metrics.logme import LogME, evidence
+from compatkit_plugins.metrics.nce import NCE
+
+
+def drawn(count: int, width: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Features of which the first knows the class, and labels."""
+    draw = np.random.default_rng(seed)
+    labels = draw.integers(0, 3, count)
+    features = draw.normal(size=(count, width))
+    features[:, 0] += 2.0 * labels
+    return features, labels
+
+
+def score(metric: Metric, values: np.ndarray, labels: np.ndarray, which: str = "as given") -> Cell:
+    role = "logits" if isinstance(metric, LEEP | NCE) else "outputs"
+    (table,) = on_arrays([metric], {role: values, "labels": labels})
+    return next(cell for names, cell in table if names[1] == which)  # type: ignore[union-attr]
+
+
+def direct(features: np.ndarray, column: np.ndarray, alpha: float, beta: float) -> float:
+    """Log density of the labels, the weights integrated out: y ~ N(0, I / beta + F F' / alpha)."""
+    covariance = np.eye(len(column)) / beta + features @ features.T / alpha
+    return float(multivariate_normal(np.zeros(len(column)), covariance).logpdf(column))
+
+
+@pytest.mark.parametrize(("count", "width"), [(60, 8), (40, 64), (30, 30)])
+def test_logme_is_the_evidence_computed_directly_and_its_maximum(count: int, width: int) -> None:
+    features, labels = drawn(count, width)
+    left, sizes, _ = np.linalg.svd(features, full_matrices=False)
+    values = []
+    for one in range(3):
+        column = (labels == one).astype(float)
+        value, alpha, beta = evidence(left, sizes, column)
+        assert value == pytest.approx(direct(features, column, alpha, beta), abs=1e-7)
+        best = minimize(
+            lambda logs, column=column: -direct(features, column, *np.exp(logs)),
+            [0.0, 0.0],
+            method="Nelder-Mead",
+            options={"xatol": 1e-6, "fatol": 1e-10},
+        )
+        assert value == pytest.approx(-best.fun, abs=1e-6)
+        values.append(value / count)
+    assert score(LogME(), features, labels).value == pytest.approx(np.mean(values), abs=1e-9)
+
+
+def test_logme_of_wide_features_is_not_that_of_public_code() -> None:
+    # The authors' fixed point counts log alpha d times in the prior, and k times in the determinant.
+    features, labels = drawn(40, 64)
+    left, sizes, _ = np.linalg.svd(features, full_matrices=False)
+    column = (labels == 0).astype(float)
+    value, alpha, _ = evidence(left, sizes, column)
+    public = value + (64 - 40) / 2 * np.log(alpha)
+    assert abs(public - value) > 1
+
+
+def test_useful_features_score_above_permuted_labels_and_above_useless_ones() -> None:
+    features, labels = drawn(200, 12)
+    noise = np.random.default_rng(9).normal(size=features.shape)
+    for metric in (LogME(), HScore()):
+        given, permuted = (score(metric, features, labels, which).value for which in ("as given", "permuted"))
+        assert given > permuted  # type: ignore[operator]
+        assert given > score(metric, noise, labels).value  # type: ignore[operator]
+    logits = np.eye(3)[labels] * 4.0
+    for metric in (LEEP(), NCE()):
+        assert score(metric, logits, labels).value > score(metric, noise, labels, "permuted").value  # type: ignore[operator]
+
+
+def test_leep_and_nce_by_hand() -> None:
+    # Two source classes; the third is never predicted, and has no mass at all.
+    logits = np.log(np.array([[0.5, 0.5, 0], [1, 0, 0], [0, 1, 0], [0.25, 0.75, 0]]) + 1e-300)
+    labels = np.array([0, 0, 1, 1])
+    # P(y, z) = [[1.5, .5], [.25, 1.75]] / 4; P(y | z) = [[6/7, 2/9], [1/7, 7/9]].
+    predicted = [0.5 * 6 / 7 + 0.5 * 2 / 9, 6 / 7, 7 / 9, 0.25 * 1 / 7 + 0.75 * 7 / 9]
+    assert score(LEEP(), logits, labels).value == pytest.approx(np.log(predicted).mean())
+    # Predicted classes 0, 0, 1, 1 know the label; 0, 1, 1, 1 leave a third of three unsure.
+    assert score(NCE(), logits + np.array([1e-3, 0, 0]), labels).value == pytest.approx(0, abs=1e-12)
+    other = np.eye(3)[[0, 1, 1, 1]]
+    expected = 0.25 * 0 + 0.25 * np.log(1 / 3) + 0.5 * np.log(2 / 3)
+    assert score(NCE(), other, labels).value == pytest.approx(expected)
+
+
+def test_h_score_equals_its_definition_and_shrinks_where_features_outnumber_examples() -> None:
+    from sklearn.covariance import ledoit_wolf
+
+    for count, width in ((300, 5), (20, 60)):
+        features, labels = drawn(count, width)
+        centred = features - features.mean(0)
+        covariance, share = ledoit_wolf(centred, assume_centered=True)
+        means = np.stack([centred[labels == one].mean(0) for one in labels])
+        expected = (1 - share) * np.trace(np.linalg.solve(covariance, means.T @ means / count))
+        assert score(HScore(), features, labels).value == pytest.approx(expected)
+    assert 0 < expected < 2  # at most the classes less one; without shrinkage it would be 2 for any labels
+
+
+def test_maps_are_averaged_over_positions_and_tokens_over_their_number() -> None:
+    features, labels = drawn(50, 4)
+    maps = torch.from_numpy(features)[:, :, None, None] + torch.tensor([[-1.0, 1.0]])
+    tokens = torch.from_numpy(features)[:, None] + torch.tensor([[-1.0], [1.0]])
+    wanted = score(LogME(), features, labels).value
+    for one in (maps, tokens):
+        assert score(LogME(), one, labels).value == pytest.approx(wanted)  # type: ignore[arg-type]
+        assert score(LogME(pool="flatten"), one, labels).value != pytest.approx(wanted)  # type: ignore[arg-type]
+
+
+def test_they_conform_and_are_installed() -> None:
+    for factory in (LogME, HScore, LEEP, NCE):
+        assert_metric(factory)
+        assert type(ck.metrics.make_metric(factory.name)).__name__ == factory.__name__
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x, y: (x, np.zeros_like(y)),  # one class
+        lambda x, y: (x, y - 1),  # a label below 0
+        lambda x, y: (np.zeros_like(x), y),  # no variance
+    ],
+)
+def test_what_has_no_score_is_undefined_with_its_reason(change: Any) -> None:
+    features, labels = change(*drawn(30, 4))
+    cell = score(HScore(), features, labels)
+    assert cell.status == "undefined" and cell.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "subject"),
+    [({"permuted": 0}, "permuted"), ({"pool": "max"}, "pool"), ({"permuted": True}, "permuted")],
+)
+def test_bad_settings(settings: dict[str, Any], subject: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        LogME(**settings)
+    assert caught.value.subject == subject

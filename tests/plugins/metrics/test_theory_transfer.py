@@ -1,0 +1,152 @@
+"""Theory of transfer: against 50 digits, by hand, on real digits with controls, several classes, refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.errors import DataError
+from compatkit.metrics import Table
+from compatkit.training.similarity import on_arrays
+from compatkit.training.testing import assert_metric
+from compatkit_plugins.metrics.theory_transfer import TheoryTransfer, Transfer, columns, gram, unit
+
+
+def sphere(count: int, width: int, seed: int) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, width))
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def test_bounds_equal_fifty_digits() -> None:
+    mpmath = pytest.importorskip("mpmath")
+    source, target = sphere(12, 6, 0), sphere(10, 6, 1)
+    answers = np.where(source[:, :2] > 0, 1.0, -1.0), np.where(target[:, :2] > 0, 1.0, -1.0)
+    found = Transfer(source, target).bounds(*answers)
+    with mpmath.workdps(50):
+
+        def exact(left: np.ndarray, right: np.ndarray) -> Any:
+            made = mpmath.matrix(len(left), len(right))
+            for i, one in enumerate(left):
+                for j, other in enumerate(right):
+                    cosine = mpmath.fsum(
+                        mpmath.mpf(a) * mpmath.mpf(b) for a, b in zip(one, other, strict=True)
+                    )
+                    made[i, j] = cosine * (mpmath.pi - mpmath.acos(cosine)) / (2 * mpmath.pi)
+                    if left is right and i == j:
+                        made[i, j] = mpmath.mpf(1) / 2
+            return made
+
+        own, across, theirs = exact(target, target), exact(source, target), exact(source, source)
+        y_p, y_q = (mpmath.matrix(one.tolist()) for one in answers)
+        rest, inverse = y_q - across.T * mpmath.inverse(theirs) * y_p, mpmath.inverse(own)
+        bound, scratch = (
+            mpmath.sqrt(sum((one.T * inverse * one)[i, i] for i in range(2))) for one in (rest, y_q)
+        )
+        assert found.bound == pytest.approx(float(bound), rel=1e-12)
+        assert found.scratch == pytest.approx(float(scratch), rel=1e-12)
+        assert found.residual == pytest.approx(float(mpmath.mnorm(rest, "f")), rel=1e-12)
+
+
+def test_two_orthogonal_examples_by_hand() -> None:
+    # Orthogonal inputs: H = I / 2, so from scratch sqrt(2 |y|^2); the same examples and labels leave nothing to learn.
+    inputs, answers = np.eye(2), np.array([[1.0], [-1.0]])
+    assert gram(inputs, inputs, same=True).tolist() == [[0.5, 0], [0, 0.5]]
+    found = Transfer(inputs, inputs).bounds(answers, answers)
+    assert (found.bound, found.scratch, found.residual) == pytest.approx((0, 2, 0), abs=1e-12)
+    found = Transfer(inputs, inputs).bounds(-answers, answers)
+    assert (found.bound, found.residual) == pytest.approx((4, 8**0.5))
+
+
+def parity() -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[Tensor, Tensor]]:
+    """Two halves of real digits, labelled by their parity."""
+    data = ck.data.load("digits").train
+    images = torch.from_numpy(data.images[:400]).float().flatten(1)[:, ::3] if data.images.ndim == 4 else None
+    assert images is not None
+    labels = torch.from_numpy(data.labels[:400]) % 2
+    return (images[:200], labels[:200], ("even", "odd")), (images[200:], labels[200:])
+
+
+def values(table: Table) -> dict[str, float]:
+    return {names[0]: cell.value for names, cell in table}  # type: ignore[misc]
+
+
+def test_one_rule_lies_below_scratch_and_below_permuted_labels() -> None:
+    source, (images, labels) = parity()
+    (table,) = on_arrays([TheoryTransfer(source=source)], {"images": images, "labels": labels})
+    found = values(table)  # type: ignore[arg-type]
+    assert found["bound"] < found["from scratch"] < found["permuted source"]
+    assert found["residual"] < found["label norm"] < found["permuted residual"]
+    assert found["label norm"] == pytest.approx(200**0.5)
+
+
+def test_classes_belong_together_by_name() -> None:
+    draw = torch.Generator().manual_seed(0)
+    images, labels = torch.randn(40, 30, generator=draw), torch.arange(40) % 3
+    split = {"source": (images, labels, ("a", "b", "c"))}
+    data = ck.data.Split(np.zeros((40, 1, 1, 1), np.uint8), labels.numpy(), ("a", "b", "c"), "x")
+    assert data.classes == ("a", "b", "c")
+
+    def found(source: Any, names: tuple[str, ...]) -> Table:
+        metric = TheoryTransfer(source=source, jitter=1e-9)
+        return metric.finalise(metric.update(None, images, labels, torch.arange(40)), names)
+
+    same = found(split["source"], ("a", "b", "c"))
+    assert same.at(quantity="residual").value == pytest.approx(0, abs=1e-5)
+    renamed = found((images, (labels + 1) % 3, ("c", "a", "b")), ("a", "b", "c"))
+    assert renamed.at(quantity="residual").value == pytest.approx(0, abs=1e-5)
+    partly = found((images, labels, ("a", "b", "z")), ("a", "b", "c"))
+    assert partly.at(quantity="bound").status == "approximate" and "c" in partly.at(quantity="bound").reason
+    third = Transfer(unit(images), unit(images), jitter=1e-9).bounds(
+        columns(labels.numpy(), [0, 1, -1])[:, 2:], columns(labels.numpy(), [0, 1, 2])[:, 2:]
+    )
+    assert partly.at(quantity="bound").value == pytest.approx(third.scratch, rel=1e-4)
+    none = found((images, labels, ("x", "y", "z")), ("a", "b", "c"))
+    assert none.at(quantity="bound").status == "undefined"
+
+
+def test_examples_that_occur_twice_are_refused_without_jitter() -> None:
+    inputs = sphere(5, 4, 0)
+    twice = np.concatenate([inputs, inputs[:1]])
+    with pytest.raises(DataError):
+        Transfer(inputs, twice)
+    assert Transfer(inputs, twice, jitter=1e-6).bounds(np.ones((5, 1)), np.ones((6, 1))).bound < 1e4
+
+
+def test_inputs_and_labels_outside_the_theory_are_refused() -> None:
+    inputs = sphere(5, 4, 0)
+    for wrong in (2 * inputs, sphere(5, 3, 0)):
+        with pytest.raises(DataError):
+            Transfer(inputs, wrong)
+    with pytest.raises(DataError):
+        Transfer(inputs, inputs).bounds(np.full((5, 1), 1.5), np.ones((5, 1)))
+    with pytest.raises(DataError):
+        unit(torch.zeros(2, 3))
+    with pytest.raises(DataError) as caught:
+        TheoryTransfer(source=(torch.ones(3, 2), torch.zeros(2), ("a",)))
+    assert caught.value.subject == "source"
+
+
+def test_a_source_may_be_a_file(tmp_path: Path) -> None:
+    source, (images, labels) = parity()
+    path = tmp_path / "source.npz"
+    np.savez(path, images=source[0].numpy(), labels=source[1].numpy(), classes=np.array(["0", "1"]))
+    read, given = (
+        values(on_arrays([TheoryTransfer(source=one)], {"images": images, "labels": labels})[0])  # type: ignore[arg-type]
+        for one in (str(path), (*source[:2], ("0", "1")))
+    )
+    assert read == given
+    with pytest.raises(DataError) as caught:
+        TheoryTransfer(source=str(tmp_path / "none.npz"))
+    assert caught.value.subject == str(tmp_path / "none.npz")
+
+
+def test_it_conforms() -> None:
+    draw = torch.Generator().manual_seed(5)
+    source = torch.rand(9, 3, 8, 8, generator=draw), torch.arange(9) % 5, tuple("abcde")
+    assert_metric(TheoryTransfer, source=source)
