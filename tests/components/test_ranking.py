@@ -32,7 +32,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     for name, data in sets.items():
         task = ck.Task(name, data, "resnet8_cifar", "layer2", size=12)
-        registry.publish(quick(steps=30 if name == "near" else 4, lr=0.05).fit([task]), prefix="zoo")
+        registry.publish(quick(steps=16 if name == "near" else 2, lr=0.05).fit([task]), prefix="zoo")
     return folder
 
 
