@@ -27,6 +27,8 @@ NEAR = 0.04
 """Share of an axis; names of layers nearer than this would overlap."""
 COLOURS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
 MARKS = "osD^vPX*"
+CONTOURS = 60
+"""Most contours of a landscape."""
 Floats = NDArray[np.floating[Any]]
 
 
@@ -158,6 +160,49 @@ def information_plane(
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     return png(figure, "Mutual information plane")
+
+
+def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: float = 0.05) -> bytes:
+    """Return a PNG of loss landscapes side by side, in one scale: equal colours and contours mean equal losses.
+
+    Args:
+        grids: Losses ``(points, points)`` by name: ``table.values[0]`` of ``loss_landscape``; NaN stays blank.
+        places: Coordinates along both axes, ``(points,)``.
+        step: Loss between two contours; doubled until there are at most 60.
+
+    Raises:
+        DataError: A grid has another shape, or no loss at all is finite.
+    """
+    from matplotlib.figure import Figure
+
+    held = {name: np.asarray(one, dtype=np.float64) for name, one in grids.items()}
+    if not held or any(one.shape != (len(places),) * 2 for one in held.values()) or not step > 0:
+        raise DataError(
+            f"Expected grids ({len(places)}, {len(places)}) and a step above 0; got "
+            f"{[one.shape for one in held.values()]} and {step}."
+        )
+    known = np.concatenate([one[np.isfinite(one)] for one in held.values()])
+    if not known.size:
+        raise DataError("Expected finite losses for a picture of a landscape, got none.")
+    low, high = float(known.min()), float(known.max())
+    while (high - low) / step > CONTOURS:
+        step *= 2
+    levels = np.arange(math.floor(low / step), math.ceil(high / step) + 2) * step
+    width = 0.7 + 2.7 * len(held) + 0.8
+    figure = Figure(figsize=(width, 3.1), dpi=DPI, facecolor=PAPER)
+    for number, (name, grid) in enumerate(held.items()):
+        axes = figure.add_axes(((0.7 + 2.7 * number) / width, 0.15, 2.4 / width, 2.4 / 3.1))
+        filled = axes.contourf(places, places, grid.T, levels=levels, cmap="viridis")
+        if low < high:
+            axes.contour(places, places, grid.T, levels=levels, colors=PAPER, linewidths=0.4, alpha=0.6)
+        axes.set_title(printable(name), fontsize=9, color=INK, parse_math=False)
+        axes.tick_params(labelsize=6, labelleft=not number, colors=QUIET)
+        axes.plot(0, 0, "+", color=PAPER, markersize=7)
+    scale = figure.add_axes(((width - 0.65) / width, 0.15, 0.13 / width, 2.4 / 3.1))
+    bar = figure.colorbar(filled, cax=scale)
+    bar.ax.tick_params(labelsize=6, colors=QUIET)
+    text_at(figure, 0.7 / width, 0.03, f"loss; contours every {step:g}; norms of filters", 7, QUIET)
+    return png(figure, "Loss landscapes")
 
 
 def _labels(

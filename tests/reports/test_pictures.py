@@ -55,6 +55,23 @@ def test_the_plane_shows_every_arm_in_a_colour_of_its_own() -> None:
         assert (np.abs(shown - colour).sum(2) < 12).sum() > 50
 
 
+def test_landscapes_share_one_scale() -> None:
+    places = [-1.0, 0.0, 1.0]
+    flat, steep = np.full((3, 3), 1.0), np.array([[3.0, 2, 3], [2, 1, 2], [3, 2, 3]])
+    shown = pixels(ck.pictures.landscapes({"flat": flat, "steep": steep}, places, step=0.5))
+
+    def colour(panel: int, x: float, y: float) -> list[int]:
+        """Of a point of a panel, from 0 to 1 of its sides; 160 pixels an inch."""
+        column = int(160 * (0.7 + 2.7 * panel + 2.4 * x))
+        return shown[int(160 * (0.85 * 3.1 - 2.4 * y)), column].tolist()
+
+    near = (0.58, 0.53)  # beside the mark of the centre
+    assert colour(0, *near) == colour(1, *near) == colour(0, 0.95, 0.95) != colour(1, 0.95, 0.95)
+    gap = steep.copy()
+    gap[0, 0] = np.nan
+    assert ck.pictures.landscapes({"gap": gap}, places) == ck.pictures.landscapes({"gap": gap}, places)
+
+
 def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
     points = np.array([[12.0, 1.0], [11.9, 0.99], [11.8, 0.7], [3.0, 0.69], [3.1, 0.68]])
     labels = _labels(["D2", "D3", "D4", "D5", "D6"], points, (12.0, 1.0))
@@ -79,6 +96,9 @@ def test_layers_at_one_place_share_a_name_on_the_plane() -> None:
             lambda: ck.pictures.information_plane({"a": []}, most=12),
             r"arrays \(layers, 2\) of equal shape for 'a'",
         ),
+        (lambda: ck.pictures.landscapes({}, [0.0, 1.0]), "Expected grids"),
+        (lambda: ck.pictures.landscapes({"a": np.zeros((2, 3))}, [0.0, 1.0]), "Expected grids"),
+        (lambda: ck.pictures.landscapes({"a": np.full((2, 2), np.nan)}, [0.0, 1.0]), "finite losses"),
         (lambda: ck.pictures.information_plane({"a": [np.zeros((2, 3))]}, most=12), r"got \[\(2, 3\)\]"),
     ],
 )
