@@ -65,7 +65,7 @@ def block_lanczos(
         DataError: The products are not those of one symmetric matrix.
     """
     least, most = min(least, size), min(most, size)
-    basis = torch.empty(size, most, dtype=like.dtype, device=like.device)
+    basis = torch.empty(most, size, dtype=like.dtype, device=like.device).T  # each vector is contiguous
     projected = torch.zeros(most, most, dtype=torch.float64, device=like.device)
     filled = _extend(basis, 0, torch.zeros(size, 0), min(block, most), draw)
     done, links = 0, projected[:filled, :0]
