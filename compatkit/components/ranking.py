@@ -45,6 +45,8 @@ SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 FEW = 6
 """Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
 RANDOM = "random weights"
+BESIDE = ("permuted", RANDOM, "from scratch")
+"""Figures that are printed beside a score; ``to_json`` has all."""
 EXACT = 8
 """Most values whose orders are all tried."""
 DRAWS = 20_000
@@ -146,7 +148,7 @@ class Ranking(Shown):
         return {**attrs.asdict(self), "measured": measured, "caution": self.caution}
 
     def __str__(self) -> str:
-        beside = list(dict.fromkeys(name for one in self.rows for name in one.beside))
+        beside = [name for name in BESIDE if any(name in one.beside for one in self.rows)]
         table = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
         for one in self.rows:
             found = self.measured.get(one.extractor)

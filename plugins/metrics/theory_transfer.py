@@ -35,7 +35,7 @@ from ._loss import Kept, LossMetric, at_least
 from ._scores import Floats, Labels
 
 compatkit_api = 1
-QUANTITIES = ("bound", "from scratch", "permuted source", "residual", "label norm", "permuted residual")
+QUANTITIES = ("bound", "from scratch", "permuted", "residual", "label norm", "permuted residual")
 SMALLEST = 1e-12
 """Least eigenvalue of a Gram matrix, relative to the largest, that is inverted."""
 
@@ -214,7 +214,7 @@ class TheoryTransfer(LossMetric):
         known = classes or theirs  # without names, classes belong together by number
         matched = {own: other for other, own in match_classes(theirs, known)}
         if not matched:
-            raise DataError(f"source and target share no class: {', '.join(theirs)}; {', '.join(known)}")
+            raise DataError("source and target have no class in common, by name")
         outputs = [matched.get(place, -1) for place in range(len(known))]
         transfer = Transfer(unit(sample.images), unit(state.images), jitter=self.jitter)
         wanted = columns(state.labels.cpu().numpy(), range(len(known)))

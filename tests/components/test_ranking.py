@@ -62,7 +62,7 @@ def test_controls_stand_beside_the_scores_and_scratch_beside_the_theory(ranking:
     assert best.cell.value > best.beside["permuted"].value and best.cell.value > best.beside[RANDOM].value
     theory = next(one for one in ranking.rows if one.score == "theory_transfer")
     assert theory.direction == "lower"
-    assert theory.cell.value < theory.beside["from scratch"].value < theory.beside["permuted source"].value
+    assert theory.cell.value < theory.beside["from scratch"].value < theory.beside["permuted"].value
     said = str(ranking)
     assert "from scratch" in said and "theory_transfer (lower)" in said
 

@@ -80,7 +80,7 @@ def test_one_rule_lies_below_scratch_and_below_permuted_labels() -> None:
     source, (images, labels) = parity()
     (table,) = on_arrays([TheoryTransfer(source=source)], {"images": images, "labels": labels})
     found = values(table)  # type: ignore[arg-type]
-    assert found["bound"] < found["from scratch"] < found["permuted source"]
+    assert found["bound"] < found["from scratch"] < found["permuted"]
     assert found["residual"] < found["label norm"] < found["permuted residual"]
     assert found["label norm"] == pytest.approx(200**0.5)
 
