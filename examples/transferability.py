@@ -55,7 +55,7 @@ def main() -> None:
         if f"zoo/{name}.extractor" not in registry:
             registry.publish(source.fit([ck.Task(name, data, **NETWORK)]), prefix="zoo")
 
-    # Heads of their own, on features that stay as they are: what the scores, which know nothing of it, are held against.
+    # Heads of their own, on features that stay as they are: what the scores are held against.
     after = ck.Trainer(steps=120, batch_size=32, seed=given.seed, precision="float32")
     for name in sets:
         task = ck.Task(
