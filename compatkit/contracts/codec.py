@@ -142,17 +142,35 @@ def decode(kind: Any, data: bytes, *, what: str, max_bytes: int = MAX_BYTES) -> 
         FormatError: Not strict JSON, another schema, or unknown, missing or mistyped fields; the message gives the
             path, the expected and the actual value.
     """
+    with suppress(FormatError):  # raised again by the strict reader, which knows the path
+        if len(data) <= max_bytes:
+            return decode_canonical(kind, data.removesuffix(b"\n"), depth=MAX_DEPTH)
+    return structure(kind, loads(data, what=what, max_bytes=max_bytes), what)
+
+
+def decode_canonical(kind: Any, data: bytes, *, depth: int = MAX_DEPTH - 2) -> Any:
+    """Decode a value that is written as ``dumps`` writes it, without the newline at the end.
+
+    Args:
+        kind: An attrs class, or an annotation that one uses.
+        data: The bytes.
+        depth: Deepest nesting; by default that of a part of a document.
+
+    Raises:
+        FormatError: Anything else; without a reason, which ``loads`` and ``structure`` give.
+    """
     import msgspec
 
-    # errors here are raised again below by the strict reader, which knows the path
-    with suppress(msgspec.MsgspecError, ValueError, RecursionError, FormatError):
+    try:
         text = data.decode()
-        if len(data) <= max_bytes and _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
+        if _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
             found = _decoder(kind).decode(data)
-            if _ENCODER.encode(found) == text.removesuffix("\n"):
-                _check_shape(text, what, MAX_DEPTH, False, lambda: msgspec.to_builtins(found))
+            if _ENCODER.encode(found) == text:
+                _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(found))
                 return found
-    return structure(kind, loads(data, what=what, max_bytes=max_bytes), what)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        pass
+    raise FormatError("The bytes are not the canonical JSON of this kind of value.")
 
 
 def structure(kind: Any, value: Any, path: str) -> Any:

@@ -19,7 +19,8 @@ SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"
 """Relation of a head to the extractor it was trained with."""
 
-_MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
+MALFORMED = re.compile(rb'"sha256:(?![0-9a-f]{64}")')
+"""Finds text that begins like a digest, and is none."""
 
 
 def _like(pattern: str, expected: str) -> Any:
@@ -153,7 +154,7 @@ def from_bytes(data: bytes, *, what: str = "manifest") -> Manifest:
     """
     manifest: Manifest = decode(Manifest, data, what=what)
     check_contract(manifest.contract, manifest.blueprint, what)
-    if _MALFORMED.search(data) or b"\\u" in data:  # there may be a malformed edge
+    if MALFORMED.search(data) or b"\\u" in data:  # there may be a malformed edge
         for _ in _walk(unstructure(manifest), what):
             pass
     return manifest

@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -227,7 +228,7 @@ def read(
             return None
         try:
             state = os.fstat(descriptor)
-            with os.fdopen(descriptor, "rb", buffering=0, closefd=False) as file:
+            with FileIO(descriptor, closefd=False) as file:
                 return file.read(-1 if limit is None else limit) or b"", state
         finally:
             os.close(descriptor)

@@ -21,7 +21,7 @@ def weights(number: int) -> Any:
 
 
 def published(name: str, manifest: Manifest) -> Published:
-    return Published(name, Version(1, 0, 0), digest(to_bytes(manifest)))
+    return Published(name, Version(1, 0, 0), digest(to_bytes(manifest)), f"{name}@1.0.0")
 
 
 ORIGIN, MINE = part(payload=weights(2)), part(payload=weights(3))

@@ -446,7 +446,7 @@ def test_circles_of_parents_end(parts: Parts) -> None:
     one, two = ("sha256:" + digit * 64 for digit in "12")
     content = {one: dumps({"parents": [{"component": two}]}), two: dumps({"parents": [{"component": one}]})}
     uses = Uses(content.get)
-    uses.follow_versions([Published("a", Version(1, 0, 0), one)], ())
+    uses.follow_versions([Published("a", Version(1, 0, 0), one, "a@1.0.0")], ())
     assert uses.of.keys() == content.keys()
 
 

@@ -28,10 +28,10 @@ def filled(root: Path, versions: int) -> Store:
     for name, count in {**names, "long/name": long}.items():
         folder = root / "refs" / name / "@versions"
         folder.mkdir(parents=True)
-        for major in range(1, count + 1):
-            template["about"]["title"] = f"{name} {major}"
+        for minor in range(count):
+            template["about"]["title"] = f"{name} {minor}"
             blob = _blob(store, dumps(template))
-            (folder / f"{major}.0.0").write_bytes(version_line(f"{name}@{major}.0.0", blob))
+            (folder / f"1.{minor}.0").write_bytes(version_line(f"{name}@1.{minor}.0", blob))
     return Store.open(root)
 
 
@@ -41,6 +41,7 @@ def _blob(store: Store, data: bytes) -> str:
     path = store.objects.path(name)
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
+    path.chmod(0o444)
     return name
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections import defaultdict
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
 
 from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
@@ -58,26 +60,25 @@ class BlobChecks:
         if state is None or state.st_size > MAX_BYTES:
             return None
         try:
-            found = durable.read(self.survey.root / blob(digest).path, self.survey.root)
+            found = self.survey.content(blob(digest).path)
         except (EnvironmentFailure, IntegrityError) as error:
             self._failed[digest] = answer(error)
             return None
         if found is None:
             return None
-        self._count(len(found[0]), digest)
-        self._seen[digest] = digest_of(found[0])
-        return found[0] if self._seen[digest] == digest else None
+        self._count(len(found), digest)
+        self._seen[digest] = digest_of(found)
+        return found if self._seen[digest] == digest else None
 
-    def again(self, digest: str) -> bytes | None:
-        """Return the bytes of a document again, or of one not followed before; None unless intact."""
-        if self._seen.get(digest, digest) != digest:
-            return None
-        try:
-            found = durable.read(self.survey.root / blob(digest).path, self.survey.root, limit=MAX_BYTES + 1)
-        except (EnvironmentFailure, IntegrityError):
-            return None  # reported by the check of its users
-        right = found is not None and (digest in self._seen or digest_of(found[0]) == digest)
-        return found[0] if found is not None and right else None
+    def manifest(self, digest: str) -> Manifest | None:
+        """Return a manifest, read again unless it was read just now; None unless intact."""
+        if digest in self.uses.recent or not digest or self._seen.get(digest, digest) != digest:
+            return self.uses.recent.get(digest)
+        with suppress(EnvironmentFailure, IntegrityError):  # reported by the check of its users
+            found = self.survey.content(blob(digest).path, MAX_BYTES + 1)
+            if found is not None and (digest in self._seen or digest_of(found) == digest):
+                return from_bytes(found)
+        return None
 
     def check_all(self, digests: Iterable[str]) -> None:
         """Check blobs, then report faults of documents and of unreadable folders."""
@@ -117,61 +118,69 @@ class BlobChecks:
         return state
 
     def _check(self, digest: str) -> None:
-        place, users, findings = blob(digest), self.uses.users(digest), self.survey.findings
+        place, findings = blob(digest), self.survey.findings
         state = self._state(digest)
         if digest in self.survey.odd:
             code, what = self.survey.odd[digest]
-            findings.add(code, place, what, users)
+            findings.add(code, place, what, self.uses.users(digest))
             return
         if state is None:
-            if not self._report_missing(place, users) and self._state(digest) is not None:
+            if not self._report_missing(place) and self._state(digest) is not None:
                 self._check(digest)  # gc moved it out and back
             return
         if os.name != "nt" and state.st_mode & 0o222:
             what = f"mode {state.st_mode & 0o7777:o}; blobs are written once and read-only"
-            findings.add("blob-writable", place, what, users)
+            findings.add("blob-writable", place, what, self.uses.users(digest))
         if digest in self._failed:
-            findings.add("unreadable", place, self._failed[digest], users)
+            findings.add("unreadable", place, self._failed[digest], self.uses.users(digest))
             return
         try:
             self._check_content(place, state)
         except FileNotFoundError:
             del self.survey.blobs[digest]
             if self._state(digest) is None:
-                self._report_missing(place, users)
+                self._report_missing(place)
         except (OSError, EnvironmentFailure, IntegrityError) as error:
-            findings.add("unreadable", place, answer(error), users)
+            findings.add("unreadable", place, answer(error), self.uses.users(digest))
 
     def _check_content(self, place: Blob, state: os.stat_result) -> None:
-        digest, full = place.digest, self.survey.root / place.path
+        digest = place.digest
         uses = self.uses.of.get(digest, [])
         wrong = {use.size for use in uses if use.size not in (None, state.st_size)}
         promised = any(use.payload is not None for use in uses) and (self.deep or not wrong)
-        header = checked_header(full) if promised else None
+        header = checked_header(self.survey.root / place.path) if promised else None
         content = None
         if digest in self._seen:
             actual = self._seen[digest]
         elif self.deep:
             where = header if isinstance(header, Header) else None
-            content = read_content(full, self.survey.root, lambda size: self._count(size, digest), where)
+            content = read_content(
+                self.survey.root / place.path,
+                self.survey.root,
+                lambda size: self._count(size, digest),
+                where,
+            )
             actual = content.digest
         else:
             actual = digest
             self._tick(state.st_size, digest)
-        findings, users = self.survey.findings, self.uses.users(digest)
+        findings = self.survey.findings
         if actual != digest:
             what = f"expected {digest}, got {actual} ({state.st_size:,} bytes)"
-            findings.add("blob-digest", place, what, users)
+            findings.add("blob-digest", place, what, self.uses.users(digest))
         elif wrong:
             whose = [use.whose for use in uses if use.size in wrong]
             stated = ", ".join(f"{size:,}" for size in sorted(size for size in wrong if size is not None))
             findings.add("blob-size", place, f"expected {stated} bytes, got {state.st_size:,}", whose)
         elif isinstance(header, str):
-            findings.add("payload-header", place, header, users)
+            findings.add("payload-header", place, header, self.uses.users(digest))
         elif header is not None:
             self._check_payload(place, uses, header, content)
-        roles = DOCUMENTS & {use.role for use in uses}
-        if actual == digest and roles and state.st_size > MAX_BYTES:
+        if (
+            actual == digest
+            and state.st_size > MAX_BYTES
+            and (roles := DOCUMENTS & {one.role for one in uses})
+        ):
             code = "result-format" if roles == {"result"} else "version-target"
             self.uses.faults.append((code, digest, f"{state.st_size:,} bytes are more than a document has"))
 
@@ -186,9 +195,10 @@ class BlobChecks:
                 whose = [use.whose for use in uses if use.payload == promise]
                 findings.add("payload-tensors", place, what, whose)
 
-    def _report_missing(self, place: Blob, users: tuple[str, ...]) -> bool:
+    def _report_missing(self, place: Blob) -> bool:
         """Report a missing blob; return False if it has come back."""
         digest, findings = place.digest, self.survey.findings
+        users = self.uses.users(digest)
         if not users:
             return True  # gc moved it out meanwhile
         above = (str(one) for one in Path(place.path).parents)

@@ -21,8 +21,8 @@ from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, insp
 from compatkit.registry.maintenance.blobs import BlobChecks
 from compatkit.registry.maintenance.faults import CODES, Fault, Findings, answer
 from compatkit.registry.maintenance.references import (
+    Numbers,
     check_aliases,
-    check_numbers,
     check_policies,
     check_results,
     check_signatures,
@@ -140,10 +140,8 @@ def examine(
     uses = blobs.uses
     uses.naming = bool(survey.results or wanted.patterns)
     versions = read_versions(survey, wanted.version)
-    uses.follow_versions(
-        versions, {one for one in versions if one.version in survey.names[one.name].tombstones}
-    )
-    check_numbers(survey, versions, blobs.again)
+    withdrawn = {one for one in versions if one.version in survey.names[one.name].tombstones}
+    uses.follow_versions(versions, withdrawn, then=Numbers(survey, versions, blobs.manifest).check)
     check_tombstones(survey, wanted.version)
     check_aliases(survey, wanted.whole_name)
     if wanted.patterns:

@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from compatkit.contracts.manifest import Manifest, from_bytes
-from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
-from compatkit.registry import disk as durable
+from compatkit.contracts.manifest import Manifest
+from compatkit.errors import EnvironmentFailure, IntegrityError
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.survey import NameFiles, Survey
 from compatkit.registry.names import Version
@@ -25,9 +24,7 @@ class Published(NamedTuple):
     name: str
     version: Version
     digest: str
-
-    def __str__(self) -> str:
-        return f"{self.name}@{self.version}"
+    label: str
 
 
 def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> list[Published]:
@@ -37,55 +34,58 @@ def read_versions(survey: Survey, wanted: Callable[[str, Version], bool]) -> lis
         survey: The files that were found.
         wanted: Whether a version of a name is to be read.
     """
-    return [
-        Published(name, version, line[0])
-        for name, held in sorted(survey.names.items())
-        for version, place in sorted(held.versions.items())
-        if wanted(name, version) and (line := read_line(survey.read(place, (f"{name}@{version}",)) or b""))
-    ]
+    found: list[Published] = []
+    for name, held in sorted(survey.names.items()):
+        for version, place in sorted(held.versions.items()):
+            if wanted(name, version):
+                label = f"{name}@{version}"
+                if line := read_line(survey.read(place, (label,)) or b""):
+                    found.append(Published(name, version, line[0], label))
+    return found
 
 
-def check_numbers(survey: Survey, versions: Sequence[Published], read: Callable[[str], bytes | None]) -> None:
-    """Report versions whose number is too small a step from the one below; withdrawn versions are ignored.
+class Numbers:
+    """Checks whether the number of a version is a large enough step from the one below; ignores withdrawn ones."""
 
-    Args:
-        survey: The files.
-        versions: Versions to check.
-        read: Returns the bytes of a document; None if missing or damaged, which is reported elsewhere.
-    """
-    digests = {(one.name, one.version): one.digest for one in versions}
-    for name in dict.fromkeys(one.name for one in versions):
-        held = survey.names[name]
-        last: tuple[str, Manifest | None] = "", None
-        for below, version in pairwise(sorted(held.versions.keys() - held.tombstones.keys())):
-            after = digests.get((name, version))
-            if after is None:
-                continue
-            before = digests.get((name, below)) or _pointed(survey, held.versions[below])
-            if before == after:
-                continue
-            old = last[1] if last[0] == before else _manifest(before, read)
-            last = after, _manifest(after, read)
-            why = untrue((below, old), (version, last[1])) if old and last[1] else ""
-            if why:
-                survey.findings.add("version-step", held.versions[version], why, (f"{name}@{version}",))
+    def __init__(
+        self, survey: Survey, versions: Sequence[Published], read: Callable[[str], Manifest | None]
+    ) -> None:
+        """Prepare.
+
+        Args:
+            survey: The files; gets the faults.
+            versions: Versions to check.
+            read: Returns a manifest; None if missing or damaged, which is reported elsewhere.
+        """
+        self._survey, self._read = survey, read
+        self._digests = {(one.name, one.version): one.digest for one in versions}
+        self._below: dict[tuple[str, Version], Version] = {}
+        for name in dict.fromkeys(one.name for one in versions):
+            held = survey.names[name]
+            rising = sorted(held.versions.keys() - held.tombstones.keys())
+            self._below.update(((name, version), below) for below, version in pairwise(rising))
+
+    def check(self, one: Published) -> None:
+        """Report the number of a version if it understates the change."""
+        below = self._below.get((one.name, one.version))
+        if below is None or one.version.major > below.major:  # no change needs more
+            return
+        held = self._survey.names[one.name]
+        before = self._digests.get((one.name, below)) or _pointed(self._survey, held.versions[below])
+        if before == one.digest:
+            return
+        old, new = self._read(before), self._read(one.digest)
+        if old and new and (why := untrue((below, old), (one.version, new))):
+            self._survey.findings.add("version-step", held.versions[one.version], why, (one.label,))
 
 
 def _pointed(survey: Survey, place: VersionFile) -> str:
     """Return the digest of a version that is not itself checked; empty if its file is damaged."""
     try:
-        found = durable.read(survey.root / place.path, survey.root, limit=LIMIT)
+        found = survey.content(place.path, LIMIT)
     except (EnvironmentFailure, IntegrityError):
         return ""
-    return (pointed(found[0], f"{place.name}@{place.version}") if found is not None else None) or ""
-
-
-def _manifest(digest: str, read: Callable[[str], bytes | None]) -> Manifest | None:
-    data = read(digest) if digest else None
-    try:
-        return None if data is None else from_bytes(data)
-    except FormatError:
-        return None
+    return (pointed(found, f"{place.name}@{place.version}") if found is not None else None) or ""
 
 
 def check_tombstones(survey: Survey, wanted: Callable[[str, Version], bool]) -> None:

@@ -88,6 +88,11 @@ class Survey:
     aside: dict[str, dict[str, os.stat_result]] = attrs.field(factory=lambda: {one: {} for one in ASIDE})
     blocked: dict[str, tuple[str, str]] = attrs.field(factory=dict)
     _narrow: list[str] = attrs.field(factory=list)
+    _plain: set[str] = attrs.field(factory=set)
+    _prefix: str = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._prefix = f"{self.root}{os.sep}"
 
     def look(self, *folders: str, **only: Any) -> None:
         """Walk through folders, or through all; see ``scan``.
@@ -120,13 +125,13 @@ class Survey:
             case Blob() | Aside() | Obstacle() | Unknown():
                 try:
                     with suppress(FileNotFoundError):  # removed concurrently
-                        self._take_state(one, os.lstat(self.root / one.path))
+                        self._take_state(one, os.lstat(self._prefix + one.path))
                 except OSError as error:
                     self.blocked[one.path] = "unreadable", answer(error)
 
     def _take_state(self, one: Place, state: os.stat_result) -> None:
         expected = {Blob: "file", Obstacle: "folder"}.get(type(one), "file or folder")
-        odd = None if isinstance(one, Aside) else odd_kind(self.root / one.path, state.st_mode, expected)
+        odd = None if isinstance(one, Aside) else odd_kind(self._prefix + one.path, state.st_mode, expected)
         match one:
             case Aside():
                 self.aside[one.folder][one.file] = state
@@ -162,20 +167,31 @@ class Survey:
         return content
 
     def _content(self, place: Place, whose: tuple[str, ...]) -> bytes | None:
-        full = self.root / place.path
         try:
-            if odd := odd_kind(full, os.lstat(full).st_mode, "file"):
-                self.findings.add(odd[0], place, odd[1], whose)
-                return None
-            found = durable.read(full, self.root, limit=LIMIT + 1)
-        except FileNotFoundError:
-            return None  # removed concurrently
-        except IntegrityError as error:  # a parent folder became a link
-            self.findings.add("symlink", place, str(error), whose)
-            return None
-        except (OSError, EnvironmentFailure) as error:
+            return self.content(place.path, LIMIT + 1)
+        except IntegrityError as error:  # something else than a file, or a folder became a link
+            odd = odd_kind(self.root / place.path, os.lstat(self.root / place.path).st_mode, "file")
+            self.findings.add(*(odd[0], place, odd[1]) if odd else ("symlink", place, str(error)), whose)
+        except EnvironmentFailure as error:
             self.findings.add("unreadable", place, answer(error), whose)
-            return None
+        return None
+
+    def content(self, path: str, limit: int | None = None) -> bytes | None:
+        """Read a file; None if there is none. The folders to it are looked at for the first file in each.
+
+        Args:
+            path: Relative to the root.
+            limit: Bytes to read at most.
+
+        Raises:
+            IntegrityError: It is no plain file, or a folder is a link.
+            EnvironmentFailure: It cannot be read.
+        """
+        folder = path.rpartition("/")[0]
+        if folder not in self._plain:
+            durable.check_folders(self.root / folder, self.root)
+            self._plain.add(folder)
+        found = durable.read(f"{self._prefix}{path}", None, limit=limit)
         return None if found is None else found[0]
 
     def is_there(self, path: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any, Literal
@@ -12,13 +11,16 @@ import attrs
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
+from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
-from compatkit.registry.reach import edges, walk
+from compatkit.registry.reach import DocumentEdge, edges, walk
 
 Role = Literal["version", "parent", "payload", "kept", "result"]
 """Role of a blob."""
 RESULTS = "results of "
 """Prefix of the label of a pair's results."""
+RECENT = 16
+"""Manifests that are kept at a time."""
 
 
 @attrs.frozen
@@ -64,6 +66,7 @@ class Uses:
         manifests: Number of manifests read.
         naming: Whether to compute function digests, which takes a third of the time.
         faults: Code, digest and description of faults in documents whose bytes are intact.
+        recent: The last manifests that were read, by digest.
     """
 
     read: Callable[[str], bytes | None]
@@ -72,6 +75,7 @@ class Uses:
     manifests: int = 0
     naming: bool = True
     faults: list[tuple[str, str, str]] = attrs.field(factory=list)
+    recent: dict[str, Manifest] = attrs.field(factory=dict)
     _entered: set[str] = attrs.field(factory=set)
 
     def users(self, digest: str) -> tuple[str, ...]:
@@ -88,58 +92,79 @@ class Uses:
         sides = (self.functions.get(one, [f"value:{one[:12]}"])[0] for one in (extractor, head))
         return "{}{} with {}".format(RESULTS, *sides)
 
-    def follow_versions(self, versions: Iterable[Published], withdrawn: Container[Published]) -> None:
+    def follow_versions(
+        self,
+        versions: Iterable[Published],
+        withdrawn: Container[Published],
+        then: Callable[[Published], object] = lambda one: None,
+    ) -> None:
         """Follow versions to their manifests, the blobs these name, and their parents.
 
         Args:
             versions: All versions to check.
             withdrawn: Those that are withdrawn.
+            then: Called with each version after its manifest was read, those that are not withdrawn first.
         """
         named: dict[str, list[Published]] = defaultdict(list)
-        for one in versions:
+        living: set[str] = set()
+        ordered = sorted(versions, key=lambda one: one in withdrawn)
+        for one in ordered:
+            lives = one not in withdrawn
             named[one.digest].append(one)
-            self.of[one.digest].append(BlobUse("version", str(one), one not in withdrawn))
-        starts = [
-            _Named(digest, tuple(map(str, those)), any(one not in withdrawn for one in those))
-            for digest, those in named.items()
-        ]
-        starts.sort(key=lambda one: not one.living)
+            self.of[one.digest].append(BlobUse("version", one.label, lives))
+            if lives:
+                living.add(one.digest)
+
+        def starts() -> Iterator[_Named]:
+            for one in ordered:
+                those = named[one.digest]
+                if those[0] is one:
+                    yield _Named(one.digest, tuple(each.label for each in those), one.digest in living)
+                then(one)  # the walk has followed the start when it asks for the next
 
         def parents(one: _Named) -> Iterator[_Named]:
-            label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
             for parent, needed in self._follow(one):
                 if parent not in named:
+                    label = f"an ancestor of {one.labels[0].removeprefix('an ancestor of ')}"
                     yield _Named(parent, (label,), one.living, one.kin or not needed)
                 elif one.living:
-                    yield _Named(parent, tuple(map(str, named[parent])), True)
+                    yield _Named(parent, tuple(each.label for each in named[parent]), True)
 
-        for _ in walk(starts, parents, key=lambda one: one.digest, rank=lambda one: not one.kin):
+        for _ in walk(starts(), parents, key=lambda one: one.digest, rank=lambda one: not one.kin):
             pass
 
-    def _follow(self, one: _Named) -> Iterator[tuple[str, bool]]:
-        """Record the blobs of a manifest; yield the digests of its parents, and whether they are parts of it."""
+    def _follow(self, one: _Named) -> list[tuple[str, bool]]:
+        """Record the blobs of a manifest; return the digests of its parents, and whether they are parts of it."""
         data = self.read(one.digest)
         if data is None:
-            return
-        value = self._document(one.digest, data)
-        manifest = self._manifest(one.digest, data, value) if value is not None else None
+            return []
+        manifest, named = read_canonical(data) or self._odd(one.digest, data)
+        payload = manifest.payload if manifest is not None else None
         parts = set[str]()
         if manifest is not None and manifest.kind == "recombination":
             parts = {parent.component for parent in manifest.parents}
-        for key, edge, size in edges(value):
-            payload = (
-                manifest.payload if manifest is not None and edge == manifest.payload.file.blob else None
-            )
-            role: Role = "parent" if key == "component" else "payload" if payload is not None else "kept"
+        parents: list[tuple[str, bool]] = []
+        for key, edge, size in named:
+            own = payload if payload is not None and edge == payload.file.blob else None
+            role: Role = "parent" if key == "component" else "payload" if own is not None else "kept"
             for label in one.labels:
-                self.of[edge].append(BlobUse(role, label, one.living, one.kin, size, payload))
+                self.of[edge].append(BlobUse(role, label, one.living, one.kin, size, own))
             if role == "parent":
-                yield edge, edge in parts
+                parents.append((edge, edge in parts))
         if manifest is not None and one.digest not in self._entered:
             self._entered.add(one.digest)
             self.manifests += 1
+            self.recent[one.digest] = manifest
+            if len(self.recent) > RECENT:
+                del self.recent[next(iter(self.recent))]
             if self.naming:
                 self.functions[function_digest(manifest).rpartition(":")[2]].extend(one.labels)
+        return parents
+
+    def _odd(self, digest: str, data: bytes) -> tuple[Manifest | None, Iterable[DocumentEdge]]:
+        """Report what is wrong with a document; return what it is nevertheless, and what it names."""
+        value = self._document(digest, data)
+        return (None if value is None else self._manifest(digest, data, value)), edges(value)
 
     def _document(self, digest: str, data: bytes) -> Any:
         try:
@@ -162,7 +187,7 @@ class Uses:
         except FormatError as error:
             self.faults.append(("manifest-format", digest, str(error)))
             return None
-        if not _is_canonical(value, data):
+        if dumps(value) != data:
             what = "the same values, written canonically, are other bytes: keys or spaces are not as they should be"
             self.faults.append(("manifest-canonical", digest, what))
         return manifest
@@ -187,13 +212,3 @@ class Uses:
                 self.faults.append(("result-format", digest, what))
             for _, edge, size in edges(value):
                 self.of[edge].append(BlobUse("kept", label, size=size))
-
-
-def _is_canonical(value: Any, data: bytes) -> bool:
-    """Return whether bytes are the canonical JSON of the value read from them."""
-    if not data.isascii():
-        return dumps(value) == data
-    # after a strict read without composable characters, only key order and spaces can differ
-    return (
-        json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode() + b"\n" == data
-    )

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.codec import LONGEST_KEY, dumps, loads, unstructure
+from compatkit.contracts.codec import LONGEST_KEY, dumps, loads
+from compatkit.contracts.contract import Contract
 from compatkit.contracts.display import Shown
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.names import Bump
@@ -177,8 +178,7 @@ def diff(old: Manifest, new: Manifest, *, measured: bool = False) -> Difference:
     """
     rules = Rules(old, new, measured)
     found: list[Change] = []
-    before, after = (loads(dumps(unstructure(one)), what="manifest") for one in (old, new))
-    for place, left, right in _leaves(before, after, ()):
+    for place, left, right in _apart(old, new, ()):
         level = _level(place)
         found.append(Change(level, place, left, right, *rules.of(level, place)))
     return Difference(tuple(sorted(found, key=lambda one: LEVELS.index(one.level))))
@@ -195,8 +195,7 @@ def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
     Raises:
         FormatError: A value contains something that canonical JSON cannot express.
     """
-    left, right = (loads(dumps(unstructure(value)), what="value") for value in (one, other))
-    return [written(found) for found, _, _ in _leaves(left, right, place)]
+    return [written(found) for found, _, _ in _leaves(_plain(one), _plain(other), place)]
 
 
 def shown(value: Any) -> str:
@@ -235,6 +234,23 @@ def _level(place: Place) -> Level:
     return elsewhere[top] if top in elsewhere else next(one for one in LEVELS if one == top)
 
 
+def _apart(
+    old: Manifest | Contract, new: Manifest | Contract, place: Place
+) -> Iterator[tuple[Place, Any, Any]]:
+    """Yield the deepest places at which two manifests differ, without a look at the sections that they share."""
+    for name in sorted(attrs.fields_dict(type(old))):
+        left, right = getattr(old, name), getattr(new, name)
+        if left is not right:
+            if isinstance(left, Contract):
+                yield from _apart(left, right, (*place, name))
+            else:
+                yield from _leaves(_plain(left), _plain(right), (*place, name))
+
+
+def _plain(value: Any) -> Any:
+    return loads(dumps(value), what="value")
+
+
 def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
     """Yield the deepest places at which two JSON values differ."""
     if isinstance(old, dict) and isinstance(new, dict):
@@ -244,7 +260,7 @@ def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]
         for index in range(max(len(old), len(new))):
             left, right = (one[index] if index < len(one) else ABSENT for one in (old, new))
             yield from _leaves(left, right, (*place, index))
-    elif old is ABSENT or new is ABSENT or json.dumps(old) != json.dumps(new):  # 1, 1.0 and true differ
+    elif old is ABSENT or new is ABSENT or repr(old) != repr(new):  # 1, 1.0 and true differ
         yield place, old, new
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import attrs
 
@@ -37,14 +38,19 @@ class Rules:
     new: Manifest
     measured: bool = False
     _lost: Mapping[Place, str] = attrs.field(init=False)
-    _answering: dict[str, list[Label]] = attrs.field(init=False, factory=dict)
 
     def __attrs_post_init__(self) -> None:
-        """Compare ports, and index the new labels by name, because a search for each old one is too slow."""
+        """Compare ports."""
         self._lost = lost(self.old.contract, self.new.contract)
+
+    @cached_property
+    def _answering(self) -> Mapping[str, Sequence[Label]]:
+        """The new labels by name, because a search for each old one is too slow."""
+        found: dict[str, list[Label]] = {}
         for label in self.new.contract.data.labels or ():
             for name in label.names:
-                self._answering.setdefault(name, []).append(label)
+                found.setdefault(name, []).append(label)
+        return found
 
     def of(self, level: str, place: Place) -> Demand:
         """Return the smallest step for the change at ``place``, and the reason.
