@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 import attrs
 import safetensors.torch
 import torch
+from attack import cases
 from hostile import build, clear, kinds, put_in_place, read_everything
 from hypothesis import strategies as st
 from watching import listing, watched
@@ -262,4 +262,4 @@ def agree(data: bytes) -> bool:
 
 def count_of(ordinary: int, total: int = 1465) -> int:
     """Return how many cases a long run tries where an ordinary one tries ``ordinary`` of ``total``."""
-    return round(int(os.environ.get("COMPATKIT_FUZZ", "100000")) * ordinary / total)
+    return cases(round(100_000 * ordinary / total))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attack import cases, script
 
 from compatkit.errors import EnvironmentFailure
 from compatkit.registry import disk as durable
@@ -21,7 +22,6 @@ from compatkit.registry.disk import replace_file
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.store import Store
 
-SCRIPTS = Path(__file__).parent / "scripts"
 SCENARIOS = (
     "init",
     "first_publish",
@@ -70,13 +70,13 @@ def interrupted(folder: Path, *words: str) -> None:
     assert [line.split()[0] for line in lines] == [word.split(":")[0] for word in words]
     # Steps: a policy is one file, and takes the fewest.
     assert all(int(line.split()[1]) > 5 for line in lines)
-
-
-def script(name: str, *arguments: object) -> str:
-    command = [sys.executable, str(SCRIPTS / name), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    print(
+        "interrupted at",
+        sum(
+            -(-int(line.split()[1]) // int(word.split(":")[2]))
+            for line, word in zip(lines, words, strict=True)
+        ),
+    )
 
 
 @forks
@@ -129,8 +129,53 @@ def test_a_process_that_is_killed_at_random_leaves_a_whole_registry(tmp_path: Pa
 @pytest.mark.case("D1")
 @pytest.mark.parametrize("seed", [0, 1000, 2000])
 def test_hundreds_of_kills(tmp_path: Path, seed: int):
-    done = json.loads(script("kill.py", tmp_path, 120, seed))
-    assert sum(done.values()) >= 60 and len(done) > 3  # in full; long things are mostly killed on the way
+    kills = cases(333)
+    done = json.loads(script("kill.py", tmp_path, kills, seed * 1000))
+    print(f"{kills} kills after {done}")
+    assert (
+        sum(done.values()) >= kills / 4 and len(done) > 3
+    )  # in full; long things are mostly killed on the way
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> None:
+    """Skip where no file system can be mounted from a file."""
+    if not hasattr(os, "geteuid") or os.geteuid() != 0:
+        pytest.skip("only root may mount a file system")
+    (tmp_path / "mounted").mkdir()
+    with (tmp_path / "image").open("wb") as file:
+        file.truncate(4 * 2**20)
+    for command in (
+        ["mkfs.ext4", "-q", "-F", tmp_path / "image"],
+        ["mount", "-o", "loop", tmp_path / "image", tmp_path / "mounted"],
+        ["umount", tmp_path / "mounted"],
+    ):
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no file system can be mounted here: {error}")
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.usefixtures("disks")
+def test_what_was_done_survives_power_cuts(tmp_path: Path):
+    (tmp_path / "cuts").mkdir()
+    cuts = cases(100)
+    done = json.loads(script("powercut.py", tmp_path / "cuts", cuts, 0))
+    print(f"{cuts} power cuts after {done}")
+    assert sum(done.values()) >= cuts / 4
+
+
+@forks
+@pytest.mark.slow
+@pytest.mark.usefixtures("disks")
+def test_a_power_cut_takes_what_was_not_synced(tmp_path: Path):
+    """The test above would notice."""
+    (tmp_path / "cuts").mkdir()
+    with pytest.raises(AssertionError, match=r"failed|Error"):
+        script("powercut.py", tmp_path / "cuts", 20, 0, "unsynced")
 
 
 @pytest.mark.case("D1")

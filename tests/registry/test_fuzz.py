@@ -1,7 +1,7 @@
 """Random damage and random malice: only errors of ours, no hang, nothing outside the root, nothing changed.
 
-An ordinary run tries about 1,500 cases; ``COMPATKIT_FUZZ=100000 pytest -m slow tests/registry/test_fuzz.py`` tries as
-many as it says. ``COMPATKIT_FUZZ_SEED`` chooses others.
+An ordinary run tries about 1,500 cases, ``pytest -m slow tests/registry/test_fuzz.py`` 100,000, and with
+``COMPATKIT_ATTACK=10`` ten times as many. ``COMPATKIT_FUZZ_SEED`` chooses others.
 """
 
 from __future__ import annotations
