@@ -19,6 +19,7 @@ from measured import settings
 from pointed import pointers
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
+from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.contract import (
     Blueprint,
     Contract,
@@ -179,7 +180,7 @@ def _read(store: Store, manifest: Manifest, attempt: Callable[..., Any]) -> None
     function = attempt(function_digest, manifest)
     for head in (attempt(store.evidence.partners, function) or ()) if function else ():
         for pointer in attempt(pointers, store, function, head) or ():
-            attempt(store.read_blob, f"sha256:{pointer.name}")
+            attempt(lambda name=pointer.name: store.objects.read(f"sha256:{name}", most=MAX_BYTES))
         for result in attempt(store.evidence.kept, [function], [head]) or ():
             attempt(Cells().of, result, NAME, head)
 

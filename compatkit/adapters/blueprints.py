@@ -50,6 +50,7 @@ def build(
     seed: int | None = None,
     state: Mapping[str, Tensor] | None = None,
     share: bool = False,
+    bounded: bool = True,
 ) -> nn.Module:
     """Build one part alone; the rest of the network is dropped.
 
@@ -58,6 +59,7 @@ def build(
         seed: Draws the initial weights; the global random state stays as it is. None draws from the global state.
         state: Weights to load, all of them and no others; nothing is drawn then.
         share: Whether the part may keep the tensors of ``state`` themselves; else they are copied.
+        bounded: Whether to bound what building costs; False where it was within the bounds before.
 
     Raises:
         UnknownName: The builder, model or approach is not known here.
@@ -70,7 +72,7 @@ def build(
         with seeded(seed):
             return _part(whole_of(blueprint), blueprint)
     check_numbers(blueprint.model, blueprint.kwargs)
-    with seeded(0), bounded_building(blueprint.model):
+    with seeded(0), bounded_building(blueprint.model) if bounded else without_draws(constants=False):
         part = _part(whole_of(blueprint), blueprint)
     load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
     return part

@@ -8,10 +8,9 @@ be large, the call is made on the meta device first.
 
 from __future__ import annotations
 
-import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +21,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 from torch.nn.parameter import Parameter
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import flop_registry
 
 from compatkit.adapters.initialisation import NoDraws, without_draws
 from compatkit.errors import TooCostly
@@ -56,15 +56,6 @@ _IN_PLACE = frozenset(
     ).split()
 )
 """What writes into the tensor it is called on."""
-_NO_LARGER = frozenset(
-    (
-        "_softmax _to_copy abs avg_pool2d clamp clone exp gelu hardsigmoid "
-        "hardswish hardtanh leaky_relu max_pool2d_with_indices mean native_batch_norm native_layer_norm "
-        "_native_batch_norm_legit_no_training "
-        "neg relu rsqrt sigmoid silu sqrt sum tanh"
-    ).split()
-)
-"""Operations whose results together have at most twice the bytes of what they are given."""
 _local = threading.local()
 
 
@@ -200,9 +191,9 @@ class _Building(NoDraws):
             self.expect(_bytes(target))
             self.in_use.keep([target])
             return super().called(func, args, kwargs)
-        known = _bytes_on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
+        known = _on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
         if known is not None:
-            self.expect(known)
+            self.expect(sum(map(_bytes, known)))
         out = super().called(func, args, kwargs)
         large = [one for one in _tensors(out) if _bytes(one) > _SMALL_BYTES]
         if large:
@@ -241,31 +232,22 @@ class _Run(TorchDispatchMode):
         kwargs = kwargs or {}
         if func.is_view:
             return func(*args, **kwargs)
-        name = _name(func)
-        work = _product(name, args)
-        if work is not None:
-            size, operations = work
-            self._work(operations)
-            self.expect(size)
-        elif name not in _NO_LARGER and not func._schema.is_mutable and _most(args, kwargs) > _SMALL:
-            size = _bytes_on_meta(func, args, kwargs)
-            self.expect(size or 0)
-        else:
-            size = None
-        out = func(*args, **kwargs)
-        made = _tensors(out)
         if func._schema.is_mutable:
-            self.made -= sum(map(_bytes, made))
+            out = func(*args, **kwargs)
+            self.made -= sum(map(_bytes, _tensors(out)))
             return out
-        if size is None:
-            self.expect(sum(map(_bytes, made)))
-        if work is None:
-            kernel = (
-                math.prod(args[1]) if "pool" in name and len(args) > 1 and isinstance(args[1], list) else 1
-            )
-            self._work(kernel * sum(one.numel() for one in made[:1]))
-        self.in_use.keep(made)
+        known = _on_meta(func, args, kwargs) if _most(args, kwargs) > _SMALL else None
+        if known is not None:
+            self._count(func, args, kwargs, known)
+        out = func(*args, **kwargs)
+        if known is None:
+            self._count(func, args, kwargs, _tensors(out))
+        self.in_use.keep(_tensors(out))
         return out
+
+    def _count(self, func: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+        self._work(_operations(func.overloadpacket, args, kwargs, made))
+        self.expect(sum(map(_bytes, made)))
 
     def _work(self, operations: int) -> None:
         self.operations -= operations
@@ -273,51 +255,14 @@ class _Run(TorchDispatchMode):
             raise self._refused(f"operations: {OPERATIONS + OPERATIONS_RATIO * self.weights:,}")
 
 
-@functools.cache
-def _name(func: Any) -> str:
-    return func.overloadpacket.__name__
-
-
-def _product(name: str, args: tuple[Any, ...]) -> tuple[int, int] | None:
-    """Return bytes and operations of a product of tensors by the shapes of what it is given; None for other calls."""
-    if name in ("mm", "bmm", "addmm", "baddbmm"):
-        left, right = args[-2:] if name in ("mm", "bmm") else args[1:3]
-        elements = left.numel() // max(1, left.shape[-1]) * right.shape[-1]
-        return elements * left.element_size(), 2 * elements * left.shape[-1]
-    if "scaled_dot_product" in name:  # query (..., L, D), key (..., S, D), value (..., S, E)
-        query, key, value = args[:3]
-        elements = query.numel() // max(1, query.shape[-1]) * value.shape[-1]
-        return elements * query.element_size(), 4 * query.numel() * key.shape[-2]
-    if name == "convolution":
-        return _convolution(*args)
-    return None
-
-
-def _convolution(
-    image: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> tuple[int, int]:
-    """Return bytes and operations of a convolution; the weight is (out, in / groups, ...), transposed (in, ...)."""
-    steps = [
-        one * len(image.shape[2:]) if len(one) == 1 else one for one in map(list, (stride, padding, dilation))
-    ]
-    out = []
-    for size, kernel, step, pad, spread in zip(image.shape[2:], weight.shape[2:], *steps, strict=True):
-        reach = spread * (kernel - 1) + 1
-        out.append(
-            (size - 1) * step - 2 * pad + reach + step if transposed else (size + 2 * pad - reach) // step + 1
-        )
-    channels = weight.shape[1] * groups if transposed else weight.shape[0]
-    elements = image.shape[0] * channels * math.prod(out)
-    positions = image.shape[0] * math.prod(image.shape[2:] if transposed else out)
-    return elements * image.element_size(), 2 * positions * weight.numel()
+def _operations(packet: Any, args: Any, kwargs: Any, made: list[Tensor]) -> int:
+    """Return the multiplications and additions of a call by the shapes of what it is given and gives."""
+    if packet in flop_registry and made:
+        return flop_registry[packet](*args, **kwargs, out_val=made[0])
+    if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)
+        return 4 * args[0].numel() * args[1].shape[-2]
+    pooled = "pool" in packet.__name__ and len(args) > 1 and isinstance(args[1], list)
+    return (math.prod(args[1]) if pooled else 1) * sum(one.numel() for one in made[:1])
 
 
 def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
@@ -335,14 +280,14 @@ def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     return most
 
 
-def _bytes_on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> int | None:
-    """Return the bytes of what a call would give, views left out; None where its size depends on values."""
+def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
+    """Return what a call would give, without values, views left out; None where its size depends on values."""
     try:
         args, kwargs = tree_map_only(Tensor, _without_values, (args, dict(kwargs)))
         if "device" in kwargs:
             kwargs["device"] = "meta"
         with torch.device("meta"):
-            return sum(map(_bytes, _new(_tensors(func(*args, **kwargs)), (args, kwargs))))
+            return _new(_tensors(func(*args, **kwargs)), (args, kwargs))
     except Exception:  # foreign kernels refuse in their own ways
         return None
 

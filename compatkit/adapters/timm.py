@@ -125,6 +125,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
         ) from error
 
 
+@functools.lru_cache(1024)
 def _check_name(model: str) -> None:
     """Refuse tags that do not exist, and old names, which timm maps to new ones with a warning."""
     architecture, _, tag = model.partition(".")

@@ -14,6 +14,7 @@ from compatkit.adapters.inputs import InputSpec, class_layer, input_of
 from compatkit.contracts.codec import loads
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
 from compatkit.registry.os_errors import environment
+from compatkit.registry.weights.header import read_whole
 from compatkit.registry.weights.tensorfile import deserialise
 
 TENSORS, CONFIG = "model.safetensors", "config.json"
@@ -73,7 +74,8 @@ def _in_folder(folder: Path) -> Located:
     if not (folder / CONFIG).is_file():
         return Located(path)
     with environment("read", folder / CONFIG):
-        data = (folder / CONFIG).read_bytes()
+        with (folder / CONFIG).open("rb") as file:
+            data = file.read(LARGEST_CONFIG + 1)
     try:
         said = loads(data, what=CONFIG, max_bytes=LARGEST_CONFIG)
         config, kwargs = {**said.get("pretrained_cfg", said)}, {**said.get("model_args", {})}
@@ -147,10 +149,9 @@ def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], mod
 
 def _read(path: str | Path) -> dict[str, Tensor]:
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
+        return deserialise(read_whole(path))
+    except EnvironmentFailure as error:
         raise EnvironmentFailure(
-            f"The weights at {path} cannot be read: {error}. Give 'pretrained' or the path of a safetensors file.",
+            f"The weights cannot be used: {error} Give 'pretrained' or the path of a safetensors file.",
             subject=path,
         ) from error
-    return deserialise(data)

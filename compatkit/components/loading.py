@@ -140,7 +140,7 @@ def load(
         IntegrityError: The bytes, or the resulting module, do not match the manifest.
         UnknownName: The blueprint's builder or model is unknown here.
     """
-    from compatkit.components.verification import prove_once
+    from compatkit.components.verification import built_fact, prove_once
 
     if not admitted:
         check_signature(store, reference, require_signature, verify)
@@ -150,9 +150,14 @@ def load(
     with named(whose):
         state = store.load_state(manifest, verify=verify)
 
+    within = built_fact(manifest.blueprint)
+    bounded = verify == "always" or within is None or not store.memory.is_proved(within)
+
     def proved(how: Verify) -> nn.Module:
-        module = rebuilt(manifest.blueprint, state, whose, share=True)
+        module = rebuilt(manifest.blueprint, state, whose, share=True, bounded=bounded)
         prove_once(store, manifest, str(reference.digest), module, verify=how, state=state, whose=whose)
+        if bounded and within is not None:
+            store.memory.prove(within)
         return module
 
     return with_module(store, reference, manifest, _or_cut_anew(proved, verify, whose))
@@ -237,7 +242,12 @@ def check_version(store: Store, reference: Reference, verify: Verify) -> None:
 
 
 def rebuilt(
-    blueprint: Blueprint, state: Mapping[str, Tensor], whose: str, *, share: bool = False
+    blueprint: Blueprint,
+    state: Mapping[str, Tensor],
+    whose: str,
+    *,
+    share: bool = False,
+    bounded: bool = True,
 ) -> nn.Module:
     """Return the module of a blueprint with weights, in eval mode.
 
@@ -246,6 +256,7 @@ def rebuilt(
         state: The weights.
         whose: Name for messages.
         share: Whether the module may share the tensors of ``state``.
+        bounded: As for ``build``.
 
     Raises:
         IntegrityError: The weights do not fit the blueprint.
@@ -267,7 +278,7 @@ def rebuilt(
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
         with named(whose):
-            return build(blueprint, state=state, share=share).eval()
+            return build(blueprint, state=state, share=share, bounded=bounded).eval()
     except CutError as error:
         raise IntegrityError(
             f"{whose} cannot be rebuilt: {error} {note or ''}".rstrip(), subject=whose

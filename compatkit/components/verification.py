@@ -16,6 +16,8 @@ from compatkit.adapters.builders import BUILDERS, BUILT_IN, library_note
 from compatkit.adapters.cutting.parts import cut_digest
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
+from compatkit.contracts.codec import digest as digest_of
+from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.ports import Sides, agree, by, grid_at, resolved, tensor_shape
@@ -99,16 +101,30 @@ def proof_of(
         module: Its module; the code of its cuts, which may come from the cache folder, is part of the key.
         builders: Builders of its parts; None for the component's own.
     """
+    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
+    known = _fact(f"probe {digest}", used if builders is None else builders)
+    cut = cut_digest(module)
+    return f"{known} cut {cut}" if known and cut else known
+
+
+def built_fact(blueprint: Blueprint) -> str | None:
+    """Return a cache key for having built a network here within the bounds; None if code may change without a version.
+
+    Args:
+        blueprint: Of a part of the network.
+    """
+    if not blueprint.is_cut:
+        return None
+    return _fact(f"built {digest_of(dumps(blueprint))}", (blueprint.builder,))
+
+
+def _fact(what: str, builders: Sequence[str]) -> str | None:
     import compatkit
 
-    used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
-    builders = used if builders is None else builders
     if any(one not in BUILT_IN for one in builders):
         return None
     library = " ".join(BUILDERS[one].library() for one in builders)
-    cut = cut_digest(module)
-    known = f"probe {digest} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
-    return f"{known} cut {cut}" if cut else known
+    return f"{what} compatkit {compatkit.__version__} torch {torch.__version__} {library}".strip()
 
 
 def remember_proof(

@@ -24,8 +24,8 @@ from compatkit.errors import FormatError
 
 LARGEST = 2**40
 """Largest dimension: no tensor is longer, and no reader's integers overflow."""
-LARGEST_SIDE = 2**16
-"""Largest side of an image in pixels."""
+LARGEST_SIDE = 2**12
+"""Largest side of an image in pixels; larger ones do not fit in memory as a set."""
 LARGEST_WIDTH = 2**16
 """Most channels of a 1x1 convolution that a blueprint requests: it is allocated before any comparison."""
 LARGEST_PROBE = 2**28
@@ -217,6 +217,10 @@ def _data(data: Data, path: str) -> None:
         _expect(len(values) == channels, f"{path}.{field}", f"{channels} for {data.channels} images", values)
     _expect(all(one > 0 for one in data.std), f"{path}.std", "numbers above 0", data.std)
     _expect(0 < data.crop_pct <= 4, f"{path}.crop_pct", "a share above 0", data.crop_pct)
+    resized = max(data.size) / data.crop_pct
+    _expect(
+        resized < LARGEST_SIDE + 1, f"{path}.crop_pct", f"images resized to {LARGEST_SIDE} pixels", resized
+    )
     _name(data.interpolation, f"{path}.interpolation")
     if data.labels is not None:
         check_labels(data.labels, f"{path}.labels")

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import folded, name_expected
+from compatkit.contracts.contract_rules import LARGEST_SIDE, folded, name_expected
 from compatkit.errors import DataError
-
-LARGEST_SIDE = 4096
-"""Pixels; larger images are a mistake here, and would not fit in memory as a set."""
 
 
 def check_images(images: Any, owner: str) -> None:

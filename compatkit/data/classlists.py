@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from compatkit.errors import DataError
 
+LARGEST_LIST = 2**24
+"""Bytes of a file of class names."""
 NAMES = "classes.txt"
 """Class names, one a line."""
 

@@ -17,6 +17,8 @@ from compatkit.data.lazy import LazyImages
 from compatkit.errors import DataError, EnvironmentFailure
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+LARGEST_FILE = 2**27
+"""Bytes of an image or a table; the largest photos have a tenth."""
 PIECE = 4096
 """Paths whose places are looked up at a time."""
 HIDDEN = (".", "@", "__MACOSX")
@@ -112,16 +114,22 @@ def listed(root: Path, paths: list[str]) -> LazyImages:
     )
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
     """Return the bytes of a file.
 
+    Args:
+        path: Of the file.
+        most: Bytes that it may have.
+
     Raises:
-        DataError: It is gone.
+        DataError: It is gone, or larger.
         EnvironmentFailure: The system does not let it be read.
     """
     try:
         if not path.is_file():  # a pipe would be waited for without end
             raise FileNotFoundError(path)
+        if (size := path.stat().st_size) > most:
+            raise DataError(f"{path} has {size:,} bytes; at most {most:,} are read.", subject=path)
         return path.read_bytes()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path} is gone, or no file; list the folder again.", subject=path) from error

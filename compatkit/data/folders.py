@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from compatkit.data.bars import Progress
-from compatkit.data.classlists import NAMES, lines_of
+from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
-from compatkit.data.files import ENDINGS, ImageFiles, entries
+from compatkit.data.files import ENDINGS, ImageFiles, entries, read_file
 from compatkit.data.holding import TEST, TRAIN
 from compatkit.data.lazy import LazyImages
 from compatkit.data.listing import listing
@@ -139,7 +139,7 @@ def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]
     if given is None:
         return tuple(folders)
     called: dict[str, str] = {}
-    for line in lines_of(given.read_bytes(), given):
+    for line in lines_of(read_file(given, LARGEST_LIST), given):
         folder, _, name = line.replace("\t", " ").partition(" ")
         if folder in called:
             raise DataError(f"{given} names {folder!r} twice. Leave one line out.", subject=given)

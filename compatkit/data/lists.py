@@ -8,10 +8,11 @@ from __future__ import annotations
 import csv
 import io
 import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from compatkit.data.classlists import NAMES, lines_of, numbered
+from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.files import listed, read_file
 from compatkit.data.holding import parted
@@ -20,6 +21,8 @@ from compatkit.errors import DataError, MissingDependency
 
 LISTS = (".csv", ".parquet")
 COLUMNS = ("path", "label")
+LONGEST_LINE = 2**16
+"""Characters of a line."""
 
 
 def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
@@ -37,7 +40,7 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     columns = _parquet(table) if table.suffix == ".parquet" else _csv(table)
     missing = [one for one in COLUMNS if one not in columns]
     if missing or not columns["path"]:
-        held = f"its columns are {', '.join(columns) or 'none'}" if missing else "it has no rows"
+        held = f"its columns are {', '.join(columns) or 'none':.200}" if missing else "it has no rows"
         raise DataError(
             f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
         )
@@ -56,7 +59,7 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
         )
     _check_repeated(columns, table)
     given = folder / NAMES
-    names = lines_of(given.read_bytes(), given) if given.is_file() else None
+    names = lines_of(read_file(given, LARGEST_LIST), given) if given.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
     whole = Split(listed(folder, paths), labels, classes, f"{table.stem}/train")
     return parted(whole, columns["split"], table.stem, table) if "split" in columns else whole
@@ -93,26 +96,52 @@ def _check_repeated(columns: dict[str, list[str]], table: Path) -> None:
 
 def _csv(table: Path) -> dict[str, list[str]]:
     try:
-        text = read_file(table).decode("utf-8-sig")
-        reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
-        rows = list(reader)
+        text = io.TextIOWrapper(io.BytesIO(read_file(table)), "utf-8-sig", newline="")
+        rows = (row for row in csv.reader(_lines(text, table), strict=True) if row)
+        names = next(rows, [])
+        _check_names(names, table)
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        if not all(one in columns for one in COLUMNS):
+            return columns
+        for number, row in enumerate(rows, 1):
+            if len(row) != len(names):
+                raise DataError(
+                    f"{table}, row {number} has more or fewer values than there are columns. Quote values with "
+                    "commas.",
+                    subject=table,
+                )
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} is no CSV table in UTF-8: {error}.", subject=table) from error
-    short = next((row for row, one in enumerate(rows) if None in one or None in one.values()), None)
-    if short is not None:
-        raise DataError(
-            f"{table}, row {short + 1} has more or fewer values than there are columns. Quote values with commas.",
-            subject=table,
-        )
-    names = reader.fieldnames or ()
+    return columns
+
+
+def _lines(text: Iterable[str], table: Path) -> Iterator[str]:
+    """Yield lines, none of which makes a row of millions of values."""
+    for line in text:
+        if len(line) > LONGEST_LINE:
+            raise DataError(
+                f"{table} is no table of images: a line has {len(line):,} characters; at most {LONGEST_LINE:,} are "
+                "read.",
+                subject=table,
+            )
+        yield line
+
+
+def _check_names(names: list[str], table: Path) -> None:
+    """Refuse a first line that names no columns, before all others are read.
+
+    Raises:
+        DataError: Another separator than a comma, or a name that stands twice.
+    """
     if len(names) == 1 and (other := next((one for one in ";\t|" if one in names[0]), None)):
         raise DataError(
             f"{table} separates its values with {other!r}. Separate them with commas.", subject=table
         )
     twice = next((one for one in names if names.count(one) > 1), None)
     if twice is not None:
-        raise DataError(f"{table} has the column {twice!r} twice. Remove one.", subject=table)
-    return {name: [row[name].strip() for row in rows] for name in names}
+        raise DataError(f"{table} has the column {twice!r:.100} twice. Remove one.", subject=table)
 
 
 def _parquet(table: Path) -> dict[str, list[str]]:

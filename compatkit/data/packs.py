@@ -29,6 +29,8 @@ from compatkit.errors import DataError, EnvironmentFailure
 
 LARGEST = 16 << 30
 """Bytes that a pack may hold unpacked; a file that claims more is refused before it fills the memory."""
+UNPACKED, RATIO = 2**27, 100
+"""Bytes that any pack may unpack to, and how many more for each byte of the file; packed digits take 5."""
 
 SPLITS = ("train", "test")
 _BLOCK = 500
@@ -102,12 +104,12 @@ def opened(file: Path) -> Iterator[Any]:
     except OSError as error:
         # EINVAL: a damaged directory of the archive points before its start.
         if error.errno in (None, errno.EINVAL):
-            raise DataError(f"{file} is damaged: {error}", subject=file) from error
+            raise DataError(f"{file} is damaged: {error!s:.300}", subject=file) from error
         raise EnvironmentFailure(
             f"{file} cannot be read: {error.strerror}. Check the rights and the disk.", subject=file
         ) from error
     except _DAMAGE as error:
-        raise DataError(f"{file} is damaged, or no data pack: {error}", subject=file) from error
+        raise DataError(f"{file} is damaged, or no data pack: {error!s:.300}", subject=file) from error
 
 
 def _check_archive(file: Path) -> None:
@@ -122,9 +124,10 @@ def _check_archive(file: Path) -> None:
         handle.seek(0)
         with zipfile.ZipFile(handle) as archive:
             unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > LARGEST:
+    most = min(LARGEST, UNPACKED + RATIO * file.stat().st_size)
+    if unpacked > most:
         raise DataError(
-            f"{file} would unpack to {unpacked} bytes; at most {LARGEST} are accepted.", subject=file
+            f"{file} would unpack to {unpacked:,} bytes; at most {most:,} are accepted.", subject=file
         )
 
 

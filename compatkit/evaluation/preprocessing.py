@@ -17,11 +17,12 @@ from PIL.Image import Image
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
+from compatkit.contracts.ports import by
 from compatkit.data.files import read_file
 from compatkit.data.lazy import LazyImages, brought, decoded, pixels_of
 from compatkit.data.split import Split
 from compatkit.data.unlabelled import images_in
-from compatkit.errors import DataError
+from compatkit.errors import DataError, TooCostly
 
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
@@ -35,6 +36,8 @@ EXPECTED = (
     "these"
 )
 CHANNELS = (1, 3)
+LARGEST_SET = 2**34
+"""Bytes of images that are held in memory at the size of a contract, which may be a stranger's."""
 WHITE = 255.0
 
 
@@ -93,7 +96,16 @@ def fitting(split: Split, data: Data) -> Split:
 
     Raises:
         DataError: The interpolation is unknown, or the crop share is not above 0.
+        TooCostly: Images in memory would take more than ``LARGEST_SET`` bytes.
     """
+    if not isinstance(split.images, LazyImages):
+        needed = len(split) * math.prod(data.size) * len(data.mean)
+        if needed > max(LARGEST_SET, split.images.nbytes):
+            raise TooCostly(
+                f"{len(split):,} images take {needed:,} bytes at the size of the contract, {by(data.size)}; at most "
+                f"{LARGEST_SET:,} are held in memory. Give fewer, or images in files, which are read one by one.",
+                subject=split.name,
+            )
     return split.converted(data.channels).resized(
         data.size, interpolation=data.interpolation, crop_pct=data.crop_pct, crop_mode=data.crop_mode
     )

@@ -142,12 +142,8 @@ class Objects:
         """
         check_verify(verify)
         path = self.path(digest)
-        size = self.size(digest) if most is not None else None
-        if most is not None and size is not None and size > most:
-            raise IntegrityError(
-                f"{path} has {size} bytes, and what is expected here has at most {most}; it was not read.",
-                subject=path,
-            )
+        if most is not None:
+            _check_size(path, self.size(digest), most)
         found = durable.read(path, self.root)
         for _ in range(durable.TRIES):
             with environment("read", path):
@@ -164,7 +160,7 @@ class Objects:
             self._stamp(digest, state)
         return data
 
-    def view(self, digest: str, *, verify: Verify = "auto") -> Buffer | mmap.mmap:
+    def view(self, digest: str, *, verify: Verify = "auto", most: int | None = None) -> Buffer | mmap.mmap:
         """Return the bytes of a blob without copying them, where that is safe; else as ``read`` does.
 
         A large blob on a local disk is mapped, privately: what is written into the buffer stays in this process.
@@ -172,9 +168,10 @@ class Objects:
         Args:
             digest: Of the blob.
             verify: As for ``read``.
+            most: As for ``read``.
 
         Raises:
-            IntegrityError: Missing, or other bytes than promised (moved to ``quarantine/``).
+            IntegrityError: Missing, larger than ``most``, or other bytes than promised (moved to ``quarantine/``).
             EnvironmentFailure: No right to read, device failed.
         """
         check_verify(verify)
@@ -182,11 +179,13 @@ class Objects:
         with environment("read", path):
             descriptor = durable.open_plain(path, self.root)
             if descriptor is None:
-                return self.read(digest, verify=verify)  # takes it back, or says what is missing
+                return self.read(digest, verify=verify, most=most)  # takes it back, or says what is missing
             try:
                 state = os.fstat(descriptor)
                 if verify == "always" or state.st_size < SMALL or not is_local(state.st_dev):
-                    return self.read(digest, verify=verify)
+                    return self.read(digest, verify=verify, most=most)
+                if most is not None:
+                    _check_size(path, state.st_size, most)
                 mapped = mmap.mmap(descriptor, state.st_size, access=mmap.ACCESS_COPY)
                 if verify == "never" or self._known(digest, state):
                     return mapped
@@ -340,6 +339,15 @@ class Objects:
         return IntegrityError(
             f"{path} is missing: expected {digest}, {actual}. {HINT}.",
             subject=BlobMismatch(digest, "missing", path, HINT),
+        )
+
+
+def _check_size(path: Path, size: int | None, most: int) -> None:
+    """Refuse a blob of more bytes before it is read."""
+    if size is not None and size > most:
+        raise IntegrityError(
+            f"{path} has {size} bytes, and what is expected here has at most {most}; it was not read.",
+            subject=path,
         )
 
 

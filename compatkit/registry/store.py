@@ -206,7 +206,7 @@ class Store:
         from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
-        data = self.objects.view(payload.file.blob, verify=verify)
+        data = self.objects.view(payload.file.blob, verify=verify, most=payload.file.bytes)
         if verify == "always" and (actual := tensor_digest(memoryview(data))) != payload.tensors:
             raise IntegrityError(
                 f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."

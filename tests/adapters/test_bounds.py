@@ -107,6 +107,21 @@ def test_an_exported_file_is_bounded_as_a_component_is(
         ck.load_exported(tmp_path / "head.safetensors")
 
 
+def test_what_was_built_within_the_bounds_is_not_bounded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever process; but another blueprint of the same network is, and all with ``verify="always"``."""
+    registry = ck.Registry.init(tmp_path / "parts")
+    put(registry, "ours", PART["head"])
+    registry.load("ours")
+    put(registry, "other", PART["head"], split="layer2")
+    monkeypatch.setattr(bounds, "MODULES", 3)
+    ck.Registry.open(tmp_path / "parts").load("ours")
+    for load in (lambda: registry.load("ours", verify="always"), lambda: registry.load("other")):
+        with pytest.raises(TooCostly, match="more than 3 modules"):
+            load()
+
+
 def test_an_adapter_is_bounded_too() -> None:
     from compatkit.adapters.stitching.layers import build_adapter
     from compatkit.contracts.contract import Blueprint
@@ -252,26 +267,6 @@ def test_operations_are_those_worked_out_by_hand(what: str) -> None:
     module, shape, operations = OPERATIONS[what]
     assert not ran(module, *shape, OPERATIONS=operations, OPERATIONS_RATIO=0)
     assert "operations" in ran(module, *shape, OPERATIONS=operations - 1, OPERATIONS_RATIO=0)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shape"),
-    [
-        ((4, 6, 3, 2, 1), (2, 4, 9, 11)),
-        ((4, 4, 3, 1, 2, 2, 2), (1, 4, 8, 9)),
-        ((4, 6, (1, 5), (2, 1)), (3, 4, 7, 9)),
-    ],
-)
-def test_results_of_convolutions_are_as_large_as_torch_makes_them(
-    arguments: Any, shape: tuple[int, ...]
-) -> None:
-    module = nn.Conv2d(*arguments)
-    image, weight = torch.zeros(shape), module.weight
-    padding, dilation = [int(side) for side in module.padding], module.dilation
-    size, _ = bounds._convolution(
-        image, weight, None, module.stride, padding, dilation, False, (0, 0), module.groups
-    )  # type: ignore[arg-type]
-    assert size == module(image).numel() * 4
 
 
 def test_weights_that_came_along_make_room_in_proportion() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measured import cell, keep
 
 from compatkit.cli import sign as signing
 from compatkit.registry.store import Store
@@ -277,3 +278,33 @@ def test_a_damaged_folder_of_trust_is_told_and_show_still_shows(
     said = run("show", HEAD)
     assert said.code == 0 and "were not verified" in said.err and "broken.pub" in said.err
     assert run("show", EXTRACTOR).err == ""
+
+
+@pytest.mark.filterwarnings("default::compatkit.registry.evidence.UnsignedEvidence")
+def test_measured_results_are_signed_and_count_where_signatures_are_required(
+    run: Any, parts: Path, alice: Path
+) -> None:
+    store = Store.open(parts)
+    keep(store, store.manifest(EXTRACTOR), store.manifest(HEAD), cell(policy="batch"))
+    trust(run, alice)
+    assert run("sign", "digits/left.*", "--key", alice).code == 0
+
+    def checked() -> Any:
+        return run("check", EXTRACTOR, HEAD, "--require-signature", "--json")
+
+    said = checked()
+    assert said.json["evidence"] == "none" and "1 of 1 measured results are left out" in said.err
+    signed = run("sign", "digits/*.extractor", "digits/*.head", "--evidence", "--key", alice, "--json").json
+    assert [one["made"] for one in signed] == [True]
+    said = run("sign", EXTRACTOR, HEAD, "--evidence", "--key", alice)
+    assert said.code == 0 and "signed 0 measured results; 1 were signed before" in said.out
+    assert checked().json["evidence"] == "compatible"
+    assert run("verify").code == 0
+
+
+@pytest.mark.parametrize("words", [(EXTRACTOR,), (EXTRACTOR, HEAD, "--all"), (EXTRACTOR, HEAD, "--unnamed")])
+def test_results_are_signed_by_extractors_and_heads_alone(
+    run: Any, parts: Path, alice: Path, words: tuple[str, ...]
+) -> None:
+    said = run("sign", *words, "--evidence", "--key", alice)
+    assert said.code == 2 and "two REF" in " ".join(said.err.split())

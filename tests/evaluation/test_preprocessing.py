@@ -10,7 +10,7 @@ from sample_components import GREY
 
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
-from compatkit.errors import DataError
+from compatkit.errors import DataError, TooCostly
 from compatkit.evaluation.preprocessing import normalise, prepare
 
 
@@ -48,6 +48,15 @@ def test_interpolation_and_crop_are_those_of_the_contract() -> None:
     found = prepare(noise, data).images.permute(0, 2, 3, 1).numpy()
     # 8 / 0.8 = 10: the shorter side is 10 already, so the middle 8 x 8 pixels are cut out as they are.
     assert np.array_equal(found, noise.images[:, 2:10, 1:9])
+
+
+def test_images_that_would_fill_the_memory_at_the_size_of_a_contract_are_refused() -> None:
+    """A contract may be a stranger's: 4,096 x 4,096 pixels make 50 MB of every image."""
+    noise = split((400, 1, 1, 1))
+    with pytest.raises(TooCostly) as caught:
+        prepare(noise, attrs.evolve(RGB, size=(4096, 4096)))
+    assert caught.value.subject == "noise/test" and caught.value.code == "too-costly"
+    assert len(prepare(noise, RGB)) == 400
 
 
 def test_normalise_subtracts_the_mean_and_divides_by_the_deviation() -> None:

@@ -6,9 +6,11 @@ made from the same blueprint, without tracing again.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import attrs
@@ -82,9 +84,14 @@ def cut_digest(module: nn.Module) -> str:
         module: A part, or an assembly of parts.
     """
     traced = [one for one in module.modules() if isinstance(one, TracedPart)]
-    codes = [run.__code__ for one in traced for run in (one._run_train, one._run_eval)]
+    codes = tuple(run.__code__ for one in traced for run in (one._run_train, one._run_eval))
+    return _digest_of(codes) if codes else ""
+
+
+@functools.lru_cache(256)
+def _digest_of(codes: tuple[CodeType, ...]) -> str:
     text = repr([(code.co_code, code.co_consts, code.co_names, code.co_varnames) for code in codes])
-    return hashlib.sha256(text.encode()).hexdigest() if codes else ""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @attrs.frozen(eq=False)

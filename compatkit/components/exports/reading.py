@@ -15,7 +15,7 @@ from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
-from compatkit.registry.weights.header import check_header, read_whole
+from compatkit.registry.weights.header import read_header, read_whole
 from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
 
 
@@ -56,13 +56,12 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         EnvironmentFailure: The file is missing or cannot be read.
     """
     place = Path(path)
-    data = read_whole(place)
-    header = check_header(data)
     try:
-        description = description_of(header)
+        description = description_of(read_header(place))
     except FormatError as error:
-        raise FormatError(f"{place}: {error}", subject=place) from None
-    actual = tensor_digest(data, header)
+        raise FormatError(f"{place}: {str(error).removeprefix(f'{place}: ')}", subject=place) from None
+    data = read_whole(place)
+    actual = tensor_digest(data)
     if actual != description.tensors:
         raise IntegrityError(
             f"{place}: expected the tensors {description.tensors}, found {actual}. They were changed after the export; "
@@ -82,7 +81,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
             raise IntegrityError(f"{whose} cannot be rebuilt: {error}", subject=place) from error
     made = _assembled(description, modules)
     parameters = sum(one.numel() for one in made.parameters())
-    payload = Payload(Edge(digest(data), len(data)), actual, len(header.tensors), parameters)
+    payload = Payload(Edge(digest(data), len(data)), actual, len(state), parameters)
     manifest = Manifest(
         kind=description.kind,
         blueprint=description.blueprint,

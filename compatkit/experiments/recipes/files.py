@@ -15,6 +15,8 @@ from compatkit.plugins.discovery import providers
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
 
+LARGEST_RECIPE = 2**20
+"""Bytes of a recipe."""
 SWEEP = "sweep"
 """Table that makes a recipe a sweep; see ``compatkit.experiments.sweeps``."""
 
@@ -27,7 +29,11 @@ def parse(file: Path) -> dict[str, Any]:
         EnvironmentFailure: It cannot be read.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8-sig"))
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST_RECIPE + 1)
+        if len(data) > LARGEST_RECIPE:
+            raise UsageError(f"{file} is no recipe: it has more than {LARGEST_RECIPE:,} bytes.", subject=file)
+        return tomllib.loads(data.decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise UsageError(f"There is no recipe {file}.", subject=file) from error
     except IsADirectoryError as error:

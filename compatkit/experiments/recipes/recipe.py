@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -9,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.contracts.manifest import About
-from compatkit.errors import EnvironmentFailure, FormatError, UsageError
+from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.recipes.values import called, check_values, made, only
 from compatkit.registry.names import check_name
 
@@ -295,17 +297,15 @@ def check_tensor_file(path: Path, what: str) -> None:
         FormatError: It is not a safetensors file: a pickle, a web page, truncated, ...
         EnvironmentFailure: It cannot be read.
     """
-    from compatkit.registry.weights.tensorfile import check_header
+    from compatkit.registry.weights.header import read_header
 
-    try:
-        check_header(path.read_bytes())
-    except FormatError as error:
-        raise FormatError(f"{what} {path}: {error}", subject=path) from error
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+    if not path.is_file():
         raise UsageError(
-            f"{what} {path}: {error.strerror}. Name a safetensors file, relative to the recipe or to the current "
-            "folder.",
+            f"{what} {path}: {os.strerror(errno.ENOENT)}. Name a safetensors file, relative to the recipe or to the "
+            "current folder.",
             subject=path,
-        ) from error
-    except OSError as error:
-        raise EnvironmentFailure(f"{what} {path} cannot be read: {error.strerror}.", subject=path) from error
+        )
+    try:
+        read_header(path)
+    except FormatError as error:
+        raise FormatError(f"{what} {error}", subject=path) from error

@@ -207,7 +207,7 @@ class Manifests:
             raise FormatError(f"{what}: at most {MAX_BYTES} bytes of JSON are read, got {known.st_size}.")
         if known is None or f"sha256:{sha256(data).hexdigest()}" != digest:
             # takes it back, or says what is wrong
-            data = self.objects.read(digest, verify="always", aside=False)
+            data = self.objects.read(digest, verify="always", most=MAX_BYTES, aside=False)
         return facts_of(data, what)
 
     def _blob(self, digest: str, limit: int) -> tuple[os.stat_result, bytes]:

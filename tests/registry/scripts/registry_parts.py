@@ -108,9 +108,8 @@ def collected(root: Path) -> list[str]:
         set(blobs_in(store)) == seen,
         "something unused is left, or something is missing",
     )
-    check(
-        not os.listdir(root / "tmp") and not os.listdir(root / "trash"), "something is left in tmp or trash"
-    )
+    left = [one for folder in ("tmp", "trash") for one in (root / folder).iterdir()]
+    check(not left, f"left in tmp or trash: {[(str(one), one.lstat()) for one in left]}")
     return found
 
 
