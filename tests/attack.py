@@ -1,7 +1,7 @@
 """The attack on a registry: how large its slow tests are, and the scripts that they run.
 
 ``COMPATKIT_ATTACK=10 pytest -m slow tests/registry/test_durability.py tests/registry/test_concurrency.py
-tests/registry/test_fuzz.py tests/registry/test_foreign_files.py`` makes ten times as many cases as without it;
+tests/registry/test_fuzz.py tests/test_foreign_files.py`` makes ten times as many cases as without it;
 docs/results/attack.md has the figures.
 """
 
