@@ -161,15 +161,13 @@ def decode_canonical(kind: Any, data: bytes, *, depth: int = MAX_DEPTH - 2) -> A
     """
     import msgspec
 
-    try:
+    with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         text = data.decode()
         if _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
             found = _decoder(kind).decode(data)
             if _ENCODER.encode(found) == text:
                 _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(found))
                 return found
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        pass
     raise FormatError("The bytes are not the canonical JSON of this kind of value.")
 
 
