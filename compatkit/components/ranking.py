@@ -149,7 +149,7 @@ class Ranking(Shown):
 
     def __str__(self) -> str:
         beside = [name for name in BESIDE if any(name in one.beside for one in self.rows)]
-        table = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
+        table: list[tuple[str, ...]] = [("score", "extractor", "value", *beside, "measured", "seconds", "")]
         for one in self.rows:
             found = self.measured.get(one.extractor)
             others = (_shown(one.beside[name]) if name in one.beside else "" for name in beside)

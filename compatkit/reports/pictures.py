@@ -190,6 +190,7 @@ def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: fl
     levels = np.arange(math.floor(low / step), math.ceil(high / step) + 2) * step
     width = 0.7 + 2.7 * len(held) + 0.8
     figure = Figure(figsize=(width, 3.1), dpi=DPI, facecolor=PAPER)
+    filled: Any = None
     for number, (name, grid) in enumerate(held.items()):
         axes = figure.add_axes(((0.7 + 2.7 * number) / width, 0.15, 2.4 / width, 2.4 / 3.1))
         filled = axes.contourf(places, places, grid.T, levels=levels, cmap="viridis")

@@ -104,9 +104,8 @@ def _extend(basis: Tensor, filled: int, candidates: Tensor, count: int, draw: to
     for place in range(count):
         given = place < candidates.shape[1]
         vector = candidates[:, place] if given else _random(basis, draw)
-        largest = float(vector.norm())
+        largest, known = float(vector.norm()), basis[:, : filled + place]
         for _ in range(2):
-            known = basis[:, : filled + place]
             vector = vector - known @ (known.T @ vector)
         if given and not float(vector.norm()) > 100 * eps * max(largest, eps):
             vector = _random(basis, draw)  # the block has an invariant direction: go on elsewhere

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import attrs
 import numpy as np
@@ -84,6 +85,6 @@ def evidence(left: Floats, sizes: Floats, column: Floats) -> tuple[float, float,
 
     best = int(np.argmin([negative(one) for one in GRID]))
     around = GRID[max(best - 1, 0)], GRID[min(best + 1, len(GRID) - 1)]
-    found = minimize_scalar(negative, bounds=around, method="bounded", options={"xatol": 1e-10})
+    found: Any = minimize_scalar(negative, bounds=around, method="bounded", options={"xatol": 1e-10})
     beta = count / max(error(found.x), 1e-300)
     return -float(found.fun), beta * math.exp(found.x) * float(squares[0]), beta

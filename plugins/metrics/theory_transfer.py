@@ -117,8 +117,8 @@ class Transfer:
         if max(np.abs(source).max(), np.abs(target).max()) > 1:
             raise DataError("the theory needs labels from -1 to 1")
         rest = target - self.across.T @ cho_solve(self.source, source)
-        forms = [float((one * cho_solve(self.target, one)).sum()) ** 0.5 for one in (rest, target)]
-        return Bounds(*forms, float(np.linalg.norm(rest)), float(np.linalg.norm(target)))
+        bound, scratch = (float((one * cho_solve(self.target, one)).sum()) ** 0.5 for one in (rest, target))
+        return Bounds(bound, scratch, float(np.linalg.norm(rest)), float(np.linalg.norm(target)))
 
 
 def _factor(matrix: Floats, what: str, jitter: float) -> Any:
@@ -206,7 +206,8 @@ class TheoryTransfer(LossMetric):
         )
 
     def _cells(self, state: Kept, classes: tuple[str, ...]) -> list[Cell]:
-        images, labels, names = self.source  # type: ignore[misc]
+        source: Any = self.source
+        images, labels, names = source
         sample = LossMetric(examples=self.examples, seed=self.seed).update(
             None, images, labels, _places(labels)
         )

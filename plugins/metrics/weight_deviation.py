@@ -12,6 +12,7 @@ Cost: none beside the weights; norms are added up in float64.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import torch
@@ -88,7 +89,7 @@ class WeightDeviation:
                 there = "no such layer" if before is None else f"a weight {tuple(before.shape)}"
                 rows[name] = f"the other network has {there}; this one's is {tuple(layer.weight.shape)}"
                 continue
-            drawn = random.get_submodule(paths[id(layer)]).weight
+            drawn: Any = random.get_submodule(paths[id(layer)]).weight
             origin = before.detach().double().cpu()
             rows[name] = [
                 float((one.detach().double().cpu() - origin).square().sum().sqrt()) / self.examples**0.5
