@@ -51,7 +51,7 @@ def test_random_weights_of_the_same_norms_lie_at_the_root_of_both_squares() -> N
         torch.manual_seed(0)
         net, start = nn.Sequential(nn.Linear(3000, 40)), nn.Sequential(nn.Linear(3000, 40))
     table = deviation(net, start, 1)
-    own, other = (float(one[0].weight.norm()) for one in (net, start))
+    own, other = (float(one[0].weight.detach().norm()) for one in (net, start))
     assert table.at(layer="0", quantity="random weights").value == pytest.approx(
         np.hypot(own, other), rel=0.02
     )
