@@ -1,0 +1,100 @@
+"""L2-SP: keeps fine-tuned weights near those that training started from.
+
+Paper: Li, Grandvalet, Davoine (2018), "Explicit Inductive Bias for Transfer Learning with Convolutional Networks",
+    Sec. 3, Eq. 2.
+Equation: alpha / 2 |w - w0|^2 over all parameters that the network started from, plus beta / 2 |v|^2 over those of a
+    class layer that is new. It takes the place of weight decay: set ``weight_decay=0``.
+w0 is a copy of the parameters at the beginning of the run. Biases and normalisation count, as in the paper.
+Cost: a copy of the weights, and one pass over them a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import SetUp, Step, TaskState, effect, hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``l2_sp``."""
+    register("l2_sp", L2SP)
+
+
+@attrs.define(eq=False)
+class L2SP:
+    """Pulls weights to where they started, and those of a new class layer to 0.
+
+    Attributes:
+        alpha: Strength for the weights that the network started from.
+        beta: Strength for a new class layer.
+    """
+
+    alpha: float = 0.01
+    beta: float = 0.01
+    _starts: dict[str, dict[str, Tensor]] = attrs.field(factory=dict, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        for word in ("alpha", "beta"):
+            if not 0 <= getattr(self, word) < float("inf"):
+                raise UsageError(
+                    f"l2_sp: {word} is a finite number from 0 up; got {getattr(self, word)!r:.60}.",
+                    subject=word,
+                )
+
+    @hookimpl
+    def compatkit_set_up(self, setup: SetUp) -> None:
+        """Copy the weights of every task.
+
+        Raises:
+            UsageError: A task starts from random weights.
+        """
+        for name, state in setup.tasks.items():
+            if state.task.weights is None and state.task.extractor is None:
+                raise UsageError(
+                    f"l2_sp pulls weights to those that a network started from; task {name!r} starts from random "
+                    "ones. Give it weights= (Fit.weights, a file), or components (registry.task).",
+                    subject=name,
+                )
+            self._starts[name] = {
+                path: one.detach().clone()
+                for path, one in _parameters(state).items()
+                if not _new(state, path)
+            }
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
+        """Return ``start`` and, where the class layer is new, ``new``."""
+        starts, found = self._starts[step.task.name], dict[str, list[Tensor]]()
+        for path, one in _parameters(step.task).items():
+            if path in starts:
+                found.setdefault("start", []).append((one - starts[path]).float().square().sum())
+            else:
+                found.setdefault("new", []).append(one.float().square().sum())
+        strengths = {"start": self.alpha, "new": self.beta}
+        return {name: strengths[name] / 2 * torch.stack(terms).sum() for name, terms in found.items()}
+
+
+def _parameters(state: TaskState) -> dict[str, Tensor]:
+    return {
+        f"{side}.{path}": one
+        for side, part in (("extractor", state.extractor), ("head", state.head))
+        for path, one in part.named_parameters()
+    }
+
+
+def _new(state: TaskState, path: str) -> bool:
+    """Return whether a parameter belongs to a class layer that did not come with the weights."""
+    kept = state.task.keep_class_layer or state.task.head is not None
+    if kept or not path.startswith("head."):
+        return False
+    return state.task.weights is None or path.removeprefix("head.").startswith(tuple(state.class_layer))
