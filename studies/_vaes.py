@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -182,13 +183,15 @@ def untrained(run: Run, name: str, *, seed: int | None = None) -> ck.Fit:
     return train(run, name, seed=seed, steps=0, networks="")
 
 
-def rows(fit: ck.Fit, images: ck.Split, seed: int = 0) -> Arrays:
+def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
     """Return what the layers give for images, one row an image: input, encoder, latent variables, decoder.
+
+    Sampled variables, which a network itself draws in training only, have noise of their own: the same noise would make
+    those of any two networks alike.
 
     Args:
         fit: Of a VAE or a classifier.
         images: In the order of the rows.
-        seed: Draws the sampled variables, which the network itself draws in training only.
     """
     state = fit.tasks[TASK]
     arch = "conv" if "conv" in state.task.backbone else "dense"
@@ -199,7 +202,7 @@ def rows(fit: ck.Fit, images: ck.Split, seed: int = 0) -> Arrays:
     given |= {name: np.asarray(found[name]) for name in ENCODER[arch]}
     if vae:
         mean, log_variance = np.split(np.asarray(found["latent"]), 2, axis=1)
-        noise = np.random.default_rng(seed).standard_normal(mean.shape)
+        noise = np.random.default_rng(zlib.crc32(mean.tobytes())).standard_normal(mean.shape)
         given |= {"mean": mean, "log_variance": log_variance}
         given["sampled"] = (mean + np.exp(log_variance / 2) * noise).astype(np.float32)
         given |= {name: np.asarray(found[name]) for name in DECODER[arch]}

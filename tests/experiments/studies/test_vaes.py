@@ -92,6 +92,15 @@ def test_kept_networks_are_those_that_training_gives(tmp_path: Path) -> None:
     assert len(list((tmp_path / "vaes").iterdir())) == 2
 
 
+def test_sampled_variables_of_two_networks_share_no_noise() -> None:
+    run = run_of("2.3", "beta-50", images=400)
+    images = _vaes.data_of(run, "sprites").train
+    both = [_vaes.rows(_vaes.untrained(run, "sprites", seed=seed), images) for seed in (0, 1)]
+    noise = [one["sampled"] - one["mean"] for one in both]
+    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.15
+    assert np.array_equal(both[0]["sampled"], _vaes.rows(_vaes.untrained(run, "sprites"), images)["sampled"])
+
+
 def test_snapshots_are_the_weights_on_the_way(tmp_path: Path) -> None:
     run = run_of("2.2", "dip-5", steps=10)
     from compatkit_studies.learning_order import Snapshots
