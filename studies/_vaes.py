@@ -265,10 +265,14 @@ def reconstructed(fit: ck.Fit, images: ck.Split) -> tuple[float, NDArray[np.floa
 def collapse(fit: ck.Fit, images: ck.Split) -> dict[str, float]:
     """Return counts of active, mixed, passive and varying units, and the divergence in nats."""
     found = ck.measure(fit.tasks[TASK], images, ["posterior_collapse"], layers=["latent"], batch_size=500)
-    units = {name: found[f"units/{name}"].value for name in ("active", "mixed", "passive", "varying")}
+    units = {name: _number(found[f"units/{name}"]) for name in ("active", "mixed", "passive", "varying")}
     table = found.table("units")
     divergence = float(table.values[:, table.axes["quantity"].index("divergence")].sum())
-    return {**{f"{name}-units": float(value or 0) for name, value in units.items()}, "divergence": divergence}
+    return {**{f"{name}-units": one for name, one in units.items()}, "divergence": divergence}
+
+
+def _number(found: Any) -> float:
+    return float(found.value or 0)
 
 
 def side_by_side(shown: Mapping[str, Any], titles: Sequence[str] = ()) -> bytes:

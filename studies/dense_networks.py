@@ -11,6 +11,7 @@ Control: samples in another order (``...-shuffled``), what each similarity makes
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ SIDES = ("encoder", "decoder")
 
 def run(run: Run) -> Outcome:
     """Train three networks of an architecture, and compare them by both similarities."""
-    changed = {"arch": run.arm}
+    changed: dict[str, Any] = {"arch": run.arm}
     source, target = run.settings["source"], run.settings["target"]
     images = samples_of(run, target)
     own = train(run, target, **changed)

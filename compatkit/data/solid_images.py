@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
 from compatkit.data.factored import Factored, counted
@@ -134,7 +135,9 @@ def planes(solid: int) -> tuple[Floats, Floats]:
     return normals.astype(np.float32), distances.astype(np.float32)
 
 
-def render(solid: int, turns: Floats, places: Floats, radii: Floats, size: int) -> Images:
+def render(
+    solid: int, turns: Floats, places: NDArray[np.float64], radii: NDArray[np.float64], size: int
+) -> Images:
     """Return images of one solid, uint8 ``(n, size, size)``.
 
     Args:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
 from compatkit.data.factored import Factored, counted
-from compatkit.data.transforms import Floats, Images
+from compatkit.data.transforms import Images
 from compatkit.errors import DataError
 
 SHAPES = ("square", "ellipse", "heart")
@@ -57,7 +57,7 @@ def sprites(
     for start in range(0, len(grid), each):
         shape, scale, turn = grid[start, :3]
         angle = 2 * np.pi * turn / orientations
-        _draw(made[start : start + each], int(shape), sizes[scale], angle, middles * size)
+        _draw(made[start : start + each], int(shape), float(sizes[scale]), angle, middles * size)
     factors = {factor: grid[:, place] for place, factor in enumerate(counts)}
     values = {factor: SHAPES if factor == "shape" else counted(count) for factor, count in counts.items()}
     return Factored(name, made[..., None], factors, values)
@@ -85,7 +85,7 @@ def inside(shape: int, across: NDArray[np.floating], up: NDArray[np.floating]) -
     return round_**3 <= a**2 * b**3
 
 
-def _draw(into: Images, shape: int, scale: float, angle: float, middles: Floats) -> None:
+def _draw(into: Images, shape: int, scale: float, angle: float, middles: NDArray[np.float64]) -> None:
     """Draw one shape at every place, rows of ``into`` by column, then row; only around the place."""
     size = into.shape[1]
     reach = REACH * size

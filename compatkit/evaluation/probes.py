@@ -29,7 +29,7 @@ def _gradient(seed: int) -> Any:
 def _histogram(seed: int) -> Any:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    return HistGradientBoostingClassifier(random_state=seed, early_stopping=False)
+    return HistGradientBoostingClassifier(random_state=seed, early_stopping=False)  # type: ignore[arg-type]
 
 
 def _logistic(seed: int) -> Any:

@@ -20,6 +20,8 @@ TINY: dict[str, Any] = {
     **{"image": 16, "latent": 3, "images": 60, "samples": 40, "steps": 2, "batch_size": 8},
 }
 
+SLOW = pytest.mark.slow
+
 
 def run_of(number: str, arm: str, seed: int = 0, **changes: Any) -> Run:
     settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
@@ -52,14 +54,14 @@ def test_similarity_of_matrices_is_the_share_of_common_features(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("number", "arms", "changes"),
     [
-        ("2.2", ("dip-5",), {}),
+        pytest.param("2.2", ("dip-5",), {}, marks=SLOW),
         ("2.3", ("beta-50",), {}),
-        ("2.4", ("classifier",), {}),
-        ("2.5", ("retrained", "shuffled"), {"retrain_steps": 1}),
+        pytest.param("2.4", ("classifier",), {}, marks=SLOW),
+        pytest.param("2.5", ("retrained", "shuffled"), {"retrain_steps": 1}, marks=SLOW),
         ("2.6", ("fixed", "latents"), {"retrain_steps": 1, "stages": [2]}),
-        ("2.7", ("sprites-solids", "solids-solids"), {}),
+        pytest.param("2.7", ("sprites-solids", "solids-solids"), {}, marks=SLOW),
         ("2.8", ("solids-sprites",), {"train": 40, "test": 20, "probes": ["logistic"]}),
-        ("2.12", ("dense",), {}),
+        pytest.param("2.12", ("dense",), {}, marks=SLOW),
     ],
 )
 def test_every_study_measures_and_draws(
