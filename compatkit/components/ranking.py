@@ -159,7 +159,7 @@ class Ranking(Shown):
             table.append(
                 (name, one.extractor, _shown(one.cell), *others, accuracy, f"{one.seconds:.2f}", said)
             )
-        pairs = [("rank correlation", "", "extractors", "Spearman", "chance")]
+        pairs: list[tuple[str, ...]] = [("rank correlation", "", "extractors", "Spearman", "chance")]
         for one in self.agreements:
             figures = (
                 ("-", "-") if one.correlation is None else (f"{one.correlation:.2f}", f"{one.chance:.3f}")
