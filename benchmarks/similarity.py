@@ -1,0 +1,298 @@
+"""What similarity of layers costs, against the algorithms of public code, rebuilt as they are.
+
+Run ``python benchmarks/similarity.py [--rounds 3] [--out docs/results/similarity.md]``. One thread; whatever is
+compared takes turns in random order in one process. Times are those of the processor; ratios are medians over rounds of
+the times in one round. Layers are random, with something in common, in float32.
+
+- ``torch_cka``: the loop of AntixK/PyTorch-Model-Compare over all pairs of layers, on one batch of all samples: for
+  each pair it makes the other layer's Gram again, and takes traces of matrix products.
+- ``feature space``: pairwise |Y'X|^2 with centred columns, every layer's own norm computed once.
+- ``Grams once``: what torch_cka would cost if each Gram and each own product were computed once and traces were sums of
+  products: the best that is left for a pairwise loop.
+- ``authors``: the score of bonheml/VAE_learning_dynamics for two given Grams: two norms and a dot product.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from registry_measuring import Contestant, compete, machine, say
+from torch import Tensor
+
+import compatkit as ck
+from compatkit_plugins.metrics import _rows
+from compatkit_plugins.metrics._rows import Rows, gram_products
+
+WIDTHS = (4096, 4096, 4096, 1024, 1024, 1024, 1024, 256, 256, 256, 64, 64, 32, 16, 10)
+"""Of the 15 layers of a network: 17,338 in all."""
+NARROW = 64
+MIB = 2**20
+
+
+def layers(n: int, widths: Sequence[int], seed: int) -> dict[str, Tensor]:
+    """Return layers that have some of 32 directions in common, after a ReLU, float32."""
+    common = torch.randn(n, 32, generator=torch.Generator().manual_seed(0))
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        f"layer{place}": (
+            common @ torch.randn(32, width, generator=draw) + 3 * torch.randn(n, width, generator=draw)
+        ).relu()
+        for place, width in enumerate(widths)
+    }
+
+
+def ours(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
+    """Return unbiased CKA of all pairs, with the biased one beside it, through the public function."""
+    return ck.similarity(left, right, ["cka"]).table("cka").values
+
+
+def hsic(k: Tensor, m: Tensor) -> float:
+    """Return HSIC as torch_cka computes it."""
+    n = k.shape[0]
+    ones = torch.ones(n, 1)
+    result = torch.trace(k @ m)
+    result += ((ones.t() @ k @ ones @ ones.t() @ m @ ones) / ((n - 1) * (n - 2))).item()
+    result -= ((ones.t() @ k @ m @ ones) * 2 / (n - 2)).item()
+    return (1 / (n * (n - 3)) * result).item()
+
+
+def torch_cka(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
+    """Return CKA of all pairs by the loop of torch_cka."""
+    found = torch.zeros(len(left), len(right), 3)
+    for i, x in enumerate(left.values()):
+        k = x @ x.t()
+        k.fill_diagonal_(0.0)
+        found[i, :, 0] += hsic(k, k)
+        for j, y in enumerate(right.values()):
+            m = y @ y.t()
+            m.fill_diagonal_(0.0)
+            found[i, j, 1] += hsic(k, m)
+            found[i, j, 2] += hsic(m, m)
+    return (found[:, :, 1] / (found[:, :, 0].sqrt() * found[:, :, 2].sqrt())).numpy()
+
+
+def grams_once(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
+    """Return unbiased CKA of all pairs by a loop over Grams that are made once."""
+
+    def made(side: dict[str, Tensor]) -> list[tuple[Tensor, Tensor, float]]:
+        grams = []
+        for x in side.values():
+            x = x - x.mean(0)
+            k = x @ x.t()
+            k.fill_diagonal_(0.0)
+            grams.append((k, k.sum(0), product(k, k, k.sum(0), k.sum(0))))
+        return grams
+
+    def product(k: Tensor, m: Tensor, a: Tensor, b: Tensor) -> float:
+        n = len(k)
+        ends = float(a.sum()) * float(b.sum()) / ((n - 1) * (n - 2))
+        return float(torch.dot(k.flatten(), m.flatten())) + ends - 2 / (n - 2) * float(a @ b)
+
+    rows, columns = made(left), made(right)
+    return np.array(
+        [[product(k, m, a, b) / math.sqrt(own * other) for m, b, other in columns] for k, a, own in rows]
+    )
+
+
+def feature_space(left: dict[str, Tensor], right: dict[str, Tensor]) -> np.ndarray:
+    """Return biased CKA of all pairs in feature space."""
+
+    def made(side: dict[str, Tensor]) -> list[tuple[Tensor, float]]:
+        apart = [x - x.mean(0) for x in side.values()]
+        return [(x, float((x.t() @ x).square().sum().sqrt())) for x in apart]
+
+    rows, columns = made(left), made(right)
+    return np.array([[float((y.t() @ x).square().sum()) / (a * b) for y, b in columns] for x, a in rows])
+
+
+def direct_procrustes(x: Tensor, y: Tensor) -> float:
+    """Return Procrustes similarity from the singular values of the whole product."""
+    x, y = (one.double() - one.double().mean(0) for one in (x, y))
+    return float(torch.linalg.svdvals((y / y.norm()).t() @ (x / x.norm())).sum())
+
+
+def short_procrustes(x: Tensor, y: Tensor) -> float:
+    """Return the same as the metric does."""
+    return float(ck.similarity({"x": x}, {"y": y}, ["procrustes"]).table("procrustes").values[0, 0])
+
+
+def exact(left: dict[str, Tensor], right: dict[str, Tensor]) -> tuple[np.ndarray, np.ndarray]:
+    """Return unbiased and biased CKA in float64."""
+    sides = ({name: one.double() for name, one in side.items()} for side in (left, right))
+    found = ck.similarity(*sides, ["cka"])
+    return found.table("cka").values, found.table("cka/biased").values
+
+
+def processor(action: Callable[[], object]) -> float:
+    """Return the seconds of the processor that a call takes."""
+    begun = time.process_time()
+    action()
+    return time.process_time() - begun
+
+
+def pair_stage(left: list[Rows], right: list[Rows]) -> float:
+    """Return the seconds of the processor that all pairs take where the blocks of Grams are there."""
+    taken, plain = [], _rows.add_products
+
+    def timed(*given: object) -> None:
+        taken.append(processor(lambda: plain(*given)))  # type: ignore[arg-type]
+
+    _rows.add_products = timed  # type: ignore[assignment]
+    try:
+        gram_products(left, right)
+    finally:
+        _rows.add_products = plain
+    return sum(taken)
+
+
+def authors(n: int) -> float:
+    """Return the seconds of the processor of one score of the authors' code."""
+    rows = [(one - one.mean(0)).numpy() for one in layers(n, (NARROW, NARROW), 3).values()]
+    grams = [one @ one.T for one in rows]
+
+    def score() -> float:
+        scaled = np.dot(grams[0].ravel(), grams[1].ravel())
+        return float(scaled / (np.linalg.norm(grams[0]) * np.linalg.norm(grams[1])))
+
+    score()
+    return statistics.median(processor(score) for _ in range(7))
+
+
+def memory(kind: str) -> int:
+    """Return a figure of this process's memory in bytes, such as ``VmHWM``."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(kind):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"/proc/self/status has no {kind}")
+
+
+def extra_memory(n: int) -> float:
+    """Return by how many MiB the peak is above the activations, for 15 x 15 layers of n samples."""
+    sides = [[Rows.of(name, [one]) for name, one in layers(n, WIDTHS, seed).items()] for seed in (1, 2)]
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again
+    before = memory("VmRSS")
+    gram_products(*sides)
+    return (memory("VmHWM") - before) / MIB
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--samples", type=int, default=5000, help="of the pair stage and of memory")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    left, right = (layers(1000, WIDTHS, seed) for seed in (1, 2))
+    x, y = (layers(400, (width,), seed)["layer0"] for width, seed in ((2000, 1), (1500, 2)))
+    fair, plain = exact(left, right)
+    whole: dict[str, tuple[Callable[..., np.ndarray], np.ndarray]] = {
+        "compatkit": (ours, fair),
+        "torch_cka": (torch_cka, fair),
+        "feature space": (feature_space, plain),
+        "Grams once": (grams_once, fair),
+    }
+    came: dict[str, object] = {}
+
+    def contestant(label: str, work: Callable[..., object], *given: object) -> Contestant:
+        return Contestant(lambda: work(*given), check=lambda found: came.update({label: found}))
+
+    contestants = {label: contestant(label, work, left, right) for label, (work, _) in whole.items()}
+    for label, work in (("compatkit", short_procrustes), ("direct", direct_procrustes)):
+        contestants[f"Procrustes, {label}"] = contestant(f"Procrustes, {label}", work, x, y)
+    times = compete(contestants, asked.rounds, seed=0)
+    errors = {
+        label: float(np.abs(np.asarray(came[label]) - reference).max())
+        for label, (_, reference) in whole.items()
+    }
+    whole_svd = direct_procrustes(x, y)
+    errors |= {
+        label: abs(float(str(found)) - whole_svd) for label, found in came.items() if "Procrustes" in label
+    }
+    say(f"pair stage, n = {asked.samples}")
+    n = asked.samples
+    stages = {}
+    for name, count in (("one pair of networks", 15), ("5 x 5 seeds", 75)):
+        sides = [
+            [Rows.of(k, [one]) for k, one in layers(n, [NARROW] * count, seed).items()] for seed in (1, 2)
+        ]
+        stages[name] = 1e3 * statistics.median(pair_stage(*sides) for _ in range(asked.rounds)) / count**2
+        del sides
+    stages["authors"] = 1e3 * authors(n)
+    peak = extra_memory(n)
+    text = page(times, errors, stages, peak, n, asked.rounds)
+    say(text)
+    if asked.out is not None:
+        asked.out.write_text(text + "\n", encoding="utf-8")
+
+
+def page(
+    times: dict[str, list],
+    errors: dict[str, float],
+    stages: dict[str, float],
+    peak: float,
+    n: int,
+    rounds: int,
+) -> str:
+    """Return what was measured as Markdown."""
+
+    def row(label: str, own: str) -> str:
+        used = [one.processor for one in times[label]]
+        ratio = statistics.median(
+            other.processor / mine.processor for mine, other in zip(times[own], times[label], strict=True)
+        )
+        shown = "" if label == own else f"{ratio:.1f}"
+        return (
+            f"| {label} | {min(used):.2f} | {statistics.median(used):.2f} | {shown} | {errors[label]:.1e} |"
+        )
+
+    lines = [
+        "# What similarity of layers costs",
+        "",
+        f"    python benchmarks/similarity.py --rounds {rounds} --samples {n} --out docs/results/similarity.md",
+        "",
+        machine(),
+        "",
+        "Seconds of the processor, one thread, float32. `ratio`: how many times compatkit's time, the median over",
+        "rounds. `error`: largest difference from float64.",
+        "",
+        f"CKA of 15 x 15 layers, 1,000 samples, widths from {min(WIDTHS)} to {max(WIDTHS):,} ({sum(WIDTHS):,} in all).",
+        "compatkit gives the unbiased and the biased estimate; of the others `feature space` gives the biased one.",
+        "`torch_cka` and `feature space` are to be at least 5 times as slow.",
+        "",
+        "| | least | median | ratio | error |",
+        "|---|---:|---:|---:|---:|",
+        *(row(label, "compatkit") for label in ("compatkit", "torch_cka", "feature space", "Grams once")),
+        "",
+        "Procrustes similarity of two layers, 400 samples of 2,000 and 1,500 values, in float64; the direct",
+        "decomposition is to be at least 5 times as slow.",
+        "",
+        "| | least | median | ratio | error |",
+        "|---|---:|---:|---:|---:|",
+        *(row(label, "Procrustes, compatkit") for label in ("Procrustes, compatkit", "Procrustes, direct")),
+        "",
+        f"The pair stage, {n:,} samples: milliseconds for each score where the Grams are there.",
+        "",
+        "| | ms a score | goal |",
+        "|---|---:|---|",
+        f"| one pair of networks, 15 x 15 layers | {stages['one pair of networks']:.2f} | at most 3 |",
+        f"| 5 x 5 seeds, 75 x 75 layers | {stages['5 x 5 seeds']:.2f} | at most 1 |",
+        f"| the authors' score, two norms and a dot product | {stages['authors']:.2f} | |",
+        "",
+        f"Peak memory above the activations, 15 x 15 layers of {n:,} samples and these widths: {peak:,.0f} MiB",
+        "(goal: at most 500 MB).",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
