@@ -252,7 +252,7 @@ def _tell(title: str, table: Table) -> None:
     paragraph(f"{title}: {table.estimator}")
     kept = other[:PRINTED]
     rows = [
-        [name, *("-" if value != value else f"{value:.2f}" for value in line[: len(kept)])]
+        [name, *("-" if value != value else f"{round(value, 2) + 0.0:.2f}" for value in line[: len(kept)])]
         for name, line in zip(this, table.values.tolist(), strict=True)
     ]
     columns([["", *kept], *rows], right=range(1, len(kept) + 1))

@@ -116,7 +116,7 @@ class LayerMaps:
             for i, (name, row) in enumerate(zip(self.rows, values.tolist(), strict=True)):
                 cells = [
                     {
-                        "text": "-" if math.isnan(value) else f"{value:.2f}",
+                        "text": _text(value),
                         "level": None if math.isnan(value) else _level(value),
                         "note": notes[i * len(self.columns) + j],
                         "edge": j in edges[1],
@@ -142,6 +142,10 @@ class LayerMaps:
             heads=heads,
             about=[(setting_name(name), setting_text(value)) for name, value in self.about.items()],
         )
+
+
+def _text(value: float) -> str:
+    return "-" if math.isnan(value) else f"{round(value, 2) + 0.0:.2f}"  # + 0.0: there is no -0.00
 
 
 def _level(value: float) -> int:
@@ -175,8 +179,7 @@ def _draw(axes: Axes, values: Values) -> None:
                 linewidth=0.4,
             )
         )
-        text = f"{value:.2f}".replace("0.", ".") if known else "-"
-        text_at(axes, column + 0.5, row + 0.5, text, 5.5, ink)
+        text_at(axes, column + 0.5, row + 0.5, _text(float(value)).replace("0.", "."), 5.5, ink)
 
 
 def _draw_groups(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -12,6 +12,8 @@ from ._moments import NEGLIGIBLE
 
 STACK = 2**27
 """Bytes of Gram blocks of all layers that are held at once."""
+BLOCKS = 4
+"""Blocks, at least: what is computed twice is the part of the Grams beside the diagonal, 1 / BLOCKS."""
 VALUES = 2**23
 """Values of one layer that are centred at once."""
 SUMMED = 2**14
@@ -78,18 +80,22 @@ class Rows:
         """Return centred values of all rows in float64, ``(n, columns)``."""
         return self.values[:, columns].double() - (self.mean[0][columns].double() + self.mean[1][columns])
 
-    def gram(self, start: int, out: Tensor) -> Tensor:
-        """Return the Gram of some centred rows with themselves and all later ones.
+    def gram(self, start: int, out: Tensor) -> None:
+        """Write the Gram of some centred rows with themselves and, times the root of 2, with all later ones.
+
+        So the sum of squares of what is written is that of these rows and columns of the whole symmetric Gram.
 
         Args:
             start: The first of these rows.
-            out: Where it is written, ``(b, n - start)``, in the type of the products.
+            out: ``(b, n - start)``, in the type of the products.
         """
         out.zero_()
+        size = len(out)
         for columns in self.columns():
-            later = self.centred(slice(start, None), columns).to(out.dtype)
-            out.addmm_(later[: len(out)], later.T)
-        return out
+            these = self.centred(slice(start, start + size), columns).to(out.dtype)
+            out[:, :size].addmm_(these, these.T)
+            later = self.centred(slice(start + size, None), columns).to(out.dtype)
+            out[:, size:].addmm_(these * 2**0.5, later.T)
 
     def factor(self) -> Tensor:
         """Return F, float64 ``(n, min(n, p))``, with the Gram of the centred values: they are F times orthonormal rows.
@@ -141,7 +147,7 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     """Return the inner products of the Grams of all layers of one side with all of the other, in one pass.
 
     Grams are made a block of rows at a time, for all layers; a block of all layers is one matrix, so that all pairs are
-    one product. Of a symmetric Gram the block needs the later columns alone, which count twice.
+    one product. Of a symmetric Gram a block needs the later columns alone, which count twice.
 
     Args:
         left: Layers of one side, of n rows each.
@@ -151,7 +157,7 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     layers = [*left] if same else [*left, *right]
     kind = max((one.values.dtype for one in layers), key=lambda one: one.itemsize)
     n, device = len(layers[0].values), layers[0].values.device
-    step = max(1, min(n, STACK // (len(layers) * n * kind.itemsize)))
+    step = max(1, min(-(-n // BLOCKS), STACK // (len(layers) * n * kind.itemsize)))
     cross = torch.zeros(len(left), len(right), dtype=torch.float64, device=device)
     own = torch.zeros(len(layers), dtype=torch.float64, device=device)
     held = torch.empty(len(layers) * step * n, dtype=kind, device=device)
@@ -160,27 +166,25 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
         stack = held[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
         for one, place in zip(layers, stack, strict=True):
             one.gram(start, place)
-        for part, times in ((stack, 2), (stack[:, :, :size], -1)):
-            flat = part.flatten(1)
-            add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, times, cross, own)
+        flat = stack.flatten(1)
+        add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, cross, own)
     return Products(cross, own[: len(left)], own if same else own[len(left) :])
 
 
-def add_products(left: Tensor, right: Tensor, both: Tensor, times: int, cross: Tensor, own: Tensor) -> None:
-    """Add ``times`` the inner products of rows: of each left with each right one, of each with itself.
+def add_products(left: Tensor, right: Tensor, both: Tensor, cross: Tensor, own: Tensor) -> None:
+    """Add the inner products of rows: of each left with each right one, of each with itself.
 
     Args:
         left: ``(a, m)``.
         right: ``(b, m)``.
         both: All of these, ``(l, m)``.
-        times: A factor.
         cross: float64 ``(a, b)``, is changed.
         own: float64 ``(l,)``, is changed.
     """
     for first in range(0, both.shape[1], SUMMED):
         some = slice(first, first + SUMMED)
-        cross.add_((left[:, some] @ right[:, some].T).double(), alpha=times)
-        own.add_(both[:, some].square().sum(1, dtype=torch.float64), alpha=times)
+        cross.add_((left[:, some] @ right[:, some].T).double())
+        own.add_(both[:, some].square().sum(1).double())
 
 
 def unbiased(products: Products, left: Tensor, right: Tensor, rounding: float) -> Products:
