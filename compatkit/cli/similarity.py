@@ -151,14 +151,14 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
         record(one, layers, name)
         for one, layers, name in zip(networks, wanted, ("left", "right"), strict=True)
     ]
-    compared = {"": similarity(*sides, made)}
+    compared = {"": similarity(sides[0], sides[1], made)}
     if asked.controls:
         compared["shuffled"] = similarity(sides[0], sides[1].shuffled(asked.seed), made)
         fresh = [
             record(_untrained(held, parts, one, asked.seed + number), layers, "untrained")
             for number, (parts, one, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
         ]
-        compared["untrained"] = similarity(*fresh, made)
+        compared["untrained"] = similarity(fresh[0], fresh[1], made)
     shown: dict[str, Table] = {}
     for control, found in compared.items():
         tables: dict[str, Any] = dict(found)

@@ -206,8 +206,8 @@ def activations(
             f"flatten= is one of {', '.join(FLATTENINGS)}; got {flatten!r:.60}.", subject=flatten
         )
     where = None if folder is None else _empty(Path(folder))
-    count = len(data[1]) if isinstance(data, tuple) else len(getattr(data, "test", data))
-    taker = _Taker(flatten, count, where)
+    sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
+    taker = _Taker(flatten, len(sized), where)
     try:
         found = measure(network, data, [taker], layers=layers, **settings)
         kept = Activations(

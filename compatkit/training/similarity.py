@@ -48,17 +48,17 @@ def roles_of(metric: Metric) -> tuple[str, ...]:
     Raises:
         UsageError: It needs a network, which arrays are not.
     """
-    wanted = set(observed(metric))
-    if {"network", "other"} & (wanted | set(finalised(metric))):
+    wanted, ending = set(observed(metric)), set(finalised(metric))
+    if not wanted:  # of weights alone
+        others = {"other_weights"} if {"other", "other_layers"} & ending else set()
+        return tuple(role for role in ROLES if role in {"weights", *others})
+    if {"network", "other"} & (wanted | ending):
         raise UsageError(
             f"{type(metric).__name__} runs a network, which arrays are not. Give the network itself to ck.measure, or "
             "its parts to `compatkit metric`.",
             subject=type(metric).__name__,
         )
-    weights = {"layers": "weights", "other_layers": "other_weights"}
-    if not wanted:  # of weights alone
-        wanted = set(finalised(metric))
-    wanted = {weights.get(name, name) for name in wanted}
+    wanted = {"weights" if name == "layers" else name for name in wanted}
     return tuple(role for role in ROLES if role in wanted)
 
 
@@ -101,10 +101,13 @@ def on_arrays(
                 f"Every array needs one row a sample: {name!r} of {role} has {len(one):,}, the first one {count:,}.",
                 subject=name,
             )
+    layers = _modules(held, "weights", "outputs")
+    others = _modules(held, "other_weights", "other_outputs")
     subject = Subject(
-        network=nn.Identity(),
-        layers=_modules(held, "weights", "outputs"),
-        other_layers=_modules(held, "other_weights", "other_outputs"),
+        network=nn.Sequential(*layers.values()),
+        layers=layers,
+        other=nn.Sequential(*others.values()) if others else None,
+        other_layers=others,
     )
     index = torch.arange(count) if positions is None else torch.from_numpy(positions)
     results: list[Measured] = []
@@ -193,7 +196,7 @@ def _modules(held: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: st
         if one.ndim == 2:
             layer: Any = nn.Linear(*reversed(one.shape), bias=False)
         elif one.ndim == 4:
-            layer = nn.Conv2d(one.shape[1], one.shape[0], tuple(one.shape[2:]), bias=False)
+            layer = nn.Conv2d(one.shape[1], one.shape[0], (one.shape[2], one.shape[3]), bias=False)
         else:
             raise DataError(
                 f"{name!r} of {weights} has shape {tuple(one.shape)}; expected (out, in) or (out, in, h, w).",
@@ -211,8 +214,12 @@ def _observation(held: Mapping[str, Mapping[str, Tensor]], index: Tensor, at: Te
         each = len(one) // len(index)  # positions of an image are rows that follow each other
         return one[first * each : last * each]
 
-    layered = {role: {name: part(one) for name, one in held.get(role, {}).items()} for role in LAYERED[:3]}
-    single = {role: part(held[role]["array"]) if role in held else torch.empty(0) for role in ROLES[5:]}
+    layered: dict[str, Any] = {
+        role: {name: part(one) for name, one in held.get(role, {}).items()} for role in LAYERED[:3]
+    }
+    single: dict[str, Any] = {
+        role: part(held[role]["array"]) if role in held else torch.empty(0) for role in ROLES[5:]
+    }
     return Observation(**single, **layered, positions=index[at])
 
 

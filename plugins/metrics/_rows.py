@@ -218,5 +218,5 @@ def fair_products(left: Sequence[Rows], right: Sequence[Rows]) -> tuple[Products
     """Return the biased and the unbiased products of two sides' layers, from one pass."""
     products = gram_products(left, right)
     rounding = 16 * max(torch.finfo(one.values.dtype).eps for one in (*left, *right))
-    norms = (torch.stack([one.norms for one in side]) for side in (left, right))
-    return products, unbiased(products, *norms, rounding)
+    a, b = (torch.stack([one.norms for one in side]) for side in (left, right))
+    return products, unbiased(products, a, b, rounding)

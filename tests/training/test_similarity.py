@@ -161,8 +161,10 @@ def test_every_installed_metric_says_which_arrays_it_takes() -> None:
         "specialisation": ("outputs",),
         "transfer_function": ("inputs", "weights"),
         "eigenvector_match": ("inputs", "weights"),
+        "posterior_collapse": ("outputs",),
     }
     assert {name: roles_of(make_metric(name)) for name in expected} == expected
+    assert roles_of(make_metric("weight_deviation", examples=4)) == ("weights", "other_weights")
     with pytest.raises(UsageError) as error:
         roles_of(make_metric("reconstruction"))
     assert error.value.code == "usage"
@@ -189,3 +191,11 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
         )  # type: ignore[union-attr]
     active = on_arrays(["specialisation"], {"outputs": {"0": hidden}}, batch_size=7)
     assert attrs.asdict(active[0]) == attrs.asdict(measured["specialisation"])
+
+
+def test_weights_alone_are_arrays_too() -> None:
+    before, after = drawn(4, 6), drawn(4, 6, seed=1)
+    given = {"weights": {"fc": after}, "other_weights": {"fc": before}}
+    (found,) = on_arrays([make_metric("weight_deviation", examples=9)], given)
+    cell = found.at(layer="fc", quantity="deviation")  # type: ignore[union-attr]
+    assert cell.value == pytest.approx(np.linalg.norm(after - before) / 3, rel=1e-6)
