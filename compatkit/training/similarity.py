@@ -130,7 +130,8 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         DataError: It cannot be read, or holds objects.
     """
     try:
-        found = np.load(path, allow_pickle=False)
+        # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
+        found = np.load(path, mmap_mode="c", allow_pickle=False)
         return found if isinstance(found, np.ndarray) else dict(found)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
