@@ -221,16 +221,25 @@ def _network(held: Registry, parts: Sequence[str]) -> Assembly:
 
 
 def _untrained(held: Registry, parts: Sequence[str], network: Assembly, seed: int) -> Assembly:
-    """Return the network with initial weights instead of its own."""
+    """Return the network with initial weights instead of its own; those of fitted adapters are torch's."""
+    import copy
+
+    from torch import nn
+
     from compatkit.adapters.blueprints import build
+    from compatkit.adapters.initialisation import seeded
     from compatkit.evaluation.assembly import Assembly
 
     if len(parts) == 1 and (sources := getattr(network, "sources", ())):
         parts = [one.reference for one in sources]
-    made = [build(held[one].manifest.blueprint, seed=seed) for one in parts]
-    head = made[-1] if network.head is not None else None
-    adapters = made[1:-1] or list(network.adapters)
-    return Assembly(made[0], head, contract=network.contract, adapters=adapters).eval()
+    ends = [build(held[one].manifest.blueprint, seed=seed) for one in (parts[0], parts[-1])]
+    adapters: list[nn.Module] = copy.deepcopy(list(network.adapters))
+    with seeded(seed):
+        for layer in (layer for adapter in adapters for layer in adapter.modules()):
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                layer.reset_parameters()
+    head = ends[1] if network.head is not None else None
+    return Assembly(ends[0], head, contract=network.contract, adapters=adapters).eval()
 
 
 def _groups(network: Assembly, layers: Activations) -> list[str]:
