@@ -24,10 +24,14 @@ def layers_of(parts: Mapping[str, nn.Module]) -> dict[str, nn.Module]:
 
     Args:
         parts: The network under the name ``""``, or its parts by name. Modules of a part keep their paths in the whole
-            network; if two parts have the same path, it becomes ``<part>.<path>``.
+            network; if two parts have the same path, it becomes ``<part>.<path>``. A part that is a single layer, such
+            as an adapter, has its part's name.
     """
     named = [
-        (part, path, one) for part, module in parts.items() for path, one in module.named_modules() if path
+        (part, path or part, one)
+        for part, module in parts.items()
+        for path, one in module.named_modules()
+        if path or (part and not any(module.children()))
     ]
     times = Counter(path for _, path, _ in named)
     return {path if times[path] == 1 else f"{part}.{path}": one for part, path, one in named}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small import data_set, quick, write_pack
 
 import compatkit as ck
 
@@ -37,6 +38,30 @@ def test_layers_of_two_networks_are_compared(run: Any, parts: Path, tmp_path: Pa
     assert files[0].read_bytes().startswith(b"\x89PNG")
     page = files[1].read_text()
     assert page.count("<table") == 12 and "smaller, untrained" in page and "<script" not in page
+
+
+def test_three_parts_of_a_vae_are_joined(run: Any, tmp_path: Path) -> None:
+    data, kwargs = data_set("noise"), {"latent": 2, "widths": [8], "decoder_widths": [6]}
+    write_pack(tmp_path, data)
+    fit = quick(steps=1).fit(
+        [ck.Task("a", data, "vae_dense", "decoder", size=12, kwargs=kwargs)], ["beta_vae"]
+    )
+    parts = ck.Registry.init(tmp_path / "parts").publish(fit, prefix="vae")
+    whole = "+".join(parts[f"a.{role}"] for role in ("encoder", "latent", "decoder"))
+    layers = ("encoder", "adapters.0", "decoder.dense1")
+    words = [word for layer in layers for word in ("--layers", layer)]
+    said = run(
+        *("--registry", tmp_path / "parts", "similarity", whole, whole, *words, "--controls", "--json"),
+        *("--data", tmp_path / "noise.npz", "--metric", "cka", "--html", tmp_path / "map.html"),
+    )
+    assert said.code == 0 and len(said.json["left"]) == 3
+    table = said.json["results"]["cka"]
+    assert table["axes"]["this"] == list(layers)
+    assert [table["cells"][place]["value"] for place in (0, 4, 8)] == pytest.approx([1, 1, 1])
+    untrained = said.json["controls"]["untrained"]["cka"]["cells"]
+    assert untrained[0]["value"] < 1, "the two are drawn from different seeds"
+    page = (tmp_path / "map.html").read_text()
+    assert all(f'title="{part}"' in page for part in ("extractor", "adapters.0", "head"))
 
 
 @pytest.mark.usefixtures("parts")
