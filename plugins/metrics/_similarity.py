@@ -46,6 +46,12 @@ def judged(value: Tensor, reason: str = "", status: Status = "degenerate") -> Ce
     return Cell(float(at_most_one(value)), status if reason else "ok", reason)
 
 
+def forced(one: Tensor, other: Tensor) -> str:
+    """Return why some correlations are 1 whatever the values are, or empty; bases are ``(n, directions)``."""
+    n, r, s = len(one), one.shape[1], other.shape[1]
+    return f"{r} and {s} directions of {n} samples: correlations of 1 are forced" if r + s > n - 1 else ""
+
+
 def grid(values: Tensor, left: Sequence[str] = (), right: Sequence[str] = ()) -> Grid:
     """Return cells; one without a value is undefined.
 

@@ -152,7 +152,7 @@ def test_whole_weights_come_from_a_file_and_the_class_layer_may_differ(tmp_path:
 
 def test_bad_weight_files_are_refused(tmp_path: Path):
     planned = plan("lenet", "pool2", kwargs={})
-    with pytest.raises(EnvironmentFailure, match=r"cannot be read.*'pretrained' or the path"):
+    with pytest.raises(EnvironmentFailure, match=r"no such file.*'pretrained' or the path"):
         build_pair(planned.extractor, planned.head, weights=tmp_path / "none.safetensors")
     (tmp_path / "bad").write_bytes(b"no safetensors at all")
     with pytest.raises(FormatError):

@@ -106,6 +106,14 @@ def test_openssl_reads_the_files_and_verifies_a_signature(tmp_path: Path) -> Non
     assert SigningKey.load(tmp_path / "theirs.pem").public.name == ""
 
 
+def test_every_wrong_passphrase_is_called_one(tmp_path: Path) -> None:
+    """One in 256 decrypts to something whose padding looks right, and fails later, as what it is parsed for."""
+    _, file = saved(tmp_path, passphrase="correct horse")
+    for number in range(600):
+        with pytest.raises(WrongPassphrase):
+            SigningKey.load(file, passphrase=f"wrong {number}")
+
+
 def test_a_passphrase_opens_what_it_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, file = saved(tmp_path, passphrase="correct horse")
     assert b"ENCRYPTED" in file.read_bytes()

@@ -296,8 +296,12 @@ def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519Priv
     try:
         found = load_pem_private_key(pem, passphrase)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        if passphrase is not None and "passw" in str(error).lower():
-            raise WrongPassphrase(f"{what}: the passphrase does not open this key.", subject=what) from None
+        # A wrong passphrase decrypts to padding that looks right once in 256 times; then the content fails to parse.
+        if passphrase is not None and isinstance(error, ValueError):
+            raise WrongPassphrase(
+                f"{what}: the passphrase does not open this key, or the file is damaged: {error}.",
+                subject=what,
+            ) from None
         raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
     if not isinstance(found, Ed25519PrivateKey):
         raise KeyTypeError(

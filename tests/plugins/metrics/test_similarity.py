@@ -18,13 +18,14 @@ from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Metric, Table, make_metric
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics import _rows as engine
-from compatkit_plugins.metrics.canonical_correlation import PWCCA, SVCCA
 from compatkit_plugins.metrics.cka import CKA
 from compatkit_plugins.metrics.matched_correlation import MatchedCorrelation
 from compatkit_plugins.metrics.minibatch_cka import MinibatchCKA
 from compatkit_plugins.metrics.mutual_neighbours import MutualNeighbours
 from compatkit_plugins.metrics.procrustes import Procrustes
+from compatkit_plugins.metrics.pwcca import PWCCA
 from compatkit_plugins.metrics.streamed_cka import StreamedCKA
+from compatkit_plugins.metrics.svcca import SVCCA
 
 Floats = NDArray[np.float64]
 EXACT = {"cka": 4, "streamed_cka": 4, "procrustes": 2, "svcca": 2, "pwcca": 2, "matched_correlation": 2}

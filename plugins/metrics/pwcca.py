@@ -1,0 +1,66 @@
+"""PWCCA of all layers of two networks.
+
+Paper: Morcos, Raghu, Bengio (2018), "Insights on Representational Similarity in Neural Networks with Canonical
+    Correlation".
+Equations: with orthonormal bases U_x, U_y of the centred columns of two layers, the canonical correlations rho_i are
+    the singular values of U_x'U_y. PWCCA is sum_i a_i rho_i / sum_i a_i, where a_i = sum_j |h_i'x_j| over the columns
+    x_j of the layer with fewer directions, h_i its canonical directions.
+Reading: correlations are invariant to any invertible linear map, the weights not even to rotations of the layer that
+    gives them. Where the directions of two layers are together more than n - 1, some correlations are 1 whatever the
+    layers hold: such cells are degenerate.
+Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.hooks import Register
+from compatkit.metrics import Cell
+
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, forced, judged, pairwise
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``pwcca``."""
+    register("pwcca", PWCCA)
+
+
+@attrs.define(eq=False)
+class PWCCA(RowsMetric):
+    """The table ``pwcca``: layers of this network by layers of the other."""
+
+    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+        """Return estimator and source of the table."""
+        how = f"correlations weighted by projection, {self.flatten}"
+        paper = "Morcos, Raghu, Bengio (2018), Insights on Representational Similarity"
+        return {"pwcca": {"estimator": how, "paper": paper, "equation": "Sec. 3"}}
+
+    def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
+        """Return the cells of the table."""
+        return {"pwcca": pairwise(left, right, _spanned, _weighted, symmetric=False)}
+
+
+def _spanned(rows: Rows) -> tuple[Tensor, Tensor]:
+    """Return a basis of the columns, ``(n, directions)``, and the columns in that basis, ``(directions, p)``."""
+    vectors, values, _ = torch.linalg.svd(rows.factor(), full_matrices=False)
+    tolerance = torch.finfo(rows.values.dtype).eps * max(rows.values.shape)
+    basis = vectors[:, values > tolerance * values[0]]
+    return basis, torch.cat([basis.T @ rows.double(columns) for columns in rows.columns()], dim=1)
+
+
+def _weighted(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Cell:
+    fewer, more = (one, other) if one[0].shape[1] <= other[0].shape[1] else (other, one)
+    turned, correlations, _ = torch.linalg.svd(fewer[0].T @ more[0], full_matrices=False)
+    weights = (turned.T @ fewer[1]).abs().sum(1)
+    return judged((weights * correlations).sum() / weights.sum(), forced(one[0], other[0]))

@@ -1,0 +1,70 @@
+"""SVCCA of all layers of two networks.
+
+Paper: Raghu, Gilmer, Yosinski, Sohl-Dickstein (2017), "SVCCA".
+Equations: with U_x, U_y the leading left singular vectors of the centred columns of two layers, those with ``share`` of
+    the variance, the mean of the canonical correlations rho_i, which are the singular values of U_x'U_y.
+Reading: correlations are invariant to any invertible linear map, but the choice of directions only to rotations and
+    scale. Where the directions of two layers are together more than n - 1, some correlations are 1 whatever the layers
+    hold: such cells are degenerate.
+Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from compatkit import hookimpl
+from compatkit.errors import UsageError
+from compatkit.hooks import Register
+from compatkit.metrics import Cell
+
+from ._rows import Rows
+from ._similarity import Grid, RowsMetric, forced, judged, pairwise
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_metrics(register: Register) -> None:
+    """Offer ``svcca``."""
+    register("svcca", SVCCA)
+
+
+@attrs.define(eq=False)
+class SVCCA(RowsMetric):
+    """The table ``svcca``: layers of this network by layers of the other.
+
+    Attributes:
+        share: Share of a layer's variance in the directions that are kept, in (0, 1].
+    """
+
+    share: float = 0.99
+
+    def __attrs_post_init__(self) -> None:
+        RowsMetric.__attrs_post_init__(self)
+        if not 0 < self.share <= 1:
+            raise UsageError(f"svcca: share is a share of the variance in (0, 1]; got {self.share!r:.60}.")
+
+    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+        """Return estimator and source of the table."""
+        how = f"mean correlation of the directions with {self.share:g} of the variance, {self.flatten}"
+        return {"svcca": {"estimator": how, "paper": "Raghu et al. (2017), SVCCA", "equation": "Sec. 2"}}
+
+    def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
+        """Return the cells of the table."""
+        return {"svcca": pairwise(left, right, self._leading, _mean)}
+
+    def _leading(self, rows: Rows) -> Tensor:
+        """Return the leading left singular vectors, ``(n, directions)``."""
+        vectors, values, _ = torch.linalg.svd(rows.factor(), full_matrices=False)
+        held = values.square().cumsum(0)
+        return vectors[:, : 1 + int((held < self.share * held[-1] * (1 - 1e-12)).sum())]
+
+
+def _mean(one: Tensor, other: Tensor) -> Cell:
+    return judged(torch.linalg.svdvals(one.T @ other).mean(), forced(one, other))
