@@ -29,7 +29,7 @@ RULE = repr((1, ENDINGS, HIDDEN))
 
 
 @attrs.frozen(eq=False)
-class Listing:
+class FolderListing:
     """Paths of image files as one piece of bytes.
 
     Attributes:
@@ -43,7 +43,7 @@ class Listing:
     counts: NDArray[np.int64]
 
 
-def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> Listing:
+def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
     """Return the image files of some folders and of the folders in them.
 
     Args:
@@ -79,7 +79,7 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
             counts.append(len(paths))
             tell(number, len(folders), folder)
     ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
-    found = Listing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64))
+    found = FolderListing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64))
     times = list(entered.values())
     if all(one is not None and max(one) < began - SETTLED_NS for one in times):
         columns = {**attrs.asdict(found, recurse=False), "asked": asked, "entered": _packed(list(entered))}
@@ -87,7 +87,7 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
     return found
 
 
-def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> Listing | None:
+def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> FolderListing | None:
     """Return the list that is remembered; None where there is none, or a folder has changed since."""
     held = recalled_table(key)
     if held is None or not np.array_equal(held.get("asked", ()), asked):
@@ -95,7 +95,7 @@ def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> Listing | None:
     entered = os.fsdecode(held["entered"].tobytes()).split("\0")
     if [_times(root / one) for one in entered] != list(map(tuple, held["times"].tolist())):
         return None
-    return Listing(held["names"], held["ends"], held["counts"])
+    return FolderListing(held["names"], held["ends"], held["counts"])
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:

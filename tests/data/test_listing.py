@@ -14,7 +14,7 @@ from photos import class_folder, encoded, photo
 import compatkit as ck
 from compatkit.data import listing as lists
 from compatkit.data.files import image_folders
-from compatkit.data.listing import Listing, listing
+from compatkit.data.listing import FolderListing, listing
 from compatkit.data.unlabelled import read_unlabelled
 from compatkit.errors import DataError
 
@@ -45,7 +45,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def paths(found: Listing) -> list[str]:
+def paths(found: FolderListing) -> list[str]:
     starts = [0, *found.ends[:-1]]
     return [os.fsdecode(found.names[one:end].tobytes()) for one, end in zip(starts, found.ends, strict=True)]
 
