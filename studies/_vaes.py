@@ -18,7 +18,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Run
 from compatkit.reports.pictures import beside
 
-REFERENCE = "Bonheme and Grzes 2022, How Good Are Variational Autoencoders at Transfer Learning?"
+REFERENCE = "Bonheme and Grzes 2023, How Good Are Variational Autoencoders at Transfer Learning?"
 TASK = "net"
 SMALL: dict[str, Any] = {
     **{"arch": "conv", "image": 32, "latent": 10, "images": 5000, "samples": 1000},
@@ -57,13 +57,18 @@ def _factored(name: str, root: str | None, size: int, count: int) -> ck.data.Fac
 
 
 def factored(run: Run, name: str) -> ck.data.Factored:
-    """Return images with factors at the size of the run, read once."""
-    return _factored(name, run.root, run.settings["image"], run.settings["images"])
+    """Return images with factors at the size of the run, read once; the run records their digests."""
+    found = _factored(name, run.root, run.settings["image"], run.settings["images"])
+    run.note(_labelled(found))
+    return found
 
 
 def data_of(run: Run, name: str) -> ck.DataSet:
     """Return the same as a data set, labelled by the first factor; the seed 0 draws the test images of all runs."""
-    found = factored(run, name)
+    return _labelled(factored(run, name))
+
+
+def _labelled(found: ck.data.Factored) -> ck.DataSet:
     return found.labelled(next(iter(found.factors)))
 
 

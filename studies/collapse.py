@@ -1,6 +1,6 @@
 """Posterior collapse: does similarity show that a VAE's sampled variables say nothing about the images?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.1, Fig. 3: beta-VAE with beta 1 and 8, DIP-VAE II with 1 and 20, on dSprites: the
+Paper: Bonheme and Grzes 2023, Sec. 4.1, Fig. 3: beta-VAE with beta 1 and 8, DIP-VAE II with 1 and 20, on dSprites: the
     sampled variables of the collapsed network are unlike all layers of the other one. Heat maps only.
 Here: unbiased CKA with a beta-VAE of beta = 1; the mean over all encoder layers of that network for the sampled
     variables. Counts of units are those of the metric ``posterior_collapse``.

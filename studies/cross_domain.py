@@ -1,6 +1,6 @@
 """Across domains: are the layers of encoders more alike than those of decoders?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.2, Fig. 5: a VAE trained on Cars3D beside one trained on CelebA, on images of
+Paper: Bonheme and Grzes 2023, Sec. 4.2, Fig. 5: a VAE trained on Cars3D beside one trained on CelebA, on images of
     CelebA, as trained (a) and with mean and variance layers retrained (b). Heat maps only.
 Here: sprites and solids. Unbiased CKA of each layer with the same layer; the paper's is biased, which is far above 0
     where samples are fewer than values.

@@ -1,6 +1,6 @@
 """Retraining a decoder on another domain, from either end: how many layers does it take?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.3, Fig. 6 and 9: a VAE trained on dSprites rebuilds Symsol, with more and more
+Paper: Bonheme and Grzes 2023, Sec. 4.3, Fig. 6 and 9: a VAE trained on dSprites rebuilds Symsol, with more and more
     layers of its decoder reset and retrained; mean and variance layers fixed (a) or retrained too (b). Images only.
 Here: the same with sprites and solids; the loss of images of the target that were not trained on.
 Control: ``untrained``, a network before its first step whose decoder alone is trained.

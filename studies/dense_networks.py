@@ -1,6 +1,6 @@
 """Dense networks and Procrustes: does what CKA shows of convolutional VAEs hold for both?
 
-Paper: Bonheme and Grzes 2022, App. F, G and J, Fig. 10 to 15 and 20: Procrustes and CKA give similar results on Cars3D,
+Paper: Bonheme and Grzes 2023, App. F, G and J, Fig. 10 to 15 and 20: Procrustes and CKA give similar results on Cars3D,
     and fully connected VAEs the same trend. Heat maps only.
 Here: two networks of the same data, and two of different data, by architecture; each layer with the same layer.
 Control: samples in another order (``...-shuffled``), what each similarity makes of nothing.

@@ -1,6 +1,6 @@
 """Order of learning: is the encoder of a VAE learned before its decoder?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.1, Fig. 2 and 17 to 19: layers at an early epoch beside those at the end, for
+Paper: Bonheme and Grzes 2023, Sec. 4.1, Fig. 2 and 17 to 19: layers at an early epoch beside those at the end, for
     beta-TC-VAE (Cars3D, 25 of 1,090 epochs), DIP-VAE II (dSprites, 2 of 26), annealed VAE (SmallNORB, 10 of 410). Heat
     maps only.
 Here: all three on sprites; unbiased CKA of each layer with itself at the end of the same run, at a tenth and at a third

@@ -1,6 +1,6 @@
 """Objectives and classifiers: are encoders alike whatever they are trained for?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.1, Fig. 4, and App. H, Fig. 16: a beta-VAE with beta = 1 beside a DIP-VAE II, and
+Paper: Bonheme and Grzes 2023, Sec. 4.1, Fig. 4, and App. H, Fig. 16: a beta-VAE with beta = 1 beside a DIP-VAE II, and
     beside a classifier with the same encoder; CKA of encoder layers close to 1, of mean and variance layers lower. Heat
     maps only.
 Control: ``untrained``, a network before its first step.

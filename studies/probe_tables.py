@@ -1,6 +1,6 @@
 """Probes: are labels of one domain told from the latent variables of a VAE trained on another?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.3, Tables 1 to 4: gradient boosting on the mean representation, 10,000 images for
+Paper: Bonheme and Grzes 2023, Sec. 4.3, Tables 1 to 4: gradient boosting on the mean representation, 10,000 images for
     training and 5,000 for testing, five seeds.
 Here: 2.8 means over labels, 2.9 Cars3D, 2.10 sprites, 2.11 CelebA, label by label. An arm is the target, then the
     source.

@@ -1,6 +1,6 @@
 """Similarity and the number of samples: when does Procrustes, or CKA, say too much?
 
-Paper: Bonheme and Grzes 2022, Sec. 2.3, Fig. 1: matrices of 50 features of which 80 %, 50 % and none are shared; both
+Paper: Bonheme and Grzes 2023, Sec. 2.3, Fig. 1: matrices of 50 features of which 80 %, 50 % and none are shared; both
     agree for the first two, Procrustes overestimates the last with few examples. Curves only.
 Here: the same, exactly, with Gaussian features. ``cka`` is biased, as in the paper; ``unbiased`` is not.
 Control: ``none-shared`` itself, whose true similarity is 0.

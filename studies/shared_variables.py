@@ -1,6 +1,6 @@
 """Shared variables: which factors of a domain does a VAE of another domain hold in its latent variables?
 
-Paper: Bonheme and Grzes 2022, Sec. 4.3, Fig. 7 and 8: images of one domain beside their reconstructions by a VAE of
+Paper: Bonheme and Grzes 2023, Sec. 4.3, Fig. 7 and 8: images of one domain beside their reconstructions by a VAE of
     another: position and size are shared by dSprites and Symsol, shape is not. Pictures only.
 Here: the same pictures, and R2 of each factor, predicted linearly from the means of the latent variables. Solids have
     places and sizes, as sprites have. An arm is the target, then the source.

@@ -15,7 +15,7 @@ from compatkit.data.transforms import Images
 from compatkit.errors import DataError, UnknownName
 
 TEST = 0.1
-"""Share of images for testing, as in Bonheme and Grzes (2022)."""
+"""Share of images for testing, as in Bonheme and Grzes (2023)."""
 
 
 @attrs.frozen(eq=False)

@@ -1,6 +1,6 @@
 """Solids: tetrahedron, cube, icosahedron, cone and cylinder, grey on black, turned at random.
 
-Drawn after SYMSOL (Murphy et al. 2021) as Bonheme and Grzes (2022) use it: poses are uniform over rotations, the view
+Drawn after SYMSOL (Murphy et al. 2021) as Bonheme and Grzes (2023) use it: poses are uniform over rotations, the view
 is orthographic, and each face is as bright as it is turned to one light (Lambert). A solid is an intersection of
 half-spaces n . p <= d; along the ray of a pixel it is entered at the nearest of the planes that face the viewer, and
 is hit where that lies before the farthest exit. Cone and cylinder have 48 sides. Places and sizes, which SYMSOL does

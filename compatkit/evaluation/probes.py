@@ -1,6 +1,6 @@
 """Probes: how well labels and factors of images follow from features, beside what guessing gives.
 
-Bonheme and Grzes (2022), Sec. 4.3, classify the mean representation of a VAE with gradient boosting (scikit-learn's
+Bonheme and Grzes (2023), Sec. 4.3, classify the mean representation of a VAE with gradient boosting (scikit-learn's
 defaults: 100 trees of depth 3, rate .1), one classifier a label.
 """
 

@@ -18,7 +18,7 @@ ROUNDING = 1e-6
 """A similarity is above 1 by no more than this, from rounding."""
 
 Prepared = TypeVar("Prepared")
-PAPER = "Bonheme, Grzes (2023), How Good Are Variational Autoencoders at Transfer Learning?"
+PAPER = "Bonheme and Grzes (2023), How Good Are Variational Autoencoders at Transfer Learning?"
 
 
 Grid = Sequence[Sequence[Cell]]

@@ -1,7 +1,7 @@
 """Linear CKA of all layers of two networks, unbiased and biased, from one pass over blocks of their Grams.
 
 Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
-    Bonheme, Grzes (2023), eq. 2; the unbiased estimate is that of Song et al. (2012).
+    Bonheme and Grzes (2023), eq. 2; the unbiased estimate is that of Song et al. (2012).
 Equations: K_i = X_i X_i' with centred columns. Biased: <K_i, K_j> / (|K_i| |K_j|). Unbiased: the same of the products
     without the diagonals, U_ij (``_rows.unbiased``).
 Reading: biased CKA of unrelated layers is far above 0 where samples are fewer than values, and grows with their number;

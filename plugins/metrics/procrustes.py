@@ -1,6 +1,6 @@
 """Procrustes similarity of all layers of two networks.
 
-Paper: Bonheme, Grzes (2023), "How Good Are Variational Autoencoders at Transfer Learning?", eq. 5 and 7 (Schoenemann
+Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Transfer Learning?", eq. 5 and 7 (Schoenemann
     1966).
 Equation: X and Y centred, each divided by its Frobenius norm; 1 - min_Q |X - Y Q|^2 / 2 = |Y'X|_*, the sum of the
     singular values, with Q orthogonal (zeros are added to the narrower). 1: the same up to rotation, scale and shift.

@@ -1,7 +1,7 @@
 """Linear CKA of all layers of two networks, unbiased and biased, exact in one pass that keeps no rows.
 
 Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
-    Bonheme, Grzes (2023), eq. 2.
+    Bonheme and Grzes (2023), eq. 2.
 Equation: as ``cka``, from feature-space sums: <K_i, K_j> = |X_i'X_j|^2 of centred columns, and the diagonals'
     products r_i.r_j, with r_i the squared norms of the centred rows. Sums are taken of rows less the first batch's
     means and moved to the true means at the end, which is exact: with z' = z - d and D_l = sum over the columns of

@@ -1,6 +1,6 @@
 """Annealed VAE: the divergence is held at a capacity that rises during training.
 
-Paper: Burgess et al. (2018), "Understanding disentangling in beta-VAE", Eq. 8; Bonheme and Grzes (2022), Eq. 9, write
+Paper: Burgess et al. (2018), "Understanding disentangling in beta-VAE", Eq. 8; Bonheme and Grzes (2023), Eq. 9, write
     the absolute value for each example, the code of both takes it of the batch's mean, as here.
 Equations: -log p(x | z) + gamma |KL - C(t)|, C(t) = capacity * min(1, t / steps), t the step of the task, from 0.
 Cost: none beside the network; steps are not compiled, as the capacity is a number of the host.

@@ -1,7 +1,7 @@
 """Beta-TC-VAE: a further penalty on the total correlation of the latent variables, estimated from the batch.
 
 Paper: Chen, Li, Grosse, Duvenaud (2018), "Isolating Sources of Disentanglement in Variational Autoencoders", Eq. 4,
-    App. C.1 (minibatch-weighted) and C.2 (minibatch-stratified); Bonheme and Grzes (2022), Eq. 11 and 12.
+    App. C.1 (minibatch-weighted) and C.2 (minibatch-stratified); Bonheme and Grzes (2023), Eq. 11 and 12.
 Equations: -log p(x | z) + KL + (beta - 1) TC, TC = mean_j [log q(z_j) - sum_l log q(z_jl)], where for M images of N
     log q(z_j) = log sum_i w_ji prod_l N(z_jl; mean_il, variance_il).
     Weighted: w_ji = 1 / (N M). Stratified: w_jj = 1 / N, 1 / (M - 1) for the others but one, and

@@ -1,7 +1,7 @@
 """DIP-VAE: the covariance of the latent variables over images is pulled to the identity.
 
 Paper: Kumar, Sattigeri, Balakrishnan (2018), "Variational Inference of Disentangled Latent Concepts from Unlabeled
-    Observations", Eq. 6 and 7; Bonheme and Grzes (2022), Eq. 13.
+    Observations", Eq. 6 and 7; Bonheme and Grzes (2023), Eq. 13.
 Equations: -log p(x | z) + KL + off_diagonal sum_{i != j} C_ij^2 + diagonal sum_i (C_ii - 1)^2. Type I: C is the
     covariance of the means over the batch, with 1 / M; type II: that plus the mean of the variances on its diagonal.
 Cost: one product of the means a step.

@@ -1,6 +1,6 @@
 """Retrain: some layers of a trained network start anew and learn, all others stay as they are.
 
-Paper: Bonheme and Grzes (2022), "How Good Are Variational Autoencoders at Transfer Learning?", Sec. 4.3, Fig. 6: layers
+Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Transfer Learning?", Sec. 4.3, Fig. 6: layers
     of a decoder are reset and retrained on the target domain, from either end, more and more of them.
 Cost: none; layers that are kept need no gradients of their weights.
 """

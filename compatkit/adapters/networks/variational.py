@@ -1,6 +1,6 @@
 """Variational autoencoders, and classifiers with the same encoder, with timm's interface.
 
-The networks of Bonheme and Grzes (2022), App. C, which are those of Locatello et al. (2019); ``generators`` says where
+The networks of Bonheme and Grzes (2023), App. C, which are those of Locatello et al. (2019); ``generators`` says where
 code and printed table differ. A network is the chain
 
     encoder -> latent -> sample -> decoder -> pixels

@@ -70,6 +70,15 @@ class Shelf:
                     subject=self.folder,
                 )
 
+    def note(self, data: DataSet) -> None:
+        """Note a data set that a study drew itself.
+
+        Raises:
+            UsageError: Earlier runs used other images under this name.
+        """
+        self._check(data)
+        self._read[data.name] = data
+
     def digests(self, names: set[str]) -> dict[str, str]:
         """Return the digests of the splits of these data sets, by the splits' names."""
         splits = [
@@ -109,6 +118,18 @@ class Run:
         data = self._shelf.load(name)
         self._used.add(name)
         return data
+
+    def note(self, data: DataSet) -> None:
+        """Record the digests of a data set that the study drew or read itself, as those of ``load`` are.
+
+        Args:
+            data: No other one of the study has its name.
+
+        Raises:
+            UsageError: Earlier runs in the folder used other images under this name.
+        """
+        self._shelf.note(data)
+        self._used.add(data.name)
 
     def find(self, name: str) -> DataSet | None:
         """Return an optional data set, or None if it is not found.

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from compatkit.errors import UsageError
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
@@ -71,8 +72,19 @@ def test_every_study_measures_and_draws(
     there = {row["arm"] for row in found["results"] if row["values"][0] is not None}
     assert there == set(arms)
     assert all((tmp_path / "out" / name).stat().st_size > 0 for name in found["files"])
+    assert all("/train" in "".join(images) for images in found["data"])
     if number == "2.6":
         assert values(found)["fixed", "own"] == values(found)["latents", "own"]
+
+
+def test_digests_of_drawn_images_are_recorded_and_held_against_later_runs(tmp_path: Path) -> None:
+    run = run_of("2.5", "fixed")
+    data = _vaes.data_of(run, "sprites")
+    assert run.digests() == {one.name: one.digest for one in (data.train, data.test)}
+    later = Run("2.5", "fixed", 0, run.settings, Shelf("2.5", seen={"sprites/train": "data:other"}))
+    with pytest.raises(UsageError) as told:
+        _vaes.data_of(later, "sprites")
+    assert told.value.code == "usage"
 
 
 def test_controls_say_nothing(tmp_path: Path) -> None:
