@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from compatkit.data.loading import load
     from compatkit.data.normal_vectors import gaussian, gaussian_normalisation
     from compatkit.data.smallnorb_files import smallnorb
+    from compatkit.data.smoke import captured_smoke, smoke
     from compatkit.data.solid_images import solids
     from compatkit.data.specification import load_spec
     from compatkit.data.sprite_images import sprites
@@ -26,6 +27,7 @@ _HOMES = {
     "DataSet": "compatkit.data.dataset",
     "Factored": "compatkit.data.factored",
     "Split": "compatkit.data.dataset",
+    "captured_smoke": "compatkit.data.smoke",
     "cars3d": "compatkit.data.cars3d_files",
     "celeba": "compatkit.data.celeba_folder",
     "describe": "compatkit.data.dataset",
@@ -36,6 +38,7 @@ _HOMES = {
     "load_factored": "compatkit.data.factored_sets",
     "load_spec": "compatkit.data.specification",
     "smallnorb": "compatkit.data.smallnorb_files",
+    "smoke": "compatkit.data.smoke",
     "solids": "compatkit.data.solid_images",
     "sprites": "compatkit.data.sprite_images",
 }
@@ -44,6 +47,7 @@ __all__ = [
     "DataSet",
     "Factored",
     "Split",
+    "captured_smoke",
     "cars3d",
     "celeba",
     "describe",
@@ -54,6 +58,7 @@ __all__ = [
     "load_factored",
     "load_spec",
     "smallnorb",
+    "smoke",
     "solids",
     "sprites",
 ]

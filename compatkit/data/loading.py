@@ -34,8 +34,10 @@ Provider = Callable[..., DataSet]
 """``factory(root=None, download=False) -> DataSet``, as plugins register it."""
 
 MADE = {
+    "captured-smoke": ("compatkit.data.smoke", "captured_smoke"),
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
     "peaks": ("compatkit.data.peaks", "peaks"),
+    "smoke": ("compatkit.data.smoke", "smoke"),
     "solids": ("compatkit.data.solid_images", "labelled_solids"),
     "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
     "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),

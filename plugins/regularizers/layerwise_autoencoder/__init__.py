@@ -101,7 +101,8 @@ class LayerwiseAutoencoder:
                 if not state.runs_head
                 else "has a frozen extractor"
             )
-            if state.freezes_extractor or not state.runs_head:
+            lacks = not state.runs_head and next(state.head.parameters(), None) is not None
+            if state.freezes_extractor or lacks:
                 raise UsageError(
                     f"layerwise_autoencoder trains whole networks, heads included, before the first step; task "
                     f"{state.name!r} {why}. Leave the plugin out."

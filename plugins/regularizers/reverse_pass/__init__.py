@@ -175,7 +175,7 @@ class ReversePass:
 
         Raises:
             UsageError: A layer has no transpose, no layer is left to reverse, or the variant needs the head of a task
-                that has no labels or no head of its own.
+                that has no labels or no head of its own; one without weights, such as that of a generator, it does not.
         """
         setup.compare_gradients(balance=self.balance == "gradient")
         for task in setup.tasks.values():
@@ -220,7 +220,7 @@ class ReversePass:
         """Find the chain of a task; return the same. Excluded layers are still passed through."""
         from .full import Whole
 
-        if not task.runs_head:
+        if not task.runs_head and next(task.head.parameters(), None) is not None:
             lacks = "head of its own" if task.supervised else "labels"
             raise UsageError(
                 f"reverse_pass: variant={self.variant!r} starts at the output of the head, but the head of task "

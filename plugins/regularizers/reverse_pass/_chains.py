@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .chain import chain_of
-from .full import OUTPUTS, Walk, reconstruct
-from .local import wide
+from .full import OUTPUTS, Walk, names_of, pairs, reconstruct
+from .local import residual, wide
 from .stages import Parts, Stage, modules_of, run
 from .undoing import again, step_back
 
@@ -16,7 +16,10 @@ __all__ = [
     "again",
     "chain_of",
     "modules_of",
+    "names_of",
+    "pairs",
     "reconstruct",
+    "residual",
     "run",
     "step_back",
     "wide",
