@@ -45,6 +45,8 @@ SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 FEW = 6
 """Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
 RANDOM = "random weights"
+MEASURED = "measured"
+"""What stands beside the scores: accuracy after training."""
 BESIDE = ("permuted", RANDOM, "from scratch")
 """Figures that are printed beside a score; ``to_json`` has all."""
 EXACT = 8
@@ -121,11 +123,13 @@ class Ranking(Shown):
     passes: Mapping[str, float]
 
     def best(self, score: str) -> str:
-        """Return the extractor that a score puts first.
+        """Return the extractor that a score puts first, or ``"measured"``: the one with the best accuracy.
 
         Raises:
             DataError: It has no value for any.
         """
+        if score == MEASURED and self.measured:
+            return max(self.measured, key=lambda name: self.measured[name][0])
         for one in self.rows:
             if one.score == score and one.goodness is not None:
                 return one.extractor
@@ -437,7 +441,7 @@ def _agreements(
         for name in scores
     }
     if measured:
-        columns["measured"] = {name: one for name, (one, _) in measured.items()}
+        columns[MEASURED] = {name: one for name, (one, _) in measured.items()}
     found = []
     for one, other in combinations(columns, 2):
         both = [name for name in columns[one] if name in columns[other]]

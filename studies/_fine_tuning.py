@@ -1,0 +1,198 @@
+"""Fine-tuning on few images: sources, starts and their controls, and how far weights move."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.experiments.studies import Run
+from compatkit.metrics import Table, equal_norm_weights, make_metric
+
+REFERENCE = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
+TASK = "net"
+LENET: dict[str, Any] = {
+    "backbone": "lenet",
+    "split": "forward_features",
+    "image": 28,
+    "channels": "L",
+    "source": "mnist",
+    "source_train": 6000,
+    "source_steps": 1000,
+    "few": 300,
+    "test": 1000,
+    "steps": 300,
+    "batch_size": 32,
+    "lr": 0.01,
+    "weight_decay": 5e-4,
+}
+"""LeNet with the paper's rate and decay; ``few`` are the target's training images."""
+RESIDUAL: dict[str, Any] = {
+    **LENET,
+    "backbone": "resnet8_cifar",
+    "split": "layer3",
+    "image": 16,
+    "source_train": 4000,
+    "source_steps": 250,
+    "steps": 120,
+    "weight_decay": 0.0,
+}
+"""ResNet-8 of small images, for what batch normalisation and depth take part in."""
+PAPER: dict[str, Any] = {
+    **RESIDUAL,
+    "backbone": "resnet56_cifar",
+    "image": 32,
+    "channels": "RGB",
+    "source": "cifar100",
+    "source_train": 50_000,
+    "source_steps": 40_000,
+    "few": 5000,
+    "test": 10_000,
+    "steps": 20_000,
+}
+"""CIFAR-100 in place of ImageNet, whose images this size does not ask for."""
+Weights = Mapping[str, Tensor]
+Factories = Mapping[str, Callable[..., Any]]
+
+
+def network(settings: Mapping[str, Any], data: ck.DataSet, **more: Any) -> ck.Task:
+    """Return the task of a network on some images."""
+    return ck.Task(TASK, data, settings["backbone"], settings["split"], size=settings["image"], **more)
+
+
+def trainer(run: Run, settings: Mapping[str, Any], steps: int, **more: Any) -> ck.Trainer:
+    """Return the paper's SGD with momentum .9, at a constant rate."""
+    plain = {"batch_size": settings["batch_size"], "lr": settings["lr"], "log_every": max(1, steps)}
+    fixed = {"optimiser": "sgd", "momentum": 0.9, "schedule": "constant", "precision": "float32"}
+    decay = {"weight_decay": settings["weight_decay"], "seed": run.seed, "progress": False}
+    return ck.Trainer(steps=steps, **{**plain, **fixed, **decay, **more})
+
+
+@attrs.frozen
+class _Pretraining:
+    """What pretrained weights depend on; arms of one seed share them."""
+
+    digest: str
+    settings: str
+    seed: int
+    data: ck.DataSet = attrs.field(eq=False)
+    run: Run = attrs.field(eq=False)
+
+
+@functools.lru_cache(maxsize=6)
+def _pretrained(asked: _Pretraining) -> dict[str, Tensor]:
+    settings = json.loads(asked.settings)
+    plan = trainer(asked.run, settings, settings["source_steps"])
+    return plan.fit([network(settings, asked.data)]).weights(TASK)
+
+
+def pretrain(run: Run, settings: Mapping[str, Any], data: ck.DataSet) -> Weights:
+    """Return the weights of a network trained on a source; kept for the other arms of the seed."""
+    said = json.dumps(dict(settings), sort_keys=True)
+    return _pretrained(_Pretraining(data.train.digest, said, run.seed, data, run))
+
+
+def tune(
+    run: Run,
+    settings: Mapping[str, Any],
+    data: ck.DataSet,
+    weights: Weights | None,
+    uses: Sequence[str | ck.Use] = (),
+    *,
+    steps: int | None = None,
+    fixed: bool = False,
+    factories: Factories | None = None,
+    **more: Any,
+) -> ck.Fit:
+    """Train on a target from some weights, with a new class layer.
+
+    Args:
+        run: Of the study.
+        settings: Of the run.
+        data: Few images of the target.
+        weights: To start from; None for random ones.
+        uses: Plugins.
+        steps: None for those of the settings; 0 gives the start itself.
+        fixed: Whether the extractor is not trained; the network is then cut before its class layer.
+        factories: Plugins of the study.
+        more: Further settings of the task.
+    """
+    task = network(settings, data, weights=weights, **more)
+    plan = trainer(run, settings, settings["steps"] if steps is None else steps)
+    if fixed:
+        uses = [*uses, "fixed"]
+        factories = {**(factories or {}), "fixed": Fixed}
+    return plan.fit([task], uses, factories=factories)
+
+
+class Fixed:
+    """Keeps every parameter but those of the class layer where it is."""
+
+    @ck.hookimpl
+    def compatkit_after_backward(self, step: ck.Step) -> None:
+        """Drop the gradients of all other parameters."""
+        state = step.task
+        for part, names in ((state.extractor, ()), (state.head, state.class_layer)):
+            for path, one in part.named_parameters():
+                if not path.startswith(tuple(names)) or not names:
+                    one.grad = None
+
+
+def few(settings: Mapping[str, Any], data: ck.DataSet, seed: int) -> ck.DataSet:
+    """Return few training images, drawn by the seed, and always the same test images."""
+    test = data.test.subset(min(settings["test"], len(data.test)), seed=0)
+    return ck.DataSet(data.name, data.train.subset(settings["few"], seed=seed), test)
+
+
+def source(settings: Mapping[str, Any], data: ck.DataSet, seed: int) -> ck.DataSet:
+    """Return as many training images of a source as the settings say, in the channels of the network."""
+    return data.converted(settings["channels"]).subset(train=settings["source_train"], seed=seed)
+
+
+def permuted(data: ck.DataSet, seed: int) -> ck.DataSet:
+    """Return the data set with its training labels in a random order: a control without a rule to learn."""
+    order = np.random.default_rng(seed).permutation(len(data.train))
+    return attrs.evolve(data, train=attrs.evolve(data.train, labels=data.train.labels[order]), source=None)
+
+
+def random_weights(
+    run: Run, settings: Mapping[str, Any], data: ck.DataSet, weights: Weights, seed: int
+) -> Weights:
+    """Return Gaussian filters of the norms of ``weights``: a control that knows their scale and no more."""
+    start = tune(run, settings, data, weights, steps=0, keep_class_layer=True)
+    made = equal_norm_weights(start.network(TASK), torch.Generator().manual_seed(seed))
+    return {
+        name.partition(".")[2]: one.detach().clone().contiguous() for name, one in made.state_dict().items()
+    }
+
+
+def tested(fit: ck.Fit, split: ck.Split | None = None) -> float:
+    """Return the accuracy on the test images, or on others."""
+    state = fit.tasks[TASK]
+    found = ck.measure(state, split or state.task.data.test, ["accuracy"], batch_size=500)["accuracy"]
+    return float(found.value)  # type: ignore[union-attr,arg-type]
+
+
+def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
+    """Return Spearman's coefficient; equal values share their mean rank."""
+    return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])
+
+
+def moved(network: Any, start: ck.Fit, count: int) -> Table:
+    """Return the deviation of each layer's weights from those of a start, and their sum, over sqrt(count)."""
+    metric = make_metric("weight_deviation", examples=count)
+    found = ck.measure(network, None, [metric], other=start.tasks[TASK], layers=["*"])
+    return found.table("weight_deviation")
+
+
+def deviation(table: Table, layer: str = "total") -> float:
+    """Return a figure of ``moved``."""
+    return float(table.at(layer=layer, quantity="deviation").value or 0.0)

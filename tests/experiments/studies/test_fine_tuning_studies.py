@@ -1,0 +1,242 @@
+"""Studies of fine-tuning: controls keep what they are to keep, the theory's limits, and every study at a tiny size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from small import data_set, write_pack
+
+from compatkit.data.dataset import DataSet, Split
+from compatkit.experiments.studies import Run, carry_out, find
+from compatkit.experiments.studies.finding import settings_of
+from compatkit.experiments.studies.runs import Shelf
+from compatkit_plugins.metrics.theory_transfer import Transfer
+from compatkit_studies._fine_tuning import (
+    TASK,
+    deviation,
+    few,
+    moved,
+    permuted,
+    pretrain,
+    random_weights,
+    source,
+    tune,
+)
+from compatkit_studies.pretraining_epochs import noisy
+from compatkit_studies.pretraining_tasks import KINDS, colours
+from compatkit_studies.transfer_theory import Pair, predicted, trained
+from compatkit_studies.weight_deviations import changed
+
+DIGITS = tuple("0123456789")
+TINY: dict[str, Any] = {
+    **{
+        "image": 16,
+        "source_train": 40,
+        "source_steps": 4,
+        "few": 20,
+        "test": 20,
+        "steps": 4,
+        "batch_size": 10,
+    }
+}
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Packs of noise in place of the data sets."""
+    folder = tmp_path_factory.mktemp("noise")
+    for seed, name in enumerate(("mnist", "usps", "fashion_mnist")):
+        write_pack(folder, data_set(name, count=100, classes=DIGITS, seed=seed))
+    write_pack(folder, data_set("cifar10", count=100, channels=3, classes=DIGITS, seed=3))
+    names = tuple(name for kind in KINDS.values() for name in kind)
+    write_pack(folder, data_set("cifar100", count=180, channels=3, classes=names, seed=4))
+    return folder
+
+
+def run_of(noise: Path, number: str = "4.1", arm: str = "tuned", **changes: Any) -> Run:
+    settings = {**settings_of(find(number), "cpu"), **TINY, **changes}
+    return Run(number, arm, 0, settings, Shelf(number, str(noise)))
+
+
+def figures(
+    folder: Path, number: str, noise: Path, arms: tuple[str, ...] = (), **changes: Any
+) -> dict[str, dict[str, float]]:
+    found = carry_out(number, folder, seeds=1, data=str(noise), arms=arms, changes={**TINY, **changes})
+    made: dict[str, dict[str, float]] = {}
+    for row in found["results"]:
+        made.setdefault(row["arm"], {})[row["metric"]] = row["values"][0]
+    return made
+
+
+def test_random_weights_keep_the_norm_of_each_filter_and_no_direction(noise: Path) -> None:
+    run = run_of(noise)
+    own = source(run.settings, run.load("mnist"), 0)
+    weights = pretrain(run, run.settings, own)
+    drawn = random_weights(run, run.settings, own, weights, 0)
+    assert drawn.keys() == weights.keys()
+    for name, one in weights.items():
+        if one.ndim > 1:
+            rows, others = (tensor.flatten(1) for tensor in (one, drawn[name]))
+            torch.testing.assert_close(others.norm(dim=1), rows.norm(dim=1))
+            assert not torch.equal(one, drawn[name])
+        else:
+            assert torch.equal(one, drawn[name])
+
+
+def test_a_fixed_network_moves_its_class_layer_alone(noise: Path) -> None:
+    run = run_of(noise)
+    data = few(run.settings, run.load("usps"), 0)
+    weights = pretrain(run, run.settings, source(run.settings, run.load("mnist"), 0))
+    fit, start = (tune(run, run.settings, data, weights, fixed=True, steps=steps) for steps in (4, 0))
+    table = moved(fit.tasks[TASK], start, len(data.train))
+    by_layer = {name: deviation(table, name) for name in table.axes["layer"]}
+    assert by_layer["fc"] == by_layer["total"] > 0
+    assert not any(value for name, value in by_layer.items() if name not in ("fc", "total"))
+
+
+def test_permuted_labels_keep_images_and_counts(noise: Path) -> None:
+    data = run_of(noise).load("mnist")
+    mixed = permuted(data, 0)
+    assert mixed.train.counts == data.train.counts and mixed.test is data.test
+    assert np.array_equal(mixed.train.read(range(9)), data.train.read(range(9)))
+    assert not np.array_equal(mixed.train.labels, data.train.labels)
+
+
+def test_noise_takes_its_share_of_labels(noise: Path) -> None:
+    data = run_of(noise).load("mnist")
+    assert np.array_equal(noisy(data, 0.0, 0).train.labels, data.train.labels)
+    assert 0 < (noisy(data, 0.3, 0).train.labels != data.train.labels).sum() <= 30
+    # a tenth of labels drawn from ten classes are right by chance; 100 draws: a deviation of .03
+    assert abs((noisy(data, 1.0, 0).train.labels != data.train.labels).mean() - 0.9) < 0.12
+
+
+def test_inverted_and_rotated_images(noise: Path) -> None:
+    data = run_of(noise).load("mnist")
+    images = data.train.read(range(5))
+    assert np.array_equal(changed(data, "inverted").train.read(range(5)), 255 - images)
+    turned = changed(data, "rotated").train.read(range(5))
+    assert turned.shape == images.shape and turned.dtype == np.uint8 and not np.array_equal(turned, images)
+
+
+def test_colours_are_ten_hues_of_the_upper_half_of_equal_frequency() -> None:
+    draw = np.random.default_rng(0)
+    images = draw.integers(0, 255, (200, 8, 8, 3)).astype(np.uint8)
+    images[:, :4] = draw.integers(0, 255, (200, 1, 1, 3))
+    splits = [
+        Split(images.copy(), np.zeros(200, dtype=np.int64), ("one",), f"x/{part}")
+        for part in ("train", "test")
+    ]
+    found = colours(DataSet("x", *splits))
+    assert found.train.counts == (20,) * 10
+    images[:, 4:] = 0
+    below = colours(
+        DataSet("x", *(Split(images, splits[0].labels, ("one",), f"x/{p}") for p in ("train", "test")))
+    )
+    assert np.array_equal(below.train.labels, found.train.labels)
+
+
+def spheres(count: int = 8) -> tuple[Pair, Pair]:
+    draw = np.random.default_rng(0)
+    rows = draw.normal(size=(2, count, 6))
+    rows /= np.linalg.norm(rows, axis=2, keepdims=True)
+    return (rows[0], np.sign(rows[0, :, 0])), (rows[1], np.sign(rows[1, :, 0]))
+
+
+def test_the_predicted_distance_tends_to_the_bound() -> None:
+    source, target = spheres()
+    bounds = Transfer(source[0], target[0]).bounds(source[1][:, None], target[1][:, None])
+    assert predicted({"steps": 10**6}, source, target) == pytest.approx(bounds.bound, rel=1e-6)
+    assert predicted({"steps": 10**6}, None, target) == pytest.approx(bounds.scratch, rel=1e-6)
+    assert predicted({"steps": 20}, source, target) < bounds.bound
+
+
+def test_a_wide_network_moves_as_far_as_predicted_and_a_narrow_one_does_not() -> None:
+    source, target = spheres()
+
+    def apart(width: int) -> float:
+        settings = {"width": width, "steps": 20, "kappa": 0.01}
+        return abs(trained(settings, 0, source, target) / predicted(settings, source, target) - 1)
+
+    assert apart(20_000) < 0.05 < apart(20)
+
+
+def test_deviation_and_error_by_target(tmp_path: Path, noise: Path) -> None:
+    found = figures(tmp_path, "4.1", noise, ("tuned", "fixed"))
+    one = found["tuned"]
+    names = [
+        name.removeprefix("error-") for name in one if name.startswith("error-") and one[name] is not None
+    ]
+    errors, deviations = ([one[f"{what}-{name}"] for name in names] for what in ("error", "deviation"))
+    assert len(names) == 5 and one["mean-error"] == pytest.approx(np.mean(errors))
+    assert one["correlation"] == pytest.approx(stats.spearmanr(errors, deviations)[0])
+    assert found["fixed"]["mean-deviation"] < one["mean-deviation"]
+    assert (tmp_path / "scatter.png").stat().st_size > 1000
+
+
+def test_gain_is_paired_with_the_run_from_scratch(tmp_path: Path, noise: Path) -> None:
+    found = figures(tmp_path, "4.9", noise, ("scratch", "mnist"))
+    assert found["scratch"]["gain"] == 0
+    gained = found["mnist"]["accuracy"] - found["scratch"]["accuracy"]
+    assert found["mnist"]["gain"] == pytest.approx(gained)
+    layers = sum(found["mnist"][f"deviation-{name}"] for name in ("conv1", "conv2", "dense"))
+    assert found["mnist"]["deviation"] == pytest.approx(layers)
+
+
+def test_stages_of_pretraining_are_versions_and_the_best_is_read_from_evidence(
+    tmp_path: Path, noise: Path
+) -> None:
+    one = figures(tmp_path, "4.12", noise, ("noise-20",), epochs=[1, 2, 3, 4, 5])["noise-20"]
+    targets = [one[f"target-{place}"] for place in range(1, 6)]
+    assert targets[int(one["best"]) - 1] == max(targets)
+    assert one["rise"] == pytest.approx(targets[2] - targets[0])
+    assert one["fall"] == pytest.approx(targets[2] - targets[4])
+
+
+@pytest.mark.slow
+class TestEachStudyRuns:
+    def test_from_scratch(self, tmp_path: Path, noise: Path) -> None:
+        assert figures(tmp_path, "4.2", noise, ("scratch",))["scratch"]["mean-deviation"] > 0
+
+    def test_along_training(self, tmp_path: Path, noise: Path) -> None:
+        found = figures(tmp_path, "4.3", noise, ("usps", "usps-permuted"), points=4)
+        assert all(0 <= one["rising"] <= 1 and one["deviation"] > 0 for one in found.values())
+        assert (tmp_path / "curves.png").exists()
+
+    def test_curvature(self, tmp_path: Path, noise: Path) -> None:
+        small = {"settle": 2, "examples": 20, "count": 2, "steps": 60, "every": 1, "points": 3}
+        for number, name in (("4.4", "largest-0.3"), ("4.5", "deviation-start")):
+            one = figures(tmp_path / number, number, noise, ("pretrained",), **small)["pretrained"]
+            assert one[name] > 0 and one["loss-0.3"] <= 0.3
+
+    def test_places(self, tmp_path: Path, noise: Path) -> None:
+        found = figures(tmp_path, "4.6", noise, ("shared-random", "own-random"))
+        assert found["shared-random"]["nearest"] == 1 and found["shared-random"]["ratio"] < 0.5
+        assert found["own-random"]["ratio"] == pytest.approx(1, abs=0.05)
+
+    def test_gradients(self, tmp_path: Path, noise: Path) -> None:
+        small = {"settle": 2, "examples": 20, "every": 2, "points": 3}
+        one = figures(tmp_path / "7", "4.7", noise, ("scratch",), **small)["scratch"]
+        assert one["gradient-start"] > 0 and one["fixed-mean"] > 0
+        one = figures(tmp_path / "8", "4.8", noise, ("scratch",), backbone="resnet8_cifar", **small)[
+            "scratch"
+        ]
+        assert one["growth-start"] > 0 and one["share-end"] > 0
+
+    def test_labels_and_kinds(self, tmp_path: Path, noise: Path) -> None:
+        assert "gain" in figures(tmp_path / "10", "4.10", noise, ("colours",))["colours"]
+        small = {"source_train": 36, "few": 24, "test": 24}
+        one = figures(tmp_path / "11", "4.11", noise, ("trained",), **small)["trained"]
+        own = one["animals-on-animals"] + one["things-on-things"]
+        across = one["animals-on-things"] + one["things-on-animals"]
+        assert one["own-kind"] == pytest.approx((own - across) / 2)
+
+    def test_theory(self, tmp_path: Path, noise: Path) -> None:
+        small = {"count": 20, "width": 64, "steps": 5}
+        rows = carry_out("4.13", tmp_path, seeds=1, data=str(noise), arms=("usps",), changes=small)["results"]
+        one = {row["metric"]: row["values"][0] for row in rows}
+        assert one["bound-ratio"] == pytest.approx(one["bound"] / one["bound-scratch"])
