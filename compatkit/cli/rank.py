@@ -8,6 +8,7 @@ from compatkit.cli.images import WAYS, load_data_set
 from compatkit.cli.options import DataAsked, batch_size_option, command, data_options, signature_options
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import registry
+from compatkit.errors import UsageError
 
 
 class RankAsked(DataAsked):
@@ -21,6 +22,9 @@ class RankAsked(DataAsked):
     seed: int
     batch_size: int
     device: str
+    versions: bool
+    by: str | None
+    alias: str | None
 
 
 @command(
@@ -51,6 +55,15 @@ class RankAsked(DataAsked):
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of samples and controls."
 )
+@click.option(
+    "--versions", is_flag=True, help="Rank all versions of the names that match, not the latest ones."
+)
+@click.option(
+    "--by", metavar="SCORE", help="Score that says which is best, or 'measured' accuracy; default: the first."
+)
+@click.option(
+    "--alias", metavar="ALIAS", help="Point this alias of the component to its best version, see --by."
+)
 @batch_size_option
 @click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ...")
 @data_options
@@ -62,10 +75,19 @@ def rank_command(context: click.Context, asked: RankAsked) -> None:
 
     held = registry(context)
     target = load_data_set(asked.name, asked.data_root, asked.download)
+    chosen = asked.extractors
+    names = [place.name for place in held.store.select(chosen, "extractor")]
+    if asked.versions:
+        chosen = tuple(f"{name}@{version}" for name in names for version in held.versions(name))
+    if asked.alias is not None and len(set(names)) > 1:
+        raise UsageError(
+            f"--alias names a version of one component; these are {', '.join(sorted(set(names)))}. Rank one of them.",
+            subject="alias",
+        )
     with progress("rank") as report:
         found = rank(
             held,
-            asked.extractors,
+            chosen,
             target,
             scores=asked.scores or SCORES,
             sources=lambda reference: images_again(
@@ -78,7 +100,15 @@ def rank_command(context: click.Context, asked: RankAsked) -> None:
             progress=report,
             **asked.only("examples", "controls", "seed", "batch_size", "device"),
         )
+    best = None
+    if asked.by is not None or asked.alias is not None:
+        best = found.best(asked.by or found.rows[0].score)
+    if best is not None and asked.alias is not None:
+        name, _, version = best.partition("@")
+        held.alias(name, asked.alias, version)
     if asked.machine:
-        emit(found.to_json())
+        emit(found.to_json() | ({"best": best} if best is not None else {}))
         return
     click.echo(str(found))
+    if best is not None:
+        click.echo(f"best: {best}" + (f", now :{asked.alias}" if asked.alias is not None else ""))

@@ -91,10 +91,8 @@ def _state(
 
 def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
     """Freeze the first stages of a network, in both parts; yield their layers of batch normalisation."""
-    from compatkit.adapters.optimisers import grouped
-
     task, blueprint = state.task, state.extractor_blueprint
-    stages = grouped(blueprint, "stage", "freeze_stages")
+    stages = state.stages("freeze_stages")
     there = max(stages.values())  # the last has the class layer
     if task.freeze_stages > there:
         raise UsageError(

@@ -161,6 +161,22 @@ class TaskState:
         with self.extracting():
             return self.extractor(images)
 
+    def stages(self, wanted: str) -> dict[str, int]:
+        """Return the number of the stage of each tensor of the uncut network, by timm's coarse ``group_matcher``.
+
+        Args:
+            wanted: The setting that needs them, for messages.
+
+        Returns:
+            From 0, at the image; the last has the class layer.
+
+        Raises:
+            UsageError: The network does not say what they are.
+        """
+        from compatkit.adapters.optimisers import grouped
+
+        return grouped(self.extractor_blueprint, "stage", wanted)
+
     def extracting(self) -> AbstractContextManager[None]:
         """Return the context in which the extractor runs in a step."""
         if self.freezes_extractor and self.statistics == "batch":

@@ -42,3 +42,16 @@ def test_scores_take_arrays_in_files(run: Any, tmp_path: Any) -> None:
 def test_bad_input(run: Any, words: tuple[str, ...]) -> None:
     said = run("rank", "digits/*.extractor", *words)
     assert said.code == 2 and said.out == ""
+
+
+@pytest.mark.usefixtures("parts")
+def test_an_alias_points_to_the_best_version(run: Any, parts: Any) -> None:
+    target = ("--data", str(parts.parent / "right.npz"), "--examples", 24, "--score", "logme")
+    said = run("rank", "digits/left.extractor", *target, "--versions", "--alias", "best")
+    assert said.code == 0, said.err
+    assert said.out.endswith("best: digits/left.extractor@1.0.0, now :best\n")
+    assert run("alias", "digits/left.extractor", "best", "--json").json["version"] == "1.0.0"
+    found = run("rank", "digits/left.extractor", *target, "--by", "logme", "--json").json
+    assert found["best"] == "digits/left.extractor@1.0.0"
+    assert run("rank", "digits/*.extractor", *target, "--alias", "best").code == 2
+    assert run("rank", "digits/left.extractor", *target, "--by", "measured").code != 0  # nothing was measured

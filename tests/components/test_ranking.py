@@ -101,6 +101,7 @@ def test_measured_transfer_is_read_from_evidence(place: Path) -> None:
     assert hows["zoo/far.extractor"] == "fine-tuned from it"
     pairs = {(one.one, one.other): one for one in found.agreements}
     assert pairs["logme", "measured"].count == 3 and pairs["logme", "h_score"].count == 3
+    assert found.best("measured") == max(found.measured, key=lambda name: found.measured[name][0])
     with_it = found.to_json()["measured"]
     assert set(with_it) == set(found.measured) and "measured: " in str(found)
 
