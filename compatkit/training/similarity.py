@@ -98,7 +98,8 @@ def on_arrays(
     for role, name, one in samples:
         if len(one) != count and (positions is None or len(one) % max(1, count)):
             raise DataError(
-                f"Every array needs one row a sample: {name!r} of {role} has {len(one):,}, the first one {count:,}.",
+                f"Every array needs one row a sample: {name!r} of {role} has {len(one):,}, the first one {count:,}. "
+                "Record all on the same samples.",
                 subject=name,
             )
     layers = _modules(held, "weights", "outputs")
@@ -159,19 +160,25 @@ def _tensors(role: str, given: Any, refuse: bool) -> dict[str, Tensor]:
 
 def _tensor(name: str, given: Any, role: str, refuse: bool) -> Tensor:
     """Return an array as a tensor, float32 or float64 (labels int64), without a copy where that is possible."""
-    if isinstance(given, Tensor):
-        given = given.detach().cpu()
-        given = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
-    values = np.asanyarray(given)
+    what = "whole numbers" if role == "labels" else "real numbers"
+    wanted = f"{name!r} of {role} is to be a dense array of {what}, one row a sample"
+    try:
+        if isinstance(given, Tensor):
+            given = given.detach().cpu()
+            given = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
+        values = np.asanyarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{wanted}; got {type_of(given)}: {error}", subject=name) from error
     kinds = "iu" if role == "labels" else "fiub"
-    if values.dtype.kind not in kinds or values.ndim < 1 or not values.size:
-        what = "whole numbers" if role == "labels" else "real numbers"
+    masked = isinstance(values, np.ma.MaskedArray)
+    if values.dtype.kind not in kinds or values.ndim < 1 or not values.size or masked:
         raise DataError(
-            f"{name!r} of {role} is to be an array of {what}, one row a sample; got {type_of(given)} of "
-            f"{values.dtype} with shape {values.shape}.",
+            f"{wanted}; got {type_of(given)} of {values.dtype} with shape {values.shape}."
+            + (" Fill what is masked, or leave these rows out." if masked else ""),
             subject=name,
         )
-    kind = np.int64 if role == "labels" else np.float64 if values.dtype == np.float64 else np.float32
+    wide = values.dtype.kind == "f" and values.dtype.itemsize >= np.dtype(np.float64).itemsize
+    kind = np.int64 if role == "labels" else np.float64 if wide else np.float32
     values = values.astype(kind, copy=False)
     if refuse and role != "labels":
         _check_finite(name, role, values)

@@ -52,7 +52,7 @@ class Rows:
         blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
         made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "")
         for columns in made.columns():
-            blank += made.centred(slice(None), columns).square_().sum(1, dtype=torch.float64)
+            blank += made.centred(slice(None), columns).double().square_().sum(1)
         total = float(blank.sum())
         reason = ""
         if not total < float("inf"):
@@ -62,9 +62,9 @@ class Rows:
         return attrs.evolve(made, reason=f"{name}: {reason}" if reason else "")
 
     @property
-    def total(self) -> float:
-        """The sum of squared deviations, the trace of the centred Gram."""
-        return float(self.norms.sum())
+    def scale(self) -> float:
+        """Root of the mean squared norm of the centred rows; 1 where the layer has no similarity."""
+        return 1.0 if self.reason else float(self.norms.mean().sqrt())
 
     def columns(self) -> Iterator[slice]:
         """Yield ranges of columns that are centred at once."""
@@ -83,18 +83,19 @@ class Rows:
     def gram(self, start: int, out: Tensor) -> None:
         """Write the Gram of some centred rows with themselves and, times the root of 2, with all later ones.
 
-        So the sum of squares of what is written is that of these rows and columns of the whole symmetric Gram.
+        So the sum of squares of what is written is that of these rows and columns of the whole symmetric Gram. Rows
+        are divided by ``scale``: the fourth powers of large or small values would leave the range of float32.
 
         Args:
             start: The first of these rows.
             out: ``(b, n - start)``, in the type of the products.
         """
         out.zero_()
-        size = len(out)
+        size, scale = len(out), self.scale
         for columns in self.columns():
-            these = self.centred(slice(start, start + size), columns).to(out.dtype)
+            these = self.centred(slice(start, start + size), columns).to(out.dtype).div_(scale)
             out[:, :size].addmm_(these, these.T)
-            later = self.centred(slice(start + size, None), columns).to(out.dtype)
+            later = self.centred(slice(start + size, None), columns).to(out.dtype).div_(scale)
             out[:, size:].addmm_(these * 2**0.5, later.T)
 
     def factor(self) -> Tensor:
@@ -117,7 +118,7 @@ class Rows:
 
 @attrs.frozen(eq=False)
 class Products:
-    """Inner products of the centred Grams K of two networks' layers, float64.
+    """Inner products of the centred Grams K of two networks' layers, rows divided by ``Rows.scale``; float64.
 
     Attributes:
         cross: <K_i, K_j>, ``(a, b)``.
@@ -130,8 +131,10 @@ class Products:
     right: Tensor
 
     def cosine(self) -> Tensor:
-        """Return ``cross / sqrt(left right)``; NaN where an own product is not above 0."""
-        scale = torch.outer(*(torch.where(one > 0, one, torch.nan) for one in (self.left, self.right)))
+        """Return ``cross / sqrt(left right)``; NaN where an own product is not a number above 0."""
+        scale = torch.outer(
+            *(torch.where(one.isfinite() & (one > 0), one, torch.nan) for one in (self.left, self.right))
+        )
         return self.cross / scale.sqrt()
 
 
@@ -218,5 +221,5 @@ def fair_products(left: Sequence[Rows], right: Sequence[Rows]) -> tuple[Products
     """Return the biased and the unbiased products of two sides' layers, from one pass."""
     products = gram_products(left, right)
     rounding = 16 * max(torch.finfo(one.values.dtype).eps for one in (*left, *right))
-    a, b = (torch.stack([one.norms for one in side]) for side in (left, right))
+    a, b = (torch.stack([one.norms / one.scale**2 for one in side]) for side in (left, right))
     return products, unbiased(products, a, b, rounding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -32,8 +33,11 @@ def not_above_0(names: Sequence[str], own: Tensor) -> list[str]:
         names: Of the layers.
         own: ``(l,)``.
     """
-    why = "its own product is not above 0"
-    return ["" if value > 0 else f"{name}: {why}" for name, value in zip(names, own.tolist(), strict=True)]
+    found = []
+    for name, value in zip(names, own.tolist(), strict=True):
+        why = "its own product is not above 0" if math.isfinite(value) else "its values are not finite"
+        found.append("" if math.isfinite(value) and value > 0 else f"{name}: {why}")
+    return found
 
 
 def at_most_one(values: Tensor) -> Tensor:
@@ -244,7 +248,7 @@ class RowsMetric(FlatteningMetric):
             columns = [(j, one) for j, one in enumerate(right) if len(one.values) == count and not one.reason]
             if count < self.least:
                 raise DataError(
-                    f"{next(iter(told))} needs at least {self.least} samples; got {count}.",
+                    f"{next(iter(told))} needs at least {self.least} samples; got {count}. Give more.",
                     subject=next(iter(told)),
                 )
             if not rows or not columns:

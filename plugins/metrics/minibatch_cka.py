@@ -12,6 +12,7 @@ Cost: as ``cka`` of one batch; memory for one batch and the sums.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,12 +46,14 @@ class Batches:
         sizes: Rows of each batch, with how many batches had as many.
         axes: Layers of this network and of the other.
         products: Weighted HSIC_1; None before the first batch.
+        varying: Names of this network's layers, and of the other's, that vary in some batch.
     """
 
     examples: int = 0
     sizes: Mapping[int, int] = attrs.field(factory=dict)
     axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     products: Products | None = None
+    varying: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
 
 
 @attrs.define(eq=False)
@@ -94,13 +97,15 @@ class MinibatchCKA(FlatteningMetric):
         _, found = fair_products(left, right)
         # HSIC_1 is U / (n (n - 3)), and a batch weighs by its n; a layer that is constant in it adds nothing.
         a, b = (
-            torch.tensor([not one.reason for one in side], device=found.left.device)
-            / torch.tensor(n - 3.0).double()
+            torch.tensor(
+                [_weight(one) / (n - 3) for one in side], dtype=torch.float64, device=found.left.device
+            )
             for side in (left, right)
         )
         scaled = Products(found.cross * torch.outer(a.sqrt(), b.sqrt()), found.left * a, found.right * b)
         axes = tuple(outputs), tuple(other_outputs)
-        return self.merge(state, Batches(len(positions), {n: 1}, axes, scaled))
+        varying = tuple(frozenset(one.name for one in side if _weight(one)) for side in (left, right))
+        return self.merge(state, Batches(len(positions), {n: 1}, axes, scaled, (varying[0], varying[1])))
 
     def merge(self, left: Batches, right: Batches) -> Batches:
         """Return the state of both parts."""
@@ -113,7 +118,8 @@ class MinibatchCKA(FlatteningMetric):
         sizes = {
             n: left.sizes.get(n, 0) + right.sizes.get(n, 0) for n in sorted({**left.sizes, **right.sizes})
         }
-        return Batches(left.examples + right.examples, sizes, left.axes, Products(*sums))
+        varying = left.varying[0] | right.varying[0], left.varying[1] | right.varying[1]
+        return Batches(left.examples + right.examples, sizes, left.axes, Products(*sums), varying)
 
     def finalise(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
         """Return the table."""
@@ -123,7 +129,13 @@ class MinibatchCKA(FlatteningMetric):
             cells = [[Cell(None, "undefined", "no batch of four rows or more")] * len(axes[1])] * len(axes[0])
         else:
             owns = (state.products.left, state.products.right)
-            reasons = [not_above_0(side, own) for side, own in zip(axes, owns, strict=True)]
+            reasons = [
+                [
+                    reason if name in varying else f"{name}: zero variance"
+                    for name, reason in zip(side, not_above_0(side, own), strict=True)
+                ]
+                for side, own, varying in zip(axes, owns, state.varying, strict=True)
+            ]
             cells = [
                 [
                     attrs.evolve(cell, status="approximate", reason="minibatches")
@@ -142,3 +154,11 @@ class MinibatchCKA(FlatteningMetric):
             paper="Nguyen, Raghu, Kornblith (2021), Do Wide and Deep Networks Learn the Same Things?",
             equation="eq. 2 to 4",
         )
+
+
+def _weight(rows: Rows) -> float:
+    """Return what an own product of rows divided by their scale weighs."""
+    if rows.reason:
+        return 0.0 if bool(rows.norms.isfinite().all()) else math.nan
+    square = rows.scale * rows.scale
+    return square * square  # infinite where the power ** would raise

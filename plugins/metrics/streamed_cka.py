@@ -112,11 +112,17 @@ class Sums:
 
 @attrs.frozen(eq=False)
 class Streamed:
-    """Sums of the layers of both networks; ``axes`` are their names."""
+    """Sums of the layers of both networks.
+
+    Attributes:
+        axes: Names of the layers.
+        broken: Places, in order of both axes, of layers with values that are not finite; their sums mean nothing.
+    """
 
     examples: int = 0
     axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     sums: Sums | None = None
+    broken: frozenset[int] = frozenset()
 
 
 @attrs.define(eq=False)
@@ -155,6 +161,8 @@ class StreamedCKA(FlatteningMetric):
                 "cka.",
                 subject="streamed_cka",
             )
+        broken = {place for place, one in enumerate(parts) if not bool(one.isfinite().all())}
+        parts = [torch.zeros_like(one) if place in broken else one for place, one in enumerate(parts)]
         sums = state.sums
         for first in range(0, counts.pop(), ROWS):
             some = [one[first : first + ROWS] for one in parts]
@@ -163,13 +171,15 @@ class StreamedCKA(FlatteningMetric):
             )
             more = Sums.of(some, shift)
             sums = more if sums is None else sums.plus(more)
-        return Streamed(state.examples + len(positions), (tuple(left), tuple(right)), sums)
+        axes = tuple(left), tuple(right)
+        return Streamed(state.examples + len(positions), axes, sums, state.broken | broken)
 
     def merge(self, left: Streamed, right: Streamed) -> Streamed:
         """Return the state of both parts."""
         if left.sums is None or right.sums is None:
             return right if left.sums is None else left
-        return Streamed(left.examples + right.examples, left.axes, left.sums.plus(right.sums))
+        sums, broken = left.sums.plus(right.sums), left.broken | right.broken
+        return Streamed(left.examples + right.examples, left.axes, sums, broken)
 
     def finalise(
         self, state: Streamed, layers: Mapping[str, Any], other_layers: Mapping[str, Any]
@@ -181,7 +191,7 @@ class StreamedCKA(FlatteningMetric):
         """
         axes = state.axes if state.sums is not None else (tuple(layers), tuple(other_layers))
         nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
-        fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes)
+        fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes, state.broken)
         common: dict[str, Any] = {"count": state.examples, "equation": "eq. 2"}
         return (
             table("streamed_cka", axes, fair, estimator=f"unbiased, streamed, {self.flatten}", **common),
@@ -191,11 +201,15 @@ class StreamedCKA(FlatteningMetric):
         )
 
 
-def _cells(sums: Sums, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[Grid, Grid]:
+def _cells(
+    sums: Sums, axes: tuple[tuple[str, ...], tuple[str, ...]], broken: frozenset[int]
+) -> tuple[Grid, Grid]:
     """Return the cells of the unbiased and of the biased table."""
     n, a = sums.rows, len(axes[0])
     if n < LEAST:
-        raise DataError(f"streamed_cka needs at least {LEAST} samples; got {n}.", subject="streamed_cka")
+        raise DataError(
+            f"streamed_cka needs at least {LEAST} samples; got {n}. Give more.", subject="streamed_cka"
+        )
     mean = sums.shift + sums.z / n
     at = sums.moved(mean)
     still = at.r <= n * NEGLIGIBLE**2 * torch.stack([one.square().sum() for one in mean.split(at.widths)])
@@ -207,10 +221,13 @@ def _cells(sums: Sums, axes: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[G
         own = torch.where(
             still | (products.diagonal() <= ROUNDING * inner.diagonal()), 0.0, products.diagonal()
         )
+        own[list(broken)] = torch.nan
         whole = Products(products[:a, a:], own[:a], own[a:])
         reasons = [
-            f"{name}: zero variance" if flat else reason
-            for name, flat, reason in zip(names, still.tolist(), not_above_0(names, own), strict=True)
+            f"{name}: zero variance" if flat and place not in broken else reason
+            for place, (name, flat, reason) in enumerate(
+                zip(names, still.tolist(), not_above_0(names, own), strict=True)
+            )
         ]
         found.append(grid(at_most_one(whole.cosine()), reasons[:a], reasons[a:]))
     return found[0], found[1]

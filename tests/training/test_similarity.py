@@ -106,6 +106,12 @@ def test_undefined_cells_of_runs_are_told_in_the_mean() -> None:
     )
 
 
+def test_float64_of_any_order_of_bytes_keeps_its_digits() -> None:
+    exact = ck.similarity(run(1), run(2)).table("cka").values
+    swapped = {name: one.astype(">f8") for name, one in run(1).items()}
+    assert np.array_equal(ck.similarity(swapped, run(2)).table("cka").values, exact)
+
+
 def test_values_that_are_not_finite_are_refused_or_marked() -> None:
     layers = run(1)
     layers["last"][7, 1] = np.nan
@@ -131,6 +137,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, Any]] = {
     "no arrays by layer": (lambda: ck.similarity(drawn(3, 3), run(2)), "usage", "left"),
     "words": (lambda: ck.similarity({"x": np.array(["a", "b"])}, run(2)), "data", "x"),
     "nothing": (lambda: ck.similarity({"x": np.zeros((0, 3))}, run(2)), "data", "x"),
+    "rows of several lengths": (lambda: ck.similarity({"x": [[1.0], [2.0, 3.0]]}, run(2)), "data", "x"),
+    "a sparse tensor": (lambda: ck.similarity({"x": torch.eye(30).to_sparse()}, run(2)), "data", "x"),
+    "masked values": (
+        lambda: ck.similarity({"x": np.ma.masked_array(drawn(30, 3), mask=drawn(30, 3) > 0)}, run(2)),
+        "data",
+        "x",
+    ),
     "another metric": (lambda: ck.similarity(run(1), run(2), ["accuracy"]), "usage", "Accuracy"),
     "a metric without pairs of layers": (
         lambda: ck.similarity([run(1), run(2)], [run(3), run(4)], ["cross_correlation"]),
