@@ -6,6 +6,7 @@ of the files is that of their names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ PATTERNS = ("cars3d/**/*.mat", "cars/*.mat", "data/cars/*.mat")
 AZIMUTHS, ELEVATIONS = 24, 4
 
 
-def cars3d(files: Sequence[Path], *, size: int = 64, name: str = "cars3d") -> Factored:
+def cars3d(files: Sequence[str | os.PathLike[str]], *, size: int = 64, name: str = "cars3d") -> Factored:
     """Read the cars.
 
     Args:
@@ -29,10 +30,13 @@ def cars3d(files: Sequence[Path], *, size: int = 64, name: str = "cars3d") -> Fa
         name: Of the data sets.
 
     Raises:
-        DataError: A file is no MATLAB file, or holds something else.
+        DataError: There is no file, or one is no MATLAB file, or holds something else.
     """
     from scipy.io import loadmat
 
+    if not files:
+        raise DataError(f"{name} expects MATLAB files, one a car; got none.", subject=name)
+    files = [Path(one) for one in files]
     views = AZIMUTHS * ELEVATIONS
     images = np.empty((len(files) * views, size, size, 3), dtype=np.uint8)
     for car, file in enumerate(files):

@@ -6,6 +6,7 @@ cut to the square in their middle. There are 202,599; a sample is read, or all.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,7 +25,12 @@ SAMPLE = 10_000
 
 
 def celeba(
-    folder: Path, *, count: int | None = None, size: int = 64, seed: int = 0, name: str = "celeba"
+    folder: str | os.PathLike[str],
+    *,
+    count: int | None = None,
+    size: int = 64,
+    seed: int = 0,
+    name: str = "celeba",
 ) -> Factored:
     """Read faces.
 
@@ -38,6 +44,7 @@ def celeba(
     Raises:
         DataError: The list is damaged, or an image is missing or damaged.
     """
+    folder = Path(folder)
     listed = folder / ATTRIBUTES
     try:
         lines = listed.read_text(encoding="utf-8").split("\n")

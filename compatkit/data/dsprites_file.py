@@ -7,6 +7,7 @@ memory.
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,9 @@ SAMPLE = 20_000
 _BLOCK = 1 << 25
 
 
-def dsprites(file: Path, *, count: int | None = None, seed: int = 0, name: str = "dsprites") -> Factored:
+def dsprites(
+    file: str | os.PathLike[str], *, count: int | None = None, seed: int = 0, name: str = "dsprites"
+) -> Factored:
     """Read the images.
 
     Args:
@@ -40,6 +43,7 @@ def dsprites(file: Path, *, count: int | None = None, seed: int = 0, name: str =
         DataError: The file is damaged, or holds something else.
         EnvironmentFailure: It cannot be read.
     """
+    file = Path(file)
     with opened(file) as pack:
         classes = array(pack, "latents_classes", file, form=FORM)
         if classes.ndim != 2 or classes.shape[1] != 6 or classes.dtype.kind not in "iu" or not len(classes):

@@ -7,6 +7,7 @@ the two cameras the first is read, as in Locatello et al. (2019).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import prod
 from pathlib import Path
@@ -49,7 +50,9 @@ def matrix(file: Path) -> NDArray[Any]:
     return np.frombuffer(data, dtype=dtype, offset=start).reshape(shape)
 
 
-def smallnorb(files: Sequence[Path], *, size: int = 64, name: str = "smallnorb") -> Factored:
+def smallnorb(
+    files: Sequence[str | os.PathLike[str]], *, size: int = 64, name: str = "smallnorb"
+) -> Factored:
     """Read the toys; the authors' test images are those for testing.
 
     Args:
@@ -60,16 +63,16 @@ def smallnorb(files: Sequence[Path], *, size: int = 64, name: str = "smallnorb")
     Raises:
         DataError: A file is missing or damaged, or they do not go together.
     """
-    images, kinds, infos = [], [], []
+    paths, images, kinds, infos = [Path(one) for one in files], [], [], []
     for split in SPLITS:
         given = [
-            [one for one in files if split in one.name and one.name.endswith(f"{what}.mat")]
+            [one for one in paths if split in one.name and one.name.endswith(f"{what}.mat")]
             for what in ("dat", "cat", "info")
         ]
         if not all(given):
             raise DataError(
                 f"{name}: the {split} images are three files, *-{split}-dat.mat, -cat.mat and -info.mat; there are "
-                f"{', '.join(one.name for one in files) or 'none'}.",
+                f"{', '.join(one.name for one in paths) or 'none'}.",
                 subject=name,
             )
         stereo, kind, info = (matrix(one[0]) for one in given)

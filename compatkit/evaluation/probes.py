@@ -76,15 +76,27 @@ def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 
 
     Raises:
         UnknownName: There is no such probe.
-        DataError: Shapes do not go together, values are not finite, or there is one class only.
+        DataError: Shapes do not go together, features are not finite, labels are fractions, or there is one class only.
     """
     if kind not in PROBES:
-        raise UnknownName(f"There is no probe {kind!r:.60}.{suggest(str(kind), PROBES)}", subject=kind)
+        raise UnknownName(
+            f"There is no probe {kind!r:.60}.{suggest(str(kind), PROBES)} There are {', '.join(PROBES)}.",
+            subject=kind,
+        )
     features, labels = _checked(train, "train")
     others, truth = _checked(test, "test", features.shape[1])
+    if labels.ndim != 1 or (labels.dtype.kind == "f" and (labels % 1 != 0).any()):
+        raise DataError(
+            f"train: expected a class for each sample; got {labels.dtype} of shape {labels.shape}. ck.explained takes "
+            "values that are no classes.",
+            subject="train",
+        )
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2:
-        raise DataError(f"A probe tells classes apart; all {len(labels)} training labels are {classes[0]!r}.")
+        raise DataError(
+            f"A probe tells classes apart; all {len(labels)} training labels are {classes[0]}. Give samples of "
+            "several classes."
+        )
     answers = PROBES[kind](seed).fit(features, labels).predict(others)
     chance = float((truth == classes[counts.argmax()]).mean())
     return Probed(float((answers == truth).mean()), chance, len(classes))

@@ -64,7 +64,8 @@ class VariationalObjective:
         """Return the task without a class layer, with pixels from 0 to 1.
 
         Raises:
-            UsageError: It is cut elsewhere than behind the decoder, has a normalisation, or starts from components.
+            UsageError: It is cut elsewhere than behind the decoder, has another objective already, has a normalisation,
+                or starts from components.
         """
         whose = f"Task {task.name!r} is trained as a variational autoencoder"
         if task.split != LAST:
@@ -75,8 +76,8 @@ class VariationalObjective:
             )
         if task.normalisation is not None or task.extractor is not None:
             raise UsageError(
-                f"{whose}, from pixels from 0 to 1 and a network of its own. Leave out normalisation= and extractor=; "
-                "weights= starts it from another network.",
+                f"{whose}, by one objective, from pixels from 0 to 1 and a network of its own. Leave out "
+                "normalisation=, extractor= and all objectives but one; weights= starts it from another network.",
                 subject=task.name,
             )
         return attrs.evolve(task, own_head=False, normalisation=IDENTITY)

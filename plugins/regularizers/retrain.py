@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from compatkit import SetUp, Task, hookimpl
-from compatkit.errors import UnknownName, UsageError
+from compatkit.errors import UnknownName, UsageError, suggest
 from compatkit.hooks import Register
 
 compatkit_api = 1
@@ -90,8 +90,11 @@ class Retrain:
             chosen = {name for name in own if any(_inside(name, glob) for glob in self.layers)}
             for glob in self.layers:
                 if not any(_inside(name, glob) for name in own):
+                    layers = dict.fromkeys(name.rpartition(".")[0] for name in own)
                     raise UnknownName(
-                        f"retrain: {state.task.backbone} has no layer {glob!r} with weights.", subject=glob
+                        f"retrain: {state.task.backbone} has no layer {glob!r} with weights.{suggest(glob, layers)} "
+                        f"Those that have are {', '.join(layers)}.",
+                        subject=glob,
                     )
             with torch.no_grad():
                 for name, one in own.items():

@@ -175,7 +175,7 @@ class TestReaders:
 
     def test_dsprites_are_read_whole_or_in_part_and_its_pickle_is_not(self, tmp_path: Path) -> None:
         file = write_dsprites(tmp_path)
-        whole, some = ck.data.dsprites(file), ck.data.dsprites(file, count=7, seed=1)
+        whole, some = ck.data.dsprites(str(file)), ck.data.dsprites(file, count=7, seed=1)
         with np.load(file) as pack:
             assert (whole.images[..., 0] == pack["imgs"] * 255).all()
         assert {name: len(one) for name, one in whole.values.items()} == {
@@ -210,7 +210,7 @@ class TestReaders:
             ]
             mesh += np.uint8(100 * number)
             savemat(tmp_path / "cars" / f"{name}.mat", {"im": mesh})
-        data = ck.data.cars3d(sorted((tmp_path / "cars").glob("*.mat")), size=4)
+        data = ck.data.cars3d(sorted(map(str, (tmp_path / "cars").glob("*.mat"))), size=4)
         assert data.images.shape == (192, 4, 4, 3) and data.values["type"] == ("a", "b")
         found = data.factors["azimuth"] * 4 + data.factors["elevation"] + 100 * data.factors["type"]
         assert (data.images[:, 2, 2, 0] == found).all()
@@ -218,14 +218,14 @@ class TestReaders:
 
     def test_smallnorb_keeps_the_authors_test_images(self, tmp_path: Path) -> None:
         write_smallnorb(tmp_path)
-        data = ck.data.smallnorb(list(tmp_path.iterdir()), size=8)
+        data = ck.data.smallnorb(list(map(str, tmp_path.iterdir())), size=8)
         assert data.factors["azimuth"].tolist() == [0, 1, 2, 3, 4, 5, 0, 1, 2, 3]
         assert data.places()[1].tolist() == [6, 7, 8, 9]
         loaded = ck.data.load("smallnorb", root=tmp_path)
         assert (len(loaded.train), len(loaded.test), loaded.train.size) == (6, 4, (64, 64))
 
     def test_celeba_is_cut_to_its_middle_square(self, tmp_path: Path) -> None:
-        data = ck.data.celeba(write_celeba(tmp_path), size=6)
+        data = ck.data.celeba(str(write_celeba(tmp_path)), size=6)
         assert data.factors["Bald"].tolist() == [0, 1, 0] and data.factors["Male"].tolist() == [1, 0, 0]
         assert np.abs(data.images[:, 3, 3, 2].astype(int) - [60, 120, 180]).max() < 12
         assert data.images[..., 0].max() < 60  # nothing of the red border
@@ -252,6 +252,8 @@ class TestReaders:
         wrong.write_bytes(b"no matlab")
         with pytest.raises(DataError) as caught:
             ck.data.cars3d([wrong])
+        with pytest.raises(DataError):
+            ck.data.cars3d([])
         assert caught.value.subject == wrong
 
     @pytest.mark.parametrize("name", ["dsprites", "cars3d", "smallnorb", "celeba"])

@@ -76,6 +76,8 @@ def test_other_widths_one_class_a_constant_and_unknown_probes_are_refused() -> N
     with pytest.raises(DataError):
         ck.probe((features, labels * 0), (features, labels))
     with pytest.raises(DataError):
+        ck.probe((features, labels + 0.5), (features, labels))
+    with pytest.raises(DataError):
         ck.explained((features, labels), (features, labels * 0))
     with pytest.raises(UnknownName) as caught:
         ck.probe((features, labels), (features, labels), kind="forest")

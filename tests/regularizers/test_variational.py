@@ -182,6 +182,12 @@ def test_they_conform(kind: type) -> None:
     assert_regularizer(kind, tasks=[task()])
 
 
+def test_two_objectives_are_refused() -> None:
+    with pytest.raises(CompatkitError) as caught:
+        quick(steps=1).fit([task()], ["beta_vae", "dip_vae"])
+    assert reason(caught.value).subject == "a" and "objective" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("make", "subject"),
     [
