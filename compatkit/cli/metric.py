@@ -17,6 +17,7 @@ from compatkit.errors import UsageError
 if TYPE_CHECKING:
     from compatkit.metrics import Measured
 
+FILES = (".npy", ".npz")
 PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
 
@@ -92,7 +93,7 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
     if asked.arrays:
         _measure_arrays(asked)
         return
-    if len(asked.words) < 3:
+    if len(asked.words) < 3 or any(one.endswith(FILES) for one in asked.words):
         raise UsageError(
             f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(asked.words)}."
         )
@@ -130,12 +131,20 @@ def _measure_arrays(asked: MetricAsked) -> None:
     """Measure arrays in files.
 
     Raises:
-        UsageError: There is not one metric, or not the arrays that it takes.
+        UsageError: There is not one metric, or not the arrays that it takes, or an option is of networks.
     """
     from compatkit.metrics import make_metric
     from compatkit.training.similarity import on_arrays, read_array, roles_of
 
-    files = [one for one in asked.words if one.endswith((".npy", ".npz"))]
+    of_networks = {
+        "--layer": asked.layers,
+        "--against": asked.against,
+        "--data": asked.name,
+        "--recipe": asked.recipe,
+    }
+    if wrong := [option for option, value in of_networks.items() if value]:
+        raise UsageError(f"--arrays expects files alone; {', '.join(wrong)} is of networks. Leave it out.")
+    files = [one for one in asked.words if one.endswith(FILES)]
     names = [one for one in asked.words if one not in files]
     if len(names) != 1:
         raise UsageError(
@@ -146,10 +155,11 @@ def _measure_arrays(asked: MetricAsked) -> None:
     roles = roles_of(made)
     if len(roles) != len(files):
         raise UsageError(
-            f"{names[0]} takes {len(roles)} arrays: {', '.join(roles)}; got {len(files)} files.",
+            f"{names[0]} takes {len(roles)} files, in this order: {', '.join(roles)}; got {len(files)}.",
             subject=names[0],
         )
-    found = on_arrays([made], {role: read_array(path) for role, path in zip(roles, files, strict=True)})
+    arrays = {role: read_array(path) for role, path in zip(roles, files, strict=True)}
+    found = on_arrays([made], arrays, batch_size=asked.batch_size)
     if asked.machine:
         emit(
             {

@@ -11,6 +11,7 @@ from compatkit.cli.metric import settings_of
 from compatkit.cli.options import DataAsked, command, data_options, recipe_option, signature_options
 from compatkit.cli.output import clean, columns, emit, paragraph, progress
 from compatkit.cli.roots import check_outputs, registry
+from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.assembly import Assembly
     from compatkit.metrics import Table
     from compatkit.training.activations import Activations
+    from compatkit.training.measuring import Measurement
 
 PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
@@ -151,14 +153,24 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
         record(one, layers, name)
         for one, layers, name in zip(networks, wanted, ("left", "right"), strict=True)
     ]
-    compared = {"": similarity(sides[0], sides[1], made)}
+
+    def compare(left: Activations, right: Activations) -> Measurement:
+        return similarity(left, right, made, batch_size=asked.batch_size)
+
+    compared = {"": compare(sides[0], sides[1])}
+    if other := [one for one in compared[""].values() if list(getattr(one, "axes", ())) != ["this", "other"]]:
+        raise UsageError(
+            f"similarity expects metrics that compare all layers with all, such as cka; {other[0].name!r} does not. "
+            "`compatkit metric` measures it.",
+            subject=other[0].name,
+        )
     if asked.controls:
-        compared["shuffled"] = similarity(sides[0], sides[1].shuffled(asked.seed), made)
+        compared["shuffled"] = compare(sides[0], sides[1].shuffled(asked.seed))
         fresh = [
             record(_untrained(held, parts, one, asked.seed + number), layers, "untrained")
             for number, (parts, one, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
         ]
-        compared["untrained"] = similarity(fresh[0], fresh[1], made)
+        compared["untrained"] = compare(fresh[0], fresh[1])
     shown: dict[str, Table] = {}
     for control, found in compared.items():
         tables: dict[str, Any] = dict(found)
@@ -202,7 +214,6 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
 
 def _network(held: Registry, parts: Sequence[str]) -> Assembly:
     """Return the network of one reference or of several, with its preprocessing."""
-    from compatkit.errors import UsageError
     from compatkit.evaluation.assembly import Assembly
 
     if len(parts) > 1:

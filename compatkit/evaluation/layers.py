@@ -48,7 +48,8 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
 
     Args:
         known: All layers by name.
-        wanted: Names or globs such as ``layer1.*``.
+        wanted: Names or globs such as ``layer1.*``; a glob leaves out containers that cannot be called, such as
+            ``nn.ModuleList``.
 
     Raises:
         UnknownName: A name or glob matches no layer.
@@ -62,7 +63,8 @@ def choose(known: Mapping[str, nn.Module], wanted: Sequence[str]) -> dict[str, n
     return {
         name: module
         for name, module in known.items()
-        if name in wanted or any(fnmatchcase(name, one) for one in wanted)
+        if name in wanted
+        or (type(module).forward is not nn.Module.forward and any(fnmatchcase(name, one) for one in wanted))
     }
 
 
@@ -95,7 +97,9 @@ class LayerRecord:
         for name, calls in self._calls.items():
             if not calls:
                 raise DataError(
-                    f"The layer {name!r} was not called in batch {batch}, so there is nothing to measure."
+                    f"The layer {name!r} was not called in batch {batch}, so there is nothing to measure. Name layers "
+                    "inside it, or others.",
+                    subject=name,
                 )
             for place, (given, gave) in enumerate(calls, 1):
                 full = name if len(calls) == 1 else f"{name}#{place}"

@@ -136,6 +136,21 @@ def _shape(features: Features) -> str:
     return ", ".join(str(tuple(one.shape)) for one in tensors)
 
 
+def known(device: str) -> torch.device:
+    """Return a device by name.
+
+    Raises:
+        EnvironmentFailure: torch has none of this name.
+    """
+    try:
+        return torch.device(device)
+    except RuntimeError as error:
+        raise EnvironmentFailure(
+            f"There is no device {device!r:.60}; expected cpu, cuda or another of torch, such as cuda:1.",
+            subject=device,
+        ) from error
+
+
 @contextmanager
 def placed(module: nn.Module, device: str) -> Iterator[None]:
     """Move a module to ``device``, and back afterwards.
@@ -143,9 +158,12 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
     Args:
         module: Moved in place.
         device: A device of torch.
+
+    Raises:
+        EnvironmentFailure: There is no such device.
     """
     held = next((value.device for value in (*module.parameters(), *module.buffers())), None)
-    if held is None or held == torch.device(device):
+    if held is None or held == known(device):
         yield
         return
     try:
@@ -162,7 +180,7 @@ def placed(module: nn.Module, device: str) -> Iterator[None]:
 @contextmanager
 def numerics(conditions: Conditions) -> Iterator[None]:
     """Compute in float32 without TF32, or in bfloat16 with autocast."""
-    kind = torch.device(conditions.device).type
+    kind = known(conditions.device).type
     with ExitStack() as stack:
         if conditions.precision == "bfloat16":
             stack.enter_context(torch.autocast(kind, torch.bfloat16))

@@ -135,8 +135,12 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         found = np.load(path, mmap_mode="c", allow_pickle=False)
         return found if isinstance(found, np.ndarray) else dict(found)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
+        # numpy takes any unknown file for a pickle, and says how to run its code
+        objects = "pickle" in str(error) or "object" in str(error)
+        why = "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
         raise DataError(
-            f"{os.fspath(path)} cannot be read as arrays of numpy: {error}. Write it with numpy.save, or numpy.savez.",
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {why}. Write numbers with numpy.save, or "
+            "numpy.savez.",
             subject=os.fspath(path),
         ) from error
 
@@ -154,7 +158,7 @@ def _check_roles(metric: Metric, held: Mapping[str, Any]) -> None:
 def _tensors(role: str, given: Any, refuse: bool) -> dict[str, Tensor]:
     layers = given if role in LAYERED and isinstance(given, Mapping) else {"array": given}
     if not layers:
-        raise DataError(f"There is no array for {role}.", subject=role)
+        raise DataError(f"There is no array for {role}; give at least one.", subject=role)
     return {name: _tensor(name, one, role, refuse) for name, one in layers.items()}
 
 
@@ -268,8 +272,9 @@ def similarity(
     positions = _check_samples([*lefts, *rights])
     several = len(lefts) > 1 or len(rights) > 1
     sides = [_joined(runs, several) for runs in (lefts, rights)]
+    flattened = {one.settings.get("flatten") for one in (*lefts, *rights) if isinstance(one, Activations)}
     found = on_arrays(
-        metrics,
+        [_recorded_as(flattened, one) for one in metrics_of(metrics)],
         {"outputs": sides[0], "other_outputs": sides[0] if right is None else sides[1]},
         batch_size=batch_size,
         positions=positions,
@@ -284,6 +289,13 @@ def similarity(
     if isinstance(rights[0], Activations):
         facts |= {"other": dict(rights[0].settings)}
     return Measurement({one.name: one for one in found}, facts)
+
+
+def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
+    """Return a metric whose estimator says how the rows were flattened when they were recorded."""
+    if len(flattened) == 1 and getattr(metric, "flatten", "") == "all" and attrs.has(type(metric)):
+        return attrs.evolve(metric, flatten=next(iter(flattened)) or "all")  # type: ignore[arg-type]
+    return metric
 
 
 def _runs(given: Any, side: str) -> list[Any]:

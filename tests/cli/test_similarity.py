@@ -81,6 +81,8 @@ def test_people_get_grids(run: Any) -> None:
         ((LEFT, RIGHT, "--layers", "layer1", "--set", "svcca.share=1"), "--set expects METRIC.NAME=VALUE"),
         ((LEFT, RIGHT, "--layers", "layer1", "--png", "missing/map.png"), "missing"),
         ((LEFT, RIGHT), "--layers"),
+        ((LEFT, RIGHT, "--layers", "layer1", "--metric", "cross_correlation"), "'cross_correlation'"),
+        ((LEFT, RIGHT, "--layers", "layer1", "--device", "tpu9"), "'tpu9'"),
     ],
 )
 def test_refusals(run: Any, words: tuple[str, ...], message: str) -> None:
@@ -144,7 +146,7 @@ def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
         objects=np.array([{}], dtype=object),
     )
     cases = {
-        ("cka", a): "cka takes 2 arrays: outputs, other_outputs; got 1",
+        ("cka", a): "cka takes 2 files, in this order: outputs, other_outputs; got 1",
         ("cka", a, b): "one row a sample",
         ("cka", a, nan): "not finite",
         ("cka", a, objects): "cannot be read",
@@ -152,9 +154,31 @@ def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
         ("reconstruction", a): "runs a network",
         ("cka", "accuracy", a, b): "one METRIC",
         ("ckaa", a, b): "cka",
+        ("cka", a, b, "--layer", "fc"): "--layer",
+        ("cka", a, b, "--data", "mnist"): "--data",
     }
     for words, message in cases.items():
         said = run("metric", "--arrays", *words)
         assert said.code == 2 and message in " ".join(said.err.split()), words
-    few = run("metric", "cka")
-    assert few.code == 2 and "EXTRACTOR HEAD METRIC" in " ".join(few.err.split())
+    for words in (("cka",), ("cka", a, b)):
+        few = run("metric", *words)
+        assert few.code == 2 and "--arrays FILE" in " ".join(few.err.split())
+
+
+def test_batches_of_arrays_and_of_networks_are_those_asked_for(run: Any, parts: Path, tmp_path: Path) -> None:
+    a, b = arrays(tmp_path, a=np.random.default_rng(0).normal(size=(40, 6)), b=np.eye(40))
+    told = run("metric", "minibatch_cka", "--arrays", a, b, "--batch-size", 20, "--json").json["results"]
+    assert "2 of 20" in told["minibatch_cka"]["estimator"]
+    words = (
+        "similarity",
+        LEFT,
+        RIGHT,
+        "--layers",
+        "layer1",
+        "--metric",
+        "minibatch_cka",
+        "--flatten",
+        "pooled",
+    )
+    told = run(*words, "--images", 20, "--batch-size", 10, "--json").json["results"]["minibatch_cka"]
+    assert "2 of 10" in told["estimator"] and "pooled" in told["estimator"]

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.errors import DataError, PluginError, UnknownName, UsageError
+from compatkit.evaluation.layers import choose, layers_of
 from compatkit.metrics import Cell, Metric, Observation, Result, Table
 from compatkit.training.testing import assert_metric
 
@@ -326,6 +327,9 @@ def test_a_layer_that_is_not_called_or_changes_its_shape_is_refused() -> None:
 
     with pytest.raises(DataError, match="'idle' was not called in batch 1"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["idle"])
+    listed = nn.Sequential(nn.ModuleDict({"inner": nn.Conv2d(1, 1, 1)}), nn.Flatten())
+    assert list(choose(layers_of({"": listed}), ["*"])) == ["0.inner", "1"], "a list of modules is not called"
+    assert list(choose(layers_of({"": listed}), ["0"])) == ["0"]
     with pytest.raises(DataError, match=r"'used' saw shapes .* in the first batch and .* in batch 2"):
         ck.measure(Sometimes(), TENSORS, [Seen()], layers=["used"], batch_size=5)
 
