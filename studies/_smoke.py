@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,19 @@ def generator(run: Run, arm: str, steps: int | None = None) -> ck.Fit:
     return fit(run, task, used, count, kept=steps is None)
 
 
-def fit(run: Run, task: ck.Task, used: Sequence[ck.Use], steps: int, *, kept: bool) -> ck.Fit:
-    """Train a network; if ``kept``, read its checkpoint from the folder of trained ones where it is there."""
+def fit(
+    run: Run,
+    task: ck.Task,
+    used: Sequence[ck.Use],
+    steps: int,
+    *,
+    kept: bool = False,
+    lr: float | None = None,
+) -> ck.Fit:
+    """Train a network, at the run's rate by default.
+
+    If ``kept``, its checkpoint is kept in the folder of trained ones, and read where it is there.
+    """
     settings, folder = run.settings, run.settings["networks"]
     more: dict[str, Any] = {}
     if kept and folder:
@@ -82,7 +95,7 @@ def fit(run: Run, task: ck.Task, used: Sequence[ck.Use], steps: int, *, kept: bo
             "checkpoint_every": steps,
             "checkpoint_seconds": None,
         }
-    return trainer(run, steps, settings["lr"], settings["batch_size"], **more).fit([task], used)
+    return trainer(run, steps, lr or settings["lr"], settings["batch_size"], **more).fit([task], used)
 
 
 def pixels(split: ck.Split) -> Tensor:
@@ -120,51 +133,58 @@ def correlation(found: Tensor, wanted: Tensor) -> float | None:
     return float(one @ other) / size if size > 0 else None
 
 
-def few(images: Tensor, count: int = 6) -> list[Any]:
-    """Return evenly spaced images as JSON values, for figures."""
+def few(images: Tensor, count: int = 5) -> dict[str, Any]:
+    """Return evenly spaced images as JSON values, in 8 bits and compressed, for figures; ``shown`` reads them."""
     places = np.linspace(0, len(images) - 1, count).round().astype(int)
-    return np.round(images[places].double().numpy(), 2).tolist()
+    pixels = (255 * images[places].clamp(0, 1)).round().to(torch.uint8).numpy()
+    return {"shape": list(pixels.shape), "zlib": b85encode(zlib.compress(pixels.tobytes(), 9)).decode()}
 
 
-def enlarged(images: Any) -> NDArray[np.float64]:
+def shown(kept: Mapping[str, Any]) -> NDArray[np.float64]:
+    """Return images that ``few`` kept, from 0 to 255, ``(n, channels, height, width)``."""
+    pixels = np.frombuffer(zlib.decompress(b85decode(kept["zlib"])), np.uint8)
+    return pixels.reshape(kept["shape"]).astype(np.float64)
+
+
+def enlarged(images: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return small images at the size of large ones, for figures: every pixel four times a side."""
-    return np.repeat(np.repeat(np.asarray(images), 4, axis=2), 4, axis=3)
+    return np.repeat(np.repeat(images, 4, axis=2), 4, axis=3)
 
 
-def mirrored(weights: Mapping[str, Tensor], generator: str = "generator") -> dict[str, Tensor]:
-    """Return the weights of an autoencoder's encoder that does what the generator's reverse pass does.
-
-    Layer k is the transpose of the generator's layer n + 1 - k: the same tensor. The bias that the reverse pass
-    subtracts before, b, becomes -M'b after; this is exact but for the borders of maps, where fewer taps count.
-
-    Args:
-        weights: State dict of a network with an ``Upscaler`` of transposed convolutions under this name.
-        generator: Its name.
-
-    Returns:
-        State dict of ``encoder``.
-    """
-    prefix = f"{generator}.body.layer"
-    count = sum(name.startswith(prefix) and name.endswith("linear.weight") for name in weights)
-    found: dict[str, Tensor] = {}
-    for number in range(1, count + 1):
-        weight, bias = (weights[f"{prefix}{count + 1 - number}.linear.{one}"] for one in ("weight", "bias"))
-        # (out, in, 3, 3) of a convolution, (in, out, 4, 4) of a transposed one, whose transpose has stride 2
-        transposed = weight.shape[2] == 4
-        taps = weight.sum((2, 3)) if transposed else weight.sum((2, 3)).T
-        found[f"encoder.layer{number}.linear.weight"] = weight.clone()
-        found[f"encoder.layer{number}.linear.bias"] = -(taps @ bias)
-    return found
+def stacked(weights: Mapping[str, Tensor], channels: int) -> dict[str, Tensor]:
+    """Return a generator's weights with the last layer stacked for several channels, as in C.2."""
+    found = {name: one for name, one in weights.items() if name.startswith("generator.")}
+    last = max(name for name in found if name.endswith("linear.weight")).removesuffix("weight")
+    return found | {last + part: torch.cat([found[last + part]] * channels) for part in ("weight", "bias")}
 
 
 def as_decoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Tensor]:
-    """Return a generator's weights as those of a decoder; the last layer stacked for several channels, as in C.2."""
-    found = {
-        name.replace("generator.", "decoder.", 1): one.clone()
-        for name, one in weights.items()
-        if name.startswith("generator.")
-    }
-    last = max(name for name in found if name.endswith("linear.weight")).removesuffix("weight")
-    for part in ("weight", "bias"):
-        found[last + part] = torch.cat([found[last + part]] * channels)
+    """Return the weights of an autoencoder's decoder that is the generator."""
+    found = stacked(weights, channels)
+    return {name.replace("generator.", "decoder.", 1): one.clone() for name, one in found.items()}
+
+
+def as_encoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Tensor]:
+    """Return the weights of an autoencoder's encoder that does what the generator's reverse pass does.
+
+    Layer k is the transpose of the generator's layer n + 1 - k: the same tensor. The bias that the reverse pass
+    subtracts before, b, becomes -M'b after; this is exact but at the borders of maps, where fewer taps count. Of
+    several channels, which are stacked, the first layer takes the mean.
+
+    Args:
+        weights: State dict of a ``super_resolution``.
+        channels: Of the images.
+    """
+    found: dict[str, Tensor] = {}
+    generator = stacked(weights, channels)
+    count = len(generator) // 2
+    for number in range(1, count + 1):
+        layer = f"generator.body.layer{count + 1 - number}.linear."
+        weight, bias = (generator[layer + one] for one in ("weight", "bias"))
+        if number == 1:
+            weight = weight / channels
+        # a convolution's weight is (out, in, 3, 3), that of a transposed one (in, out, 4, 4)
+        taps = weight.sum((2, 3)) if weight.shape[2] == 4 else weight.sum((2, 3)).T
+        found[f"encoder.layer{number}.linear.weight"] = weight.clone()
+        found[f"encoder.layer{number}.linear.bias"] = -(taps @ bias)
     return found

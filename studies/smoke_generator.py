@@ -15,7 +15,6 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 
 import compatkit as ck
@@ -38,6 +37,7 @@ from ._smoke import (
     generator,
     pixels,
     relative,
+    shown,
     tested,
 )
 
@@ -62,24 +62,27 @@ def run(run: Run) -> Outcome:
         "output-error": relative(made, images),
         SECONDS.name: seconds,
     }
-    shown = {"input": inputs, "again": back, "made": made, "truth": images}
+    pictures = {"again": back, "made": made} | (
+        {"input": inputs, "truth": images} if run.arm == "std" else {}
+    )
     return Outcome(
-        values=values, kept={name: few(one) for name, one in shown.items()} if run.seed == 0 else {}
+        values=values, kept={name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
     )
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw inputs with what each arm recovers of them, and the images that it makes, of the first seed."""
-    kept = {arm: next((one for one in results.kept(arm) if "input" in one), None) for arm in results.arms}
+    kept = {arm: next((one for one in results.kept(arm) if "made" in one), None) for arm in results.arms}
     there: dict[str, Any] = {arm: one for arm, one in kept.items() if one is not None}
-    if not there:
+    first = there.get("std")
+    if first is None:
         return {}
-    first = next(iter(there.values()))
-    back = {"input": enlarged(first["input"]), **{arm: enlarged(one["again"]) for arm, one in there.items()}}
-    made = {"input": enlarged(first["input"]), **{arm: np.asarray(one["made"]) for arm, one in there.items()}}
+    low = {"input": enlarged(shown(first["input"]))}
+    back = low | {arm: enlarged(shown(one["again"])) for arm, one in there.items()}
+    made = low | {arm: shown(one["made"]) for arm, one in there.items()}
     return {
-        "recovered": beside(back, low=0.0, high=1.0),
-        "generated": beside({**made, "reference": np.asarray(first["truth"])}, low=0.0, high=1.0),
+        "recovered": beside(back, low=0, high=255),
+        "generated": beside({**made, "reference": shown(first["truth"])}, low=0, high=255),
     }
 
 

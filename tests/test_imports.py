@@ -42,6 +42,7 @@ ONLY_IN = {
         "compatkit.adapters.mixing",
         "compatkit.adapters.optimisers",
     ),
+    "xarray": ("compatkit.data.weatherbench",),
     "torchvision": (
         "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",

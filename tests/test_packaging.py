@@ -109,6 +109,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None
         "pandas": "pandas",
         "pyarrow": "datasets",
         "ray": "ray",
+        "xarray": "weather",
     }
     for module, files in imported().items():
         if module in by_extra:

@@ -22,7 +22,7 @@ from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
 from compatkit.adapters.inputs import config_of
-from compatkit.adapters.networks import chains, generative, mobile, plain, residual, variational
+from compatkit.adapters.networks import chains, forecast, generative, mobile, plain, residual, variational
 from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
 
 BARRED = frozenset(
@@ -165,7 +165,7 @@ def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
     return build
 
 
-ROOMS = (residual, plain, mobile, chains, variational, generative)
+ROOMS = (residual, plain, mobile, chains, variational, generative, forecast)
 OURS = tuple(entry for module in ROOMS for entry in module.ENTRIES)
 
 for _function in OURS:

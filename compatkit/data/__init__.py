@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from compatkit.data.dsprites_file import dsprites
     from compatkit.data.factored import Factored
     from compatkit.data.factored_sets import load_factored
+    from compatkit.data.forecasts import flow_forecasts
     from compatkit.data.loading import load
     from compatkit.data.normal_vectors import gaussian, gaussian_normalisation
     from compatkit.data.smallnorb_files import smallnorb
-    from compatkit.data.smoke import captured_smoke, smoke
+    from compatkit.data.smoke_images import captured_smoke, smoke
     from compatkit.data.solid_images import solids
     from compatkit.data.specification import load_spec
     from compatkit.data.sprite_images import sprites
@@ -27,18 +28,19 @@ _HOMES = {
     "DataSet": "compatkit.data.dataset",
     "Factored": "compatkit.data.factored",
     "Split": "compatkit.data.dataset",
-    "captured_smoke": "compatkit.data.smoke",
+    "captured_smoke": "compatkit.data.smoke_images",
     "cars3d": "compatkit.data.cars3d_files",
     "celeba": "compatkit.data.celeba_folder",
     "describe": "compatkit.data.dataset",
     "dsprites": "compatkit.data.dsprites_file",
+    "flow_forecasts": "compatkit.data.forecasts",
     "gaussian": "compatkit.data.normal_vectors",
     "gaussian_normalisation": "compatkit.data.normal_vectors",
     "load": "compatkit.data.loading",
     "load_factored": "compatkit.data.factored_sets",
     "load_spec": "compatkit.data.specification",
     "smallnorb": "compatkit.data.smallnorb_files",
-    "smoke": "compatkit.data.smoke",
+    "smoke": "compatkit.data.smoke_images",
     "solids": "compatkit.data.solid_images",
     "sprites": "compatkit.data.sprite_images",
 }
@@ -52,6 +54,7 @@ __all__ = [
     "celeba",
     "describe",
     "dsprites",
+    "flow_forecasts",
     "gaussian",
     "gaussian_normalisation",
     "load",

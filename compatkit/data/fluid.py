@@ -173,9 +173,9 @@ def projected(across: Field, down: Field) -> tuple[Field, Field]:
     height, width = across.shape[1:]
     rows, columns, inverse = _waves(height, width)
     both = np.stack([np.concatenate([across, across[:, ::-1]], 1), np.concatenate([down, -down[:, ::-1]], 1)])
-    waves: Any = fft.rfft2(both)
+    waves = np.asarray(fft.rfft2(both))
     pressure = (columns * waves[0] + rows * waves[1]) * inverse
     waves[0] -= columns * pressure
     waves[1] -= rows * pressure
-    found: Any = fft.irfft2(waves, s=(2 * height, width))[..., :height, :]
+    found = np.asarray(fft.irfft2(waves, s=(2 * height, width)))[..., :height, :]
     return np.ascontiguousarray(found[0]), np.ascontiguousarray(found[1])

@@ -34,10 +34,11 @@ Provider = Callable[..., DataSet]
 """``factory(root=None, download=False) -> DataSet``, as plugins register it."""
 
 MADE = {
-    "captured-smoke": ("compatkit.data.smoke", "captured_smoke"),
+    "captured-smoke": ("compatkit.data.smoke_images", "captured_smoke"),
+    "flow-forecasts": ("compatkit.data.forecasts", "flow_forecasts"),
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
     "peaks": ("compatkit.data.peaks", "peaks"),
-    "smoke": ("compatkit.data.smoke", "smoke"),
+    "smoke": ("compatkit.data.smoke_images", "smoke"),
     "solids": ("compatkit.data.solid_images", "labelled_solids"),
     "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
     "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),
@@ -55,6 +56,8 @@ COMPOSED = {
     "cifar10.1": ("compatkit.data.cifar101", "cifar101"),
     "cifar10.1-v4": ("compatkit.data.cifar101", "cifar101"),
     "dsprites": ("compatkit.data.dsprites_file", "labelled_dsprites"),
+    "scalar-flow": ("compatkit.data.scalarflow", "scalar_flow"),
+    "weatherbench": ("compatkit.data.weatherbench", "weatherbench"),
     "smallnorb": ("compatkit.data.smallnorb_files", "labelled_smallnorb"),
 }
 """Data sets read from files that are no packs: module and function, ``function(name, folders) -> DataSet``."""

@@ -31,7 +31,8 @@ def test_an_image_gives_an_image(make) -> None:
 
 
 def test_super_resolution_sees_averages_alone() -> None:
-    network, images = super_resolution(img_size=8).eval(), torch.rand(2, 1, 8, 8)
+    network: Any = super_resolution(img_size=8).eval()
+    images = torch.rand(2, 1, 8, 8)
     blocks = F.interpolate(F.avg_pool2d(images, 4), scale_factor=4.0)
     torch.testing.assert_close(network(blocks), network(images))
     assert len(network.generator.body) == 6

@@ -9,7 +9,7 @@ import pytest
 
 import compatkit as ck
 from compatkit.data.fluid import Flow, Fluid, confinement, projected, sampled
-from compatkit.data.smoke import captured_smoke, smoke
+from compatkit.data.smoke_images import captured_smoke, smoke
 from compatkit.errors import DataError
 
 STILL = Flow(buoyancy=0, confinement=0, dissipation=0, drag=0)

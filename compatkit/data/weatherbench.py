@@ -1,0 +1,121 @@
+"""WeatherBench: ERA5 weather at 5.625 degrees, 32x64 points, as three-day forecasts (needs the extra ``weather``).
+
+Rasp et al. (2020), "WeatherBench: A Benchmark Data Set for Data-Driven Weather Forecasting". Read from its own folders,
+``geopotential/geopotential_1979_5.625deg.nc`` and so on. A sample has 117 channels to forecast from, as in Rasp and
+Thuerey (2021) and "Reviving Autoencoder Pretraining", C.3: 38 fields at t, t - 6 h and t - 12 h (five variables on
+seven levels, temperature at two metres, precipitation, radiation) and three constants; and Z500, T850 and T2M 72
+hours on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from compatkit.data.dataset import DataSet
+from compatkit.data.forecasts import CLASSES, samples, stacked
+from compatkit.errors import DataError, MissingDependency
+
+LEVELS = (50, 250, 500, 600, 700, 850, 925)
+ALOFT = {
+    "geopotential": "z",
+    "temperature": "t",
+    "u_component_of_wind": "u",
+    "v_component_of_wind": "v",
+    "specific_humidity": "q",
+}
+GROUND = {"2m_temperature": "t2m", "total_precipitation": "tp", "toa_incident_solar_radiation": "tisr"}
+CONSTANTS = ("lsm", "orography", "lat2d")
+WANTED = (LEVELS.index(500), len(LEVELS) + LEVELS.index(850), len(ALOFT) * len(LEVELS))
+"""Z500, T850 and T2M among the 38 fields."""
+HOURS = 6
+
+
+def weatherbench(
+    name: str,
+    folders: Sequence[Path],
+    *,
+    train: tuple[int, int] = (1979, 2015),
+    test: tuple[int, int] = (2017, 2018),
+    every: int = 24,
+) -> DataSet:
+    """Return forecasts of the years ``train`` and ``test``, both ends included.
+
+    All fields are standardised by the training years. A sample of the paper's takes 245 KB, so that every hour does not
+    fit into memory.
+
+    Args:
+        name: Of the data set.
+        folders: Where to look: the first that holds ``geopotential``, itself or in a folder ``weatherbench``.
+        train: First and last year for training.
+        test: The same for testing.
+        every: Hours between samples, a multiple of 6.
+
+    Raises:
+        DataError: No folder holds WeatherBench, a file of it is missing, or ``every`` is no multiple of 6.
+        MissingDependency: xarray is not installed.
+    """
+    places = [place for folder in folders for place in (folder / name, folder)]
+    found = next((one for one in places if (one / "geopotential").is_dir()), None)
+    if found is None:
+        raise DataError(
+            f"Data set {name!r} is WeatherBench at 5.625 degrees, its folders geopotential, temperature and so on, "
+            f"which are in none of {', '.join(map(str, places)) or 'no folder: none is named'}. Put them into a "
+            "folder, and name it by root or COMPATKIT_DATA.",
+            subject=name,
+        )
+    if every < HOURS or every % HOURS:
+        raise DataError(f"every is a multiple of {HOURS} hours; got {every!r}.", subject=every)
+    fixed = _constants(found)
+    mean = std = np.zeros(0)
+    parts = []
+    for years in (train, test):
+        series = np.concatenate([_year(found, year) for year in range(years[0], years[1] + 1)])
+        if years is train:
+            mean, std = (getattr(series, one)((0, 2, 3), keepdims=True) for one in ("mean", "std"))
+        series = ((series - mean) / std).astype(np.float32)
+        at = range(2, len(series) - 72 // HOURS, every // HOURS)
+        fields = samples(series, at, (0, 1, 2), 72 // HOURS, WANTED)
+        known, wanted = np.split(fields, [3 * series.shape[1]], axis=1)
+        constants = np.broadcast_to(fixed, (len(fields), *fixed.shape))
+        images = stacked(np.concatenate([known, constants, wanted], axis=1))
+        parts.append((images, np.arange(len(images)) * 2 // len(images)))
+    return DataSet.of(name, parts[0], parts[1], CLASSES)
+
+
+def _opened(file: Path) -> Any:
+    try:
+        import xarray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependency(
+            "WeatherBench is read with xarray. Run pip install 'compatkit[weather]'."
+        ) from error
+    if not file.is_file():
+        raise DataError(f"WeatherBench lacks {file.parent.name}/{file.name}.", subject=file)
+    return xarray.open_dataset(file)
+
+
+def _year(folder: Path, year: int) -> NDArray[np.float32]:
+    """Return the 38 fields of a year every six hours, ``(times, 38, latitudes, longitudes)``."""
+    fields = []
+    for variable, short in (ALOFT | GROUND).items():
+        with _opened(folder / variable / f"{variable}_{year}_5.625deg.nc") as data:
+            one = data[short].isel(time=slice(None, None, HOURS))
+            if variable in ALOFT:
+                one = one.sel(level=list(LEVELS)).transpose("time", "level", "lat", "lon")
+            elif short == "tp":  # accumulated over the six hours before
+                one = data[short].rolling(time=HOURS, min_periods=1).sum().isel(time=slice(None, None, HOURS))
+            values = np.asarray(one.values, dtype=np.float32)
+            fields.append(values if values.ndim == 4 else values[:, None])
+    return np.concatenate(fields, axis=1)
+
+
+def _constants(folder: Path) -> NDArray[np.float32]:
+    """Return land-sea mask, orography and latitude, standardised, ``(3, latitudes, longitudes)``."""
+    with _opened(folder / "constants" / "constants_5.625deg.nc") as data:
+        found = np.stack([np.asarray(data[one].values, dtype=np.float32) for one in CONSTANTS])
+    return (found - found.mean((1, 2), keepdims=True)) / found.std((1, 2), keepdims=True)
