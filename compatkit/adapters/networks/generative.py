@@ -107,7 +107,7 @@ class Downscaler(nn.Sequential):
                 raise UsageError("Downscaler mirrors an Upscaler with enlarge='transpose'.")
             map_: Any = layer.linear
             kind = nn.Conv2d if isinstance(map_, nn.ConvTranspose2d) else nn.ConvTranspose2d
-            shape = map_.kernel_size, map_.stride, map_.padding
+            shape: Any = map_.kernel_size, map_.stride, map_.padding
             last = number == len(layers)
             act = activation("Downscaler", "none" if last else activated)
             self.add_module(
