@@ -181,8 +181,10 @@ def tested(fit: ck.Fit, split: ck.Split | None = None) -> float:
     return float(found.value)  # type: ignore[union-attr,arg-type]
 
 
-def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float:
-    """Return Spearman's coefficient; equal values share their mean rank."""
+def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
+    """Return Spearman's coefficient; equal values share their mean rank. None where all of a side are equal."""
+    if len(set(left)) < 2 or len(set(right)) < 2:
+        return None
     return float(np.corrcoef(stats.rankdata(left), stats.rankdata(right))[0, 1])
 
 

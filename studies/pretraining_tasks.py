@@ -42,6 +42,7 @@ from ._fine_tuning import (
 )
 
 CONTROLS = ("permuted-labels", "random-weights")
+# Of LeNet, as in the paper.
 LAYERS = {"conv1": ("conv1",), "conv2": ("conv2",), "dense": ("dense1", "dense2", "fc")}
 KINDS = {
     "animals": (
@@ -123,8 +124,9 @@ def gain(read: Callable[[Run], tuple[dict[str, ck.DataSet], ck.DataSet]]) -> Cal
         table = moved(fit.tasks[TASK], tune(run, run.settings, target, weights, steps=0), len(target.train))
         values: dict[str, float | None] = {"accuracy": tested(fit), "deviation": deviation(table)}
         values["gain"] = tested(fit) - tested(plain)
-        for name, layers in LAYERS.items():
-            values[f"deviation-{name}"] = sum(deviation(table, layer) for layer in layers)
+        if set(table.axes["layer"]) > {layer for layers in LAYERS.values() for layer in layers}:
+            for name, layers in LAYERS.items():
+                values[f"deviation-{name}"] = sum(deviation(table, layer) for layer in layers)
         return Outcome(values=values)
 
     return run_of

@@ -179,7 +179,7 @@ def scatter(results: Results) -> Mapping[str, bytes]:
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("test error")
         axes.set_xlim(0, 1)
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         if place == 1:
             axes.set_ylabel("weight deviation")
             figure.legend(

@@ -24,6 +24,7 @@ from compatkit_studies._fine_tuning import (
     permuted,
     pretrain,
     random_weights,
+    rank_correlation,
     source,
     tune,
 )
@@ -54,6 +55,8 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_pack(folder, data_set(name, count=100, classes=DIGITS, seed=seed))
     write_pack(folder, data_set("cifar10", count=100, channels=3, classes=DIGITS, seed=3))
     names = tuple(name for kind in KINDS.values() for name in kind)
+    for name in ("svhn", "stl10"):
+        write_pack(folder, data_set(name, count=100, channels=3, classes=DIGITS, seed=5))
     write_pack(folder, data_set("cifar100", count=180, channels=3, classes=names, seed=4))
     return folder
 
@@ -113,6 +116,12 @@ def test_noise_takes_its_share_of_labels(noise: Path) -> None:
     assert 0 < (noisy(data, 0.3, 0).train.labels != data.train.labels).sum() <= 30
     # a tenth of labels drawn from ten classes are right by chance; 100 draws: a deviation of .03
     assert abs((noisy(data, 1.0, 0).train.labels != data.train.labels).mean() - 0.9) < 0.12
+
+
+def test_rank_correlation_is_spearmans_and_undefined_without_an_order() -> None:
+    left, right = [3.0, 1.0, 1.0, 7.0], [2.0, 5.0, 0.0, 9.0]
+    assert rank_correlation(left, right) == pytest.approx(stats.spearmanr(left, right)[0])
+    assert rank_correlation(left, [1.0] * 4) is None
 
 
 def test_inverted_and_rotated_images(noise: Path) -> None:
@@ -234,6 +243,22 @@ class TestEachStudyRuns:
         own = one["animals-on-animals"] + one["things-on-things"]
         across = one["animals-on-things"] + one["things-on-animals"]
         assert one["own-kind"] == pytest.approx((own - across) / 2)
+
+    @pytest.mark.parametrize("number", [f"4.{place}" for place in range(1, 13)])
+    def test_the_papers_size_on_little_data(self, number: str, tmp_path: Path, noise: Path) -> None:
+        study = find(number).study
+        own: dict[str, Any] = {
+            **{"source_train": 36, "source_steps": 1, "few": 12, "test": 12, "steps": 2, "batch_size": 6},
+            **{"settle": 1, "examples": 6, "count": 1, "points": 2, "every": 1, "epochs": [1, 2, 3, 4, 5]},
+        }
+        changes = {name: value for name, value in own.items() if name in study.sizes["paper"]}
+        arms = study.arms[1:2]
+        if number == "4.3":
+            arms = ("svhn",)
+        rows = carry_out(
+            number, tmp_path, seeds=1, size="paper", data=str(noise), arms=arms, changes=changes
+        )["results"]
+        assert any(row["values"][0] is not None for row in rows)
 
     def test_theory(self, tmp_path: Path, noise: Path) -> None:
         small = {"count": 20, "width": 64, "steps": 5}
