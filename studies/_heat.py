@@ -9,7 +9,9 @@ from compatkit.reports.pictures import png
 
 
 def heat_maps(results: Results, key: str = "matrix") -> bytes:
-    """Return a PNG with a map an arm; the lines are between encoder, latent variables and decoder.
+    """Return a PNG with a map an arm, three beside each other; lines are between encoder, latent variables and decoder.
+
+    Rows are layers of the arm's network, columns those of the one that it is compared with.
 
     Args:
         results: Of runs that kept ``layers``, and a matrix of layers by layers; -1 stands for an undefined cell.
@@ -18,11 +20,16 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     from matplotlib.figure import Figure
 
     there = [arm for arm in results.arms if any(key in one for one in results.kept(arm))]
-    figure = Figure(figsize=(3.1 * len(there), 3.4), dpi=130, layout="constrained")
-    for place, arm in enumerate(there, 1):
+    across = min(len(there), 3)
+    down = -(-len(there) // across)
+    figure = Figure(figsize=(3.1 * across + 0.6, 3.3 * down), dpi=130, layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False)
+    for axes in grid.flat[len(there) :]:
+        axes.set_visible(False)
+    for place, arm in enumerate(there):
         kept = [one for one in results.kept(arm) if key in one]
         values = np.mean([one[key] for one in kept], axis=0)
-        axes = figure.add_subplot(1, len(there), place)
+        axes = grid.flat[place]
         drawn = axes.imshow(np.ma.masked_less(values, -0.5), cmap="magma", vmin=0, vmax=1)
         names = [one.rpartition(".")[2] for one in kept[0]["layers"]]
         axes.set_xticks(range(values.shape[1]), names[: values.shape[1]], rotation=90, fontsize=6)
@@ -33,8 +40,10 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
         axes.set_xlim(-0.5, values.shape[1] - 0.5)
         axes.set_ylim(values.shape[0] - 0.5, -0.5)
         axes.set_title(arm, fontsize=9)
-        if place == len(there):
-            figure.colorbar(drawn, ax=axes, shrink=0.8, label="CKA")
+        axes.set_ylabel("this network", fontsize=7)
+        axes.set_xlabel("the network beside it", fontsize=7)
+        if place == 0:
+            figure.colorbar(drawn, ax=grid.ravel().tolist(), shrink=0.8, aspect=30, label="CKA")
     return png(figure)
 
 

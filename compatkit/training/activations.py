@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +130,8 @@ class Activations(Mapping[str, Array]):
                     raise ValueError(f"{name} has shape {one.shape}, not {index['layers'][name]['shape']}")
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             raise FormatError(
-                f"The activations in {where} are damaged: {error}. Record them again.", subject=str(where)
+                f"The activations in {where} are damaged: {unreadable(error)}. Record them again.",
+                subject=str(where),
             ) from error
         return cls(layers, positions, index["settings"])
 
@@ -209,20 +212,37 @@ def activations(
     sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
     taker = _Taker(flatten, len(sized), where)
     try:
-        found = measure(network, data, [taker], layers=layers, **settings)
-        kept = Activations(
-            taker.layers,
-            np.concatenate(taker.positions),
-            {**found.settings, "flatten": flatten},
-        )
-        if where is None:
-            return kept
-        _write_index(where, kept)
+        with nullcontext() if where is None else _emptied_after_errors(where):
+            found = measure(network, data, [taker], layers=layers, **settings)
+            kept = Activations(
+                taker.layers,
+                np.concatenate(taker.positions),
+                {**found.settings, "flatten": flatten},
+            )
+            if where is None:
+                return kept
+            _write_index(where, kept)
     except OSError as error:
         raise EnvironmentFailure(
             f"Activations could not be written to {where}: {error.strerror or error}.", subject=str(where)
         ) from error
     return Activations.open(where)
+
+
+def unreadable(error: Exception) -> str:
+    """Return why numpy could not read a file; numpy takes any unknown file for a pickle, and says how to run its code."""
+    objects = "pickle" in str(error) or "object" in str(error)
+    return "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
+
+
+@contextmanager
+def _emptied_after_errors(folder: Path) -> Iterator[None]:
+    """Remove a folder that was empty before, with what was written there, if the block raises."""
+    try:
+        yield
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _empty(folder: Path) -> Path:

@@ -28,7 +28,7 @@ from compatkit.metrics import (
     finalised,
     observed,
 )
-from compatkit.training.activations import Activations
+from compatkit.training.activations import Activations, unreadable
 from compatkit.training.measuring import Measurement, metrics_of
 
 ROLES = ("outputs", "other_outputs", "inputs", "weights", "other_weights", "logits", "labels", "images")
@@ -135,12 +135,9 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         found = np.load(path, mmap_mode="c", allow_pickle=False)
         return found if isinstance(found, np.ndarray) else dict(found)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
-        # numpy takes any unknown file for a pickle, and says how to run its code
-        objects = "pickle" in str(error) or "object" in str(error)
-        why = "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
         raise DataError(
-            f"{os.fspath(path)} cannot be read as arrays of numbers: {why}. Write numbers with numpy.save, or "
-            "numpy.savez.",
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
+            "numpy.save, or numpy.savez.",
             subject=os.fspath(path),
         ) from error
 
@@ -325,11 +322,14 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
     for one in stated[1:]:
         digests = [each.settings.get("data_digest") for each in (stated[0], one)]
         if digests[0] != digests[1]:
-            names = [each.settings.get("data", "tensors") for each in (stated[0], one)]
+            names = [
+                f"{each.settings.get('data', 'tensors')} ({str(digest).rpartition(':')[2][:12]})"
+                for each, digest in zip((stated[0], one), digests, strict=True)
+            ]
             raise DataError(
                 f"Activations of different images cannot be compared: {names[0]} and {names[1]}. Record both networks "
                 "on the same images.",
-                subject=names[1],
+                subject=one.settings.get("data", "tensors"),
             )
         here, there = stated[0].positions, one.positions
         if len(here) != len(there):

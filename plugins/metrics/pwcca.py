@@ -6,8 +6,9 @@ Equations: with orthonormal bases U_x, U_y of the centred columns of two layers,
     the singular values of U_x'U_y. PWCCA is sum_i a_i rho_i / sum_i a_i, where a_i = sum_j |h_i'x_j| over the columns
     x_j of the layer with fewer directions, h_i its canonical directions.
 Reading: correlations are invariant to any invertible linear map, the weights not even to rotations of the layer that
-    gives them. Where the directions of two layers are together more than n - 1, some correlations are 1 whatever the
-    layers hold: such cells are degenerate.
+    gives them. Unrelated layers are far above 0 unless samples are many times the directions. Where the directions of
+    two layers are together more than n - 1, some correlations are 1 whatever the layers hold: such cells are
+    degenerate.
 Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
 """
 

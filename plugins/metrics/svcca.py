@@ -4,8 +4,8 @@ Paper: Raghu, Gilmer, Yosinski, Sohl-Dickstein (2017), "SVCCA".
 Equations: with U_x, U_y the leading left singular vectors of the centred columns of two layers, those with ``share`` of
     the variance, the mean of the canonical correlations rho_i, which are the singular values of U_x'U_y.
 Reading: correlations are invariant to any invertible linear map, but the choice of directions only to rotations and
-    scale. Where the directions of two layers are together more than n - 1, some correlations are 1 whatever the layers
-    hold: such cells are degenerate.
+    scale. Unrelated layers are far above 0 unless samples are many times the directions. Where the directions of two
+    layers are together more than n - 1, some correlations are 1 whatever the layers hold: such cells are degenerate.
 Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
 """
 

@@ -168,6 +168,33 @@ def test_values_with_fewer_samples_than_columns_are_those_of_the_slow_reference(
     assert value(metric, left, right, name) == pytest.approx(reference(left, right), abs=1e-10)
 
 
+@pytest.mark.parametrize(("n", "p", "q"), [(40, 6, 9), (30, 50, 60)])
+def test_values_are_those_of_other_packages(n: int, p: int, q: int) -> None:
+    ckatorch = pytest.importorskip("ckatorch.core", reason="pip install ckatorch==1.0.3 repsim==0.1.5")
+    repsim = pytest.importorskip("repsim")
+    left, right = pair(n, p, q)
+    for name, fair in (("cka", True), ("cka/biased", False)):
+        theirs = ckatorch.cka_base(left - left.mean(0), right - right.mean(0), unbiased=fair)
+        assert value(CKA(), left, right, name) == pytest.approx(float(theirs), abs=1e-12)
+    both = [left.numpy(), right.numpy()]
+    biased = repsim.cka(both, kernel_type="linear", estimator="gretton")[0, 1]
+    assert value(CKA(), left, right, "cka/biased") == pytest.approx(biased, abs=1e-12)
+    found = repsim.hsic(both, kernel_type="linear", estimator="song")  # its cka divides by something else
+    fair = found[0, 1] / math.sqrt(found[0, 0] * found[1, 1])
+    assert value(CKA(), left, right) == pytest.approx(fair, abs=1e-12)
+    # repsim truncates no directions, and takes the mean of the weights of both sides
+    if n > p + q:
+        assert value(SVCCA(share=1.0), left, right) == pytest.approx(
+            repsim.svcca(both, summary_type="pillai")[0, 1], abs=1e-12
+        )
+        turned = torch.linalg.qr(left - left.mean(0)).Q @ drawn(
+            p, q, seed=9
+        )  # as many directions as left has
+        two = [value(PWCCA(), left, turned), value(PWCCA(), turned, left)]
+        theirs = repsim.pwcca([left.numpy(), turned.numpy()])[0, 1]
+        assert sum(two) / 2 == pytest.approx(theirs, abs=1e-10)
+
+
 @pytest.mark.parametrize("which", [one for one in REFERENCES if one != "neighbours"])
 def test_a_large_offset_changes_nothing(which: str) -> None:
     metric, name, reference = REFERENCES[which]
