@@ -230,7 +230,7 @@ def activations(
 
 
 def unreadable(error: Exception) -> str:
-    """Return why numpy could not read a file; numpy takes any unknown file for a pickle, and says how to run its code."""
+    """Return why numpy could not read a file, which it takes for a pickle where it knows nothing better."""
     objects = "pickle" in str(error) or "object" in str(error)
     return "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
 

@@ -187,11 +187,11 @@ def test_values_are_those_of_other_packages(n: int, p: int, q: int) -> None:
         assert value(SVCCA(share=1.0), left, right) == pytest.approx(
             repsim.svcca(both, summary_type="pillai")[0, 1], abs=1e-12
         )
-        turned = torch.linalg.qr(left - left.mean(0)).Q @ drawn(
-            p, q, seed=9
-        )  # as many directions as left has
-        two = [value(PWCCA(), left, turned), value(PWCCA(), turned, left)]
-        theirs = repsim.pwcca([left.numpy(), turned.numpy()])[0, 1]
+        other = left @ drawn(p, p, seed=8) + drawn(
+            n, p, seed=9
+        )  # of as many directions: the first gives weights
+        two = [value(PWCCA(), left, other), value(PWCCA(), other, left)]
+        theirs = repsim.pwcca([left.numpy(), other.numpy()])[0, 1]
         assert sum(two) / 2 == pytest.approx(theirs, abs=1e-10)
 
 
