@@ -14,7 +14,7 @@ Controls: ``noise-0`` has no noise to fit; ``noise-100`` has nothing else, and n
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -23,6 +23,7 @@ import numpy as np
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
+from compatkit.reports.pictures import COLOURS, png
 
 from ._curves import panels
 from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, network, source, trainer
@@ -95,20 +96,44 @@ def _measured(registry: ck.Registry, name: str, images: ck.Split) -> float | Non
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw accuracy on the labels learned, on the source's test images and on the target's, by epochs."""
+    """Draw accuracies by epochs of pretraining, and that on the target against that on the source."""
     titles = {
-        "fitted": "the source's labels",
+        "fitted": "the labels that are learned",
         "source": "the source's test images",
         "target": "the target's test images",
     }
-    drawn: dict[str, Any] = {
-        title: {
+    lines = {
+        name: {
             arm: list(zip(*(results.values(arm, f"{name}-{at}") for at in range(1, STAGES + 1)), strict=True))
             for arm in results.arms
         }
-        for name, title in titles.items()
+        for name in titles
     }
-    return {"epochs": panels(drawn, results.settings["epochs"], "epochs of pretraining")}
+    drawn = {title: lines[name] for name, title in titles.items()}
+    epochs = results.settings["epochs"]
+    return {
+        "epochs": panels(drawn, epochs, "epochs of pretraining"),
+        "path": _path(lines["source"], lines["target"], epochs),
+    }
+
+
+def _path(source: Mapping[str, Any], target: Mapping[str, Any], epochs: Sequence[int]) -> bytes:
+    """Return a PNG: means over seeds, joined in the order of the epochs that stand beside them."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0, 4.2), dpi=130, layout="constrained")
+    axes = figure.add_subplot()
+    for number, arm in enumerate(source):
+        across, up = (np.array(one[arm], dtype=np.float64).mean(0) for one in (source, target))
+        axes.plot(across, up, "o-", color=COLOURS[number], label=arm, markersize=4)
+        for x, y, count in zip(across, up, epochs, strict=True):
+            axes.annotate(str(count), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set_xlabel("accuracy on the source's test images")
+    axes.set_ylabel("accuracy on the target's test images")
+    figure.legend(fontsize=8, frameon=False, loc="outside upper left", ncols=4)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return png(figure)
 
 
 STUDY = Study(
