@@ -68,6 +68,8 @@ class Adversarial(ImageObjective):
         condition: Factor of the average that the discriminator sees beside each image; 0 for none.
         features: Weight of the loss in feature space.
         channels: Of the discriminator's convolutions.
+        noise: Deviation of the Gaussian noise on all images that the discriminator sees (Sonderby et al. 2017), so that
+            it does not tell them apart at once; 0 for none.
         reverse: Weight of the local reverse pass of the discriminator's convolutions, for real and generated images.
 
     Raises:
@@ -77,6 +79,7 @@ class Adversarial(ImageObjective):
     condition: int = attrs.field(default=0, validator=number("adversarial"))
     features: float = attrs.field(default=0.0, validator=number("adversarial"))
     channels: Sequence[int] = (16, 32, 64, 64)
+    noise: float = attrs.field(default=0.0, validator=number("adversarial"))
     reverse: float = attrs.field(default=0.0, validator=number("adversarial"))
     _critics: dict[str, Critic] = attrs.field(factory=dict, init=False)
 
@@ -133,6 +136,8 @@ class Adversarial(ImageObjective):
 
     def _beside(self, images: Tensor, real: Tensor) -> Tensor:
         """Return images beside the enlarged averages of the real ones, in channels."""
+        if self.noise:
+            images = images + self.noise * torch.randn_like(images)
         if not self.condition:
             return images
         low = F.interpolate(
