@@ -220,7 +220,7 @@ STUDIES = {
         arms=("scratch", "trained", *CONTROLS),
         measures=(
             *(
-                Measure(name=f"scratch-on-{kind}", title=f"accuracy on {kind}, from scratch")
+                Measure(name=f"scratch-on-{kind}", title=f"accuracy on {kind}, from scratch", drawn=False)
                 for kind in KINDS
             ),
             *(
