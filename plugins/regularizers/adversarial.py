@@ -121,7 +121,6 @@ class Adversarial(ImageObjective):
         of_real, of_made = logits.float().chunk(2)
         losses = {"discriminator": F.softplus(-of_real).mean() + F.softplus(of_made).mean()}
         if self.reverse:
-            # A difference of first calls: the images themselves have no gradient.
             losses["reverse"] = self.reverse * torch.stack([residual(call) for call in calls]).sum()
         fixed = {name: one.detach() for name, one in critic.named_parameters()}
         judged, seen, _ = functional_call(critic, fixed, (self._beside(made, real),))

@@ -74,14 +74,15 @@ class Checks(Adversarial):
             grads = torch.autograd.grad(found[name], weights, retain_graph=True, allow_unused=True)
             return any(one is not None for one in grads)
 
-        assert moves("discriminator", critic) and not moves("discriminator", network)
+        for name in ("discriminator", "reverse"):
+            assert moves(name, critic) and not moves(name, network)
         for name in ("generator", "features"):
             assert moves(name, network) and not moves(name, critic)
         return found
 
 
 def test_losses_are_those_by_hand_and_each_moves_its_own_side() -> None:
-    use = ck.use("checks", condition=4, channels=[4, 8], features=1.0)
+    use = ck.use("checks", condition=4, channels=[4, 8], features=1.0, reverse=0.1)
     quick(steps=2).fit([task()], [use], factories={"checks": Checks})
 
 

@@ -78,3 +78,16 @@ def test_every_variant_is_compiled(traced: CompileCounterWithBackend, settings: 
 )
 def test_the_code_generator_of_torch_computes_the_same(name: str, settings: dict[str, Any]) -> None:
     compare([residual()], name, **settings)
+
+
+@pytest.mark.slow
+def test_generators_and_discriminators_are_compiled(traced: CompileCounterWithBackend) -> None:
+    task = ck.Task("a", data_set("a", size=(16, 16)), "super_resolution", "generator", size=16)
+    uses = [ck.use("image_error"), ck.use("adversarial", condition=4, features=1.0, reverse=0.1)]
+    eager, compiled = (
+        quick(steps=2, optimiser="sgd", lr=0.01, execution=how).fit([task], uses)
+        for how in ("eager", "compile")
+    )
+    assert compiled.run["environment"]["execution"]["mode"] == "compile" and traced.frame_count == 1
+    for key, value in eager.weights("a").items():
+        torch.testing.assert_close(compiled.weights("a")[key], value, rtol=1e-4, atol=1e-5)

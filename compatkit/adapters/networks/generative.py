@@ -41,6 +41,7 @@ class ImageNetwork(Classifier):
         parts: Names and modules of the two, in order.
         first: Path of the first layer.
         width: Channels, or numbers, that the first part gives.
+        reduction: Pixels of the image per position of what it gives, along a side.
     """
 
     fixed_input_size: ClassVar[bool] = True
@@ -93,7 +94,7 @@ class Downscaler(nn.Sequential):
 
     Args:
         upscaler: Whose shape it mirrors, with ``enlarge="transpose"``; its weights are not used.
-        activation: Of all layers but the last.
+        activated: Activation of all layers but the last.
 
     Raises:
         UsageError: The upscaler repeats pixels, which no layer of this one undoes.
