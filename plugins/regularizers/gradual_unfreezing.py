@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from compatkit import SetUp, Step, TaskState, hookimpl
@@ -43,6 +44,7 @@ class GradualUnfreezing:
     every: int
     stages: int | None = None
     _opens: dict[str, dict[str, int]] = attrs.field(factory=dict, init=False)
+    _kept: list[tuple[nn.Parameter, Tensor]] = attrs.field(factory=list, init=False)
 
     def __attrs_post_init__(self) -> None:
         for word, value in (("every", self.every), ("stages", 1 if self.stages is None else self.stages)):
@@ -87,15 +89,32 @@ class GradualUnfreezing:
     @hookimpl
     def compatkit_after_backward(self, step: Step) -> None:
         """Drop the gradients of what does not learn yet."""
+        for one in self._closed(step):
+            if step.number:
+                one.grad = None
+            else:  # optimizers begin with all parameters: torch's fused SGD cannot take in new ones later
+                one.grad = torch.zeros_like(one)
+                self._kept.append((one, one.detach().clone()))
+
+    @hookimpl
+    def compatkit_after_step(self, step: Step) -> None:
+        """Undo the decay of weights in the first step."""
+        with torch.no_grad():
+            while self._kept:
+                one, before = self._kept.pop()
+                one.copy_(before)
+
+    def _closed(self, step: Step) -> Iterator[nn.Parameter]:
         for path, layer in _layers(step.task):
             for name, one in layer.named_parameters(recurse=False):
                 if not self._open(step, f"{path}.{name}" if path else name):
-                    one.grad = None
+                    yield one
 
     def _open(self, step: Step, path: str) -> bool:
         return step.number >= self._opens[step.task.name].get(path, 0)
 
 
 def _layers(state: TaskState) -> Iterator[tuple[str, nn.Module]]:
-    for part in (state.extractor, state.head):
+    """Yield what the run trains; a frozen extractor keeps its own mode."""
+    for part in (state.head,) if state.freezes_extractor else (state.extractor, state.head):
         yield from part.named_modules()

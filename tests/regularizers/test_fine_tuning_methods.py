@@ -198,6 +198,25 @@ class TestGradualUnfreezing:
         assert self.changed(weights, 5, every=2) == {"fc", "layer3", "layer2"}
         assert {"conv1", "bn1", "layer1"} < self.changed(weights, 5, every=1)
 
+    def test_a_frozen_extractor_stays_as_it_is(self, weights: dict[str, Tensor], tmp_path: Path) -> None:
+        registry = ck.Registry.init(tmp_path / "parts")
+        registry.publish(tuned(weights, steps=1), prefix="x")
+        task = registry.task("b", data_set("b", seed=4), extractor="x/b.extractor", freeze_extractor=True)
+        before = {name: one.clone() for name, one in registry["x/b.extractor"].module.state_dict().items()}
+        fit = quick(steps=3, lr=0.05).fit([task], [ck.use("gradual_unfreezing", every=1, stages=1)])
+        after = fit.tasks["b"].extractor.state_dict()
+        assert all(torch.equal(after[name], one) for name, one in before.items())
+
+    @pytest.mark.parametrize("optimiser", ["adam", "sgd", "adamw"])
+    def test_any_optimizer_leaves_closed_stages_alone(
+        self, weights: dict[str, Tensor], optimiser: str
+    ) -> None:
+        use, settings = ck.use("gradual_unfreezing", every=3), {"optimiser": optimiser, "weight_decay": 0.1}
+        fits = [tuned(weights, use, steps=n, momentum=0.9, **settings) for n in (0, 5)]
+        before, after = (one.weights("b") for one in fits)
+        assert torch.equal(before["layer1.0.conv1.weight"], after["layer1.0.conv1.weight"])
+        assert not torch.equal(before["fc.weight"], after["fc.weight"])
+
     def test_one_group_is_the_head_alone_and_then_everything(self, weights: dict[str, Tensor]) -> None:
         assert self.changed(weights, 2, every=2, stages=1) == {"fc"}
         assert len(self.changed(weights, 3, every=2, stages=1)) == 6
