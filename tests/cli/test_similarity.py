@@ -81,7 +81,10 @@ def test_people_get_grids(run: Any) -> None:
         ((LEFT, RIGHT, "--layers", "layer1", "--set", "svcca.share=1"), "--set expects METRIC.NAME=VALUE"),
         ((LEFT, RIGHT, "--layers", "layer1", "--png", "missing/map.png"), "missing"),
         ((LEFT, RIGHT), "--layers"),
-        ((LEFT, RIGHT, "--layers", "layer1", "--metric", "cross_correlation"), "'cross_correlation'"),
+        (
+            (LEFT, RIGHT, "--layers", "layer1", "--metric", "cross_correlation", "--images", "20"),
+            "'cross_correlation'",
+        ),
         ((LEFT, RIGHT, "--layers", "layer1", "--device", "tpu9"), "'tpu9'"),
     ],
 )

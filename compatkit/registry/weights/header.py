@@ -29,7 +29,7 @@ Buffer = bytes | bytearray | memoryview
 
 MAX_HEADER = 100_000_000
 """Largest header in bytes, as in the safetensors library."""
-MAX_TENSORS = 100_000
+MAX_TENSORS = 50_000
 MAX_VALUES = 40 * MAX_TENSORS
 """Most commas and opening brackets; a tensor needs fewer than 40."""
 MAX_RANK = 32
