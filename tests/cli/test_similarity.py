@@ -82,7 +82,7 @@ def test_people_get_grids(run: Any) -> None:
         ((LEFT, RIGHT, "--layers", "layer1", "--png", "missing/map.png"), "missing"),
         ((LEFT, RIGHT), "--layers"),
         (
-            (LEFT, RIGHT, "--layers", "layer1", "--metric", "cross_correlation", "--images", "20"),
+            (LEFT, RIGHT, "--layers", "layer1", "--metric", "cross_correlation", "--flatten", "pooled"),
             "'cross_correlation'",
         ),
         ((LEFT, RIGHT, "--layers", "layer1", "--device", "tpu9"), "'tpu9'"),
