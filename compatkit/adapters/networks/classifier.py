@@ -216,6 +216,30 @@ def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[i
     return sizes[0], sizes[1]
 
 
+def divided(network: str, img_size: int | tuple[int, int], by: int) -> tuple[int, int]:
+    """Return height and width as ``square`` does, both of them multiples of ``by``.
+
+    Raises:
+        UsageError: They are not.
+    """
+    height, width = square(network, img_size)
+    if height % by or width % by:
+        raise UsageError(f"{network} takes images whose sides are multiples of {by}, got {height}x{width}.")
+    return height, width
+
+
+class WithoutClassLayer(Classifier):
+    """A network with timm's interface that has no class layer, whatever the classes."""
+
+    def get_classifier(self) -> nn.Module:
+        """Return an identity: there is no class layer."""
+        return nn.Identity()
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Remember the number; there is no class layer to replace."""
+        self.num_classes = num_classes
+
+
 def stage(module: str, channels: int, reduction: int) -> dict[str, Any]:
     """Return an entry of ``feature_info``.
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import (
-    Classifier,
+    WithoutClassLayer,
     check_counts,
     draw_initial_weights,
     square,
@@ -60,7 +60,7 @@ class Block(nn.Module):
         return x + self.second(self.first(x))
 
 
-class ForecastResNet(Classifier):
+class ForecastResNet(WithoutClassLayer):
     """Stacked fields to forecasts, ``(N, outputs * height * width)`` in standard deviations; no class layer.
 
     Args:
@@ -109,14 +109,6 @@ class ForecastResNet(Classifier):
         self.num_features = self.head_hidden_size = channels
         self.feature_info = [stage(f"blocks.{number}", channels, 1) for number in range(blocks)]
         self.pretrained_cfg.update(classifier=(), first_conv="stem.0")
-
-    def get_classifier(self) -> nn.Module:
-        """Return an identity: there is no class layer."""
-        return nn.Identity()
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Remember the number; there is no class layer to replace."""
-        self.num_classes = num_classes
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (N, 1, rows, width), from 0 to 1, to maps (N, channels, height, width)."""

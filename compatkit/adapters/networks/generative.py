@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from compatkit.adapters.networks.chains import ConvChain
 from compatkit.adapters.networks.classifier import (
-    Classifier,
+    WithoutClassLayer,
     check_counts,
+    divided,
     draw_initial_weights,
     square,
     stage,
@@ -34,7 +35,7 @@ WIDTHS = (16, 32, 32, 16, 8)
 """Maps of the first five of six layers of a super-resolution generator."""
 
 
-class ImageNetwork(Classifier):
+class ImageNetwork(WithoutClassLayer):
     """Two parts in a row that give an image; there is no class layer, whatever the classes.
 
     Args:
@@ -66,14 +67,6 @@ class ImageNetwork(Classifier):
         self.pretrained_cfg.update(classifier=(), first_conv=first)
         self.num_features = self.head_hidden_size = width
         self.feature_info = [stage(self.names[0], width, reduction)]
-
-    def get_classifier(self) -> nn.Module:
-        """Return an identity: there is no class layer."""
-        return nn.Identity()
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Remember the number; there is no class layer to replace."""
-        self.num_classes = num_classes
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (N, in_chans, H, W), from 0 to 1, to what the first part gives."""
@@ -137,7 +130,7 @@ def super_resolution(
     Raises:
         UsageError: Sides that are no multiples of 4, or settings that ``Upscaler`` refuses.
     """
-    size = _quarters("super_resolution", img_size)
+    size = divided("super_resolution", img_size, 4)
     generator = Upscaler(
         in_chans=in_chans,
         channels=channels,
@@ -169,17 +162,10 @@ def image_autoencoder(
     Raises:
         UsageError: As for ``super_resolution``.
     """
-    size = _quarters("image_autoencoder", img_size)
+    size = divided("image_autoencoder", img_size, 4)
     decoder = Upscaler(in_chans=code, channels=channels, out_chans=in_chans, activation=activation)
     parts = (("encoder", Downscaler(decoder, activation)), ("decoder", decoder))
     return ImageNetwork(num_classes, in_chans, drop_rate, size, parts, "encoder.layer1.linear", code, 4)
-
-
-def _quarters(network: str, img_size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = square(network, img_size)
-    if height % 4 or width % 4:
-        raise UsageError(f"{network} takes images whose sides are multiples of 4, got {height}x{width}.")
-    return height, width
 
 
 class Codes(nn.Module):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import check_counts, draw_initial_weights, square
+from compatkit.adapters.networks.classifier import check_counts, divided, draw_initial_weights
 from compatkit.adapters.networks.layers import Layer, LayerStyle, activation, planned
 from compatkit.errors import UsageError
 
@@ -169,7 +169,7 @@ class VAETrunk(nn.Module):
     def __init__(self, *, in_chans: int = 1, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
         check_counts("VAETrunk", in_chans=in_chans)
-        height, width = _sixteenths("VAETrunk", img_size)
+        height, width = (side // 16 for side in divided("VAETrunk", img_size, 16))
         self.conv1 = RELU.layer(nn.Conv2d(in_chans, 32, 4, 2, 1))
         self.conv2 = RELU.layer(nn.Conv2d(32, 32, 4, 2, 1))
         self.conv3 = RELU.layer(nn.Conv2d(32, 64, 2, 2))
@@ -181,13 +181,6 @@ class VAETrunk(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Images (N, in_chans, H, W), from 0 to 1, to (N, 256), from 0 upwards."""
         return self.dense(self.flatten(self.conv4(self.conv3(self.conv2(self.conv1(images))))))
-
-
-def _sixteenths(network: str, img_size: int | tuple[int, int]) -> tuple[int, int]:
-    height, width = square(network, img_size)
-    if height % 16 or width % 16:
-        raise UsageError(f"{network} takes images whose sides are multiples of 16, got {height}x{width}.")
-    return height // 16, width // 16
 
 
 class VAEEncoder(VAETrunk):
@@ -225,7 +218,7 @@ class VAEDecoder(nn.Module):
     def __init__(self, *, out_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
         check_counts("VAEDecoder", out_chans=out_chans, latent=latent)
-        height, width = _sixteenths("VAEDecoder", img_size)
+        height, width = (side // 16 for side in divided("VAEDecoder", img_size, 16))
         self.dense1 = RELU.layer(nn.Linear(latent, 256))
         self.dense2 = RELU.layer(nn.Linear(256, 64 * height * width))
         self.unflatten = nn.Unflatten(1, (64, height, width))

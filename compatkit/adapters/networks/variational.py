@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import (
     Classifier,
+    WithoutClassLayer,
     check_counts,
     draw_initial_weights,
     square,
@@ -127,7 +128,7 @@ class Sample(nn.Module):
         return mean + torch.randn_like(mean) * (log_variance / 2).exp()
 
 
-class VAE(Classifier):
+class VAE(WithoutClassLayer):
     """Images to logits of their pixels, ``(N, in_chans * H * W)``; it has no class layer, whatever the classes.
 
     Args:
@@ -176,14 +177,6 @@ class VAE(Classifier):
         self.decoder = decoder
         self.pixels = nn.Flatten()
         self.feature_info = [stage("encoder", self.num_features, 1)]
-
-    def get_classifier(self) -> nn.Module:
-        """Return an identity: there is no class layer."""
-        return nn.Identity()
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Remember the number; there is no class layer to replace."""
-        self.num_classes = num_classes
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (N, in_chans, H, W), from 0 to 1, to the encoder's hidden vector."""
