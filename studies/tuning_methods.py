@@ -2,7 +2,8 @@
 
 Papers: those of the regularizers, see ``docs/transferability.md``; strengths are those of their public code. None of
     their figures is repeated here.
-Here: the arms differ in the method alone; steps, rate and images are the same, without weight decay.
+Here: the arms differ in the method alone; steps, rate and images are the same, without weight decay. ``fixed`` and
+    ``two-layer`` train nothing but their heads, one layer or two; batch normalisation takes the target's statistics.
 Control: ``random`` is the same method from Gaussian filters of the pretrained norms: what a method keeps there is
     nothing that was learned, so that a gain over ``plain`` there is not one of transfer.
 
@@ -30,10 +31,12 @@ from ._fine_tuning import (
     tested,
     tune,
 )
+from ._pairs import temporary_registry
 
 SMALL: dict[str, Any] = {**RESIDUAL, "target": "usps", "few": 100, "steps": 100}
 LARGE: dict[str, Any] = {**PAPER, "target": "stl10", "few": 1000, "steps": 5000, "weight_decay": 0.0}
 LAYERS = ("layer1", "layer2", "layer3")
+TWO = {"backbone": "two_layer_head", "split": "conv1", "kwargs": {"channels": 64}}
 
 
 def methods(steps: int) -> dict[str, list[ck.Use]]:
@@ -41,6 +44,7 @@ def methods(steps: int) -> dict[str, list[ck.Use]]:
     return {
         "plain": [],
         "fixed": [],
+        "two-layer": [],
         "l2_sp": [ck.use("l2_sp", alpha=0.01, beta=0.01)],
         "bss": [ck.use("bss", weight=0.001)],
         # The public code adds .01 times the sum over a batch of 48 images.
@@ -59,14 +63,19 @@ def run(run: Run) -> Outcome:
     target = few(settings, run.load(settings["target"]), run.seed).converted(settings["channels"])
     weights = pretrain(run, settings, own)
     starts = {"": weights, "random": random_weights(run, settings, own, weights, run.seed)}
-    uses, fixed = methods(settings["steps"])[run.arm], run.arm == "fixed"
+    uses, fixed = methods(settings["steps"])[run.arm], run.arm in ("fixed", "two-layer")
     values: dict[str, float | None] = {}
     for name, start in starts.items():
-        fit = tune(run, settings, target, start, uses, fixed=fixed)
-        values[name or "accuracy"] = tested(fit)
-        if not name:
-            begun = tune(run, settings, target, start, steps=0)
-            values["deviation"] = deviation(moved(fit.tasks[TASK], begun, len(target.train)))
+        with temporary_registry() as held:
+            more: dict[str, Any] = {}
+            if run.arm == "two-layer":
+                held.publish(tune(run, settings, target, start, steps=0), prefix="start")
+                start, more = None, {"extractor": held[f"start/{TASK}.extractor"], "rest": TWO}
+            fit = tune(run, settings, target, start, uses, fixed=fixed, **more)
+            values[name or "accuracy"] = tested(fit)
+            if not name:
+                begun = tune(run, settings, target, start, steps=0, **more)
+                values["deviation"] = deviation(moved(fit.tasks[TASK], begun, len(target.train)))
     return Outcome(values=values)
 
 

@@ -126,10 +126,23 @@ class Ranking(Shown):
         """Return the extractor that a score puts first, or ``"measured"``: the one with the best accuracy.
 
         Raises:
+            UsageError: It is no score of this ranking.
             DataError: It has no value for any.
         """
         if score == MEASURED and self.measured:
             return max(self.measured, key=lambda name: self.measured[name][0])
+        if score == MEASURED:
+            raise DataError(
+                "No extractor was measured on the target's test images. Measure heads trained on their features, or "
+                "networks that started from them, on these (Registry.matrix, `compatkit matrix`), or name a score.",
+                subject=score,
+            )
+        known = dict.fromkeys(one.score for one in self.rows)
+        if score not in known:
+            raise UsageError(
+                f"{score!r} is no score of this ranking. It has {', '.join(known)}, and {MEASURED}.",
+                subject=score,
+            )
         for one in self.rows:
             if one.score == score and one.goodness is not None:
                 return one.extractor
@@ -228,10 +241,11 @@ def rank(
         raise UsageError(
             f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
         )
-    if examples < 2 or batch_size < 1:
-        raise UsageError(
-            f"rank needs 2 examples and 1 image a batch at least; got {examples} and {batch_size}."
-        )
+    for word, value, least in (("examples", examples, 2), ("batch_size", batch_size, 1), ("seed", seed, 0)):
+        if type(value) is not int or value < least:
+            raise UsageError(
+                f"rank: {word} is a whole number from {least} up; got {value!r:.60}.", subject=word
+            )
     chosen = texts_of(scores, "scores", "the name of a score, such as 'logme'")
     if not chosen:
         raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
@@ -349,6 +363,8 @@ def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> tupl
     found = conclude(metric, state, subject)[0]
     if isinstance(found, Result):
         return Cell(found.value, found.status, found.reason), {}, found.direction
+    if not found.cells:
+        raise DataError("it gives no figure for a single network; a score such as logme does")
     (_, first), *others = list(found)
     return first, {names[-1]: cell for names, cell in others}, found.direction
 
@@ -402,6 +418,11 @@ def _source(
         held = images_again(store, [part.resolved], f"Give sources=, {OR_SET}")[part.reference]
     else:
         held = sources(part.reference)
+        if not isinstance(held, DataSet):
+            raise UsageError(
+                f"rank: sources= returns the data set of an extractor; got {type_of(held)}.",
+                subject="sources",
+            )
     train = held.train if len(held.train) <= SOURCE else held.train.subset(SOURCE, seed)
     contract = part.manifest.contract.data
     images = normalise(prepare(train, contract).images, contract)

@@ -111,8 +111,8 @@ class Offer:
 
 
 def shown(settings: Mapping[str, Any]) -> str:
-    """Return settings as they are written in a call."""
-    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    """Return settings as they are written in a call, long ones cut off."""
+    return ", ".join(f"{name}={value!r:.200}" for name, value in settings.items())
 
 
 @attrs.frozen(eq=False)

@@ -304,7 +304,13 @@ def _observe(
     images = source.make(positions)
     labels = source.labels[positions].to(images.device)
     # The network may write into its images, so it gets a copy.
-    logits = subject.network(images.clone())
+    try:
+        logits = subject.network(images.clone())
+    except RuntimeError as error:
+        raise DataError(
+            f"The network does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Give images as it "
+            "was trained on, or a network of their type (network.float())."
+        ) from error
     inputs, outputs = recorded.take(number)
     seen = Observation(
         images=images,

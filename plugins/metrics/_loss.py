@@ -289,7 +289,8 @@ def _surface(
     paths = [path for path, one in network.named_parameters() if not layers or id(one) in trained]
     if not paths:
         raise UsageError(
-            f"The layers {', '.join(layers)} have no parameters; name others.", subject=list(layers)
+            f"There are no parameters in {', '.join(layers) or 'the network'}; name others.",
+            subject=list(layers),
         )
     fixed = {path: one for path, one in cast.items() if path not in paths}
     known = weighted(layers or {"": network})
@@ -305,6 +306,12 @@ def _surface(
     loss = made.value(made.parameters)
     if not loss < float("inf"):
         raise DataError(f"The loss of the network is {loss} on these examples; its curvature means nothing.")
+    again = made.value(made.parameters)
+    if abs(again - loss) > 1e-4 * abs(loss):
+        raise DataError(
+            f"The loss of the network is random: {loss:.6g}, then {again:.6g} on the same images. Its surface needs a "
+            "network that draws no random numbers in eval mode."
+        )
     return made
 
 

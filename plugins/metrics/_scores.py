@@ -14,6 +14,7 @@ from torch import Tensor
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Cell, Table
 
+from ._loss import at_least
 from ._moments import drawn_keys
 
 Floats = NDArray[np.float64]
@@ -42,11 +43,8 @@ class Score:
     equation: ClassVar[str]
 
     def __attrs_post_init__(self) -> None:
-        if type(self.permuted) is not int or self.permuted < 1:
-            raise UsageError(
-                f"{self.name}: permuted is a whole number from 1 up; got {self.permuted!r:.60}.",
-                subject="permuted",
-            )
+        for word, least in (("permuted", 1), ("seed", 0)):
+            at_least(self.name, word, getattr(self, word), least)
 
     def prepared(self, values: Floats) -> Callable[[Labels], float]:
         """Return the score of values as a function of labels; what labels do not change is computed once.
@@ -94,6 +92,7 @@ class Score:
     def _cells(self, values: Floats, labels: Labels) -> list[Cell]:
         try:
             check(values, labels)
+            labels = np.unique(labels, return_inverse=True)[1]  # only those that occur, from 0 up
             score = self.prepared(values)
             draw = np.random.default_rng(self.seed)
             shuffled = [score(labels[draw.permutation(len(labels))]) for _ in range(self.permuted)]
@@ -164,7 +163,7 @@ def check(values: Floats, labels: Labels) -> None:
     Raises:
         DataError: They are not finite or not one row a label; labels are negative, or of one class.
     """
-    if values.ndim != 2 or len(values) != len(labels):
+    if values.ndim != 2 or len(values) != len(labels) or not values.size:
         raise DataError(f"a score expects one row of values a label; got {values.shape} and {labels.shape}")
     if not np.isfinite(values).all():
         raise DataError("some values are not finite")

@@ -24,6 +24,8 @@ from compatkit.hooks import Register
 from ._scores import FeatureScore, Floats, Labels
 
 compatkit_api = 1
+EPSILON = 1e-12
+"""Least deviation of features from their mean, relative to their size; less is rounding."""
 
 
 @hookimpl
@@ -44,18 +46,26 @@ class HScore(FeatureScore):
 
     def prepared(self, values: Floats) -> Callable[[Labels], float]:
         """See ``Score.prepared``."""
-        from sklearn.covariance import ledoit_wolf_shrinkage  # its import draws random numbers
-
         count, width = values.shape
         centred = values - values.mean(0)
+        largest = np.abs(centred).max()
+        if not largest > EPSILON * np.abs(values).max():
+            raise DataError("the features have no variance")
+        centred = centred / largest  # the score does not depend on the scale
         covariance = centred.T @ centred / count
         variance = np.trace(covariance) / width
-        if not variance > 0:
-            raise DataError("the features have no variance")
-        share = float(ledoit_wolf_shrinkage(centred, assume_centered=True))
+        squares = float((covariance**2).sum())
+        spread = (float(((centred**2).sum(1) ** 2).sum()) / count - squares) / count
+        apart = squares - width * variance**2  # from a multiple of the identity
+        share = min(spread / apart, 1.0) if apart > 0 else 0.0
         if share >= 1:  # nothing is left of the covariance
             return lambda labels: 0.0
-        factor = cho_factor((1 - share) * covariance + share * variance * np.eye(width))
+        try:
+            factor = cho_factor((1 - share) * covariance + share * variance * np.eye(width))
+        except np.linalg.LinAlgError as error:
+            raise DataError(
+                f"the covariance of {count} examples by {width} features is singular; give more examples"
+            ) from error
 
         def score(labels: Labels) -> float:
             classes, places, counts = np.unique(labels, return_inverse=True, return_counts=True)

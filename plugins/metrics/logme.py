@@ -57,7 +57,7 @@ class LogME(FeatureScore):
 
         def score(labels: Labels) -> float:
             columns = (np.unique(labels)[:, None] == labels).astype(np.float64)
-            return float(np.mean([evidence(left, sizes, one)[0] / len(labels) for one in columns]))
+            return float(np.mean([evidence(left, sizes / sizes[0], one)[0] / len(labels) for one in columns]))
 
         return score
 
@@ -72,7 +72,8 @@ def evidence(left: Floats, sizes: Floats, column: Floats) -> tuple[float, float,
     """
     count, squares = len(column), sizes**2
     along = (left.T @ column) ** 2
-    rest = max(float(column @ column - along.sum()), 0.0)
+    # Where the features span all columns nothing is left; rounding would count at small t.
+    rest = 0.0 if left.shape[1] == count else max(float(column @ column - along.sum()), 0.0)
 
     def error(log: float) -> float:
         t = math.exp(log) * squares[0]

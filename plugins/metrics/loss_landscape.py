@@ -89,6 +89,11 @@ class LossLandscape(LossMetric):
             raise UsageError(
                 f"loss_landscape: step is a number above 0; got {self.step!r:.60}.", subject="step"
             )
+        if self.resume is not None and not Path(self.resume).parent.is_dir():
+            raise UsageError(
+                f"loss_landscape: resume is a file in a folder that exists; got {str(self.resume)!r:.100}.",
+                subject="resume",
+            )
         if self.dimensions not in (1, 2):
             raise UsageError(
                 f"loss_landscape: dimensions is 1 or 2; got {self.dimensions!r:.60}.", subject="dimensions"

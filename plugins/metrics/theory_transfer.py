@@ -9,7 +9,8 @@ Equations: for inputs of norm 1, H_ij = x_i.x_j (pi - arccos x_i.x_j) / (2 pi), 
     the names of the classes, by number where the target has none; a target class that the source lacks is learnt from
     scratch (y_PQ = 0).
 Control: labels of the source permuted among its examples. It may lie above the bound from scratch, and so may a related
-    task: mismatched labels cost more than none. Both are always given.
+    task: mismatched labels cost more than none. Both are always given. Of many classes each column is mostly -1, which
+    any source teaches, noise too: there the bound lies below that from scratch, and where permuted labels put it.
 Inputs: flattened images, scaled to norm 1 (the paper's condition). The network that is measured does not enter: this is
     a score of data sets.
 Cost: Cholesky factors of n x n numbers in float64, n at most ``examples``.
@@ -27,7 +28,7 @@ from scipy.linalg import cho_factor, cho_solve, eigvalsh
 from torch import Tensor
 
 from compatkit import hookimpl, match_classes
-from compatkit.errors import DataError
+from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
@@ -171,6 +172,11 @@ class TheoryTransfer(LossMetric):
     def __attrs_post_init__(self) -> None:
         LossMetric.__attrs_post_init__(self)
         at_least("theory_transfer", "permuted", self.permuted, 1)
+        at_least("theory_transfer", "seed", self.seed, 0)
+        if not 0 <= self.jitter < float("inf"):
+            raise UsageError(
+                f"theory_transfer: jitter is a number from 0 up; got {self.jitter!r:.60}.", subject="jitter"
+            )
         if isinstance(self.source, str):
             self.source = _read(self.source)
         images, labels, names = self.source

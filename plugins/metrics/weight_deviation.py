@@ -89,6 +89,9 @@ class WeightDeviation:
                 there = "no such layer" if before is None else f"a weight {tuple(before.shape)}"
                 rows[name] = f"the other network has {there}; this one's is {tuple(layer.weight.shape)}"
                 continue
+            if not (before.isfinite().all() and layer.weight.isfinite().all()):
+                rows[name] = "its weights are not finite"
+                continue
             drawn: Any = random.get_submodule(paths[id(layer)]).weight
             origin = before.detach().double().cpu()
             rows[name] = [

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compatkit import hookimpl
-from compatkit.errors import UsageError
+from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
@@ -56,10 +56,11 @@ class WeightMap:
     seed: int = 0
 
     def __attrs_post_init__(self) -> None:
-        if not self.networks or "this" in self.networks:
+        given = self.networks.values() if isinstance(self.networks, Mapping) else ()
+        if not given or "this" in self.networks or not all(isinstance(one, Mapping) for one in given):
             raise UsageError(
                 "weight_map: networks are state dicts of further networks by name, at least one; `this` is the one "
-                f"that is measured. Got {', '.join(self.networks) or 'none'}."
+                f"that is measured. Got {', '.join(map(str, self.networks)) or 'none'}."
             )
         count = len(self.networks) + 1
         if self.perplexity is not None and not 0 < self.perplexity < count:
@@ -93,6 +94,10 @@ class WeightMap:
             for a, one in enumerate(rows):
                 for b in range(a):
                     squares[a, b] = squares[b, a] = squares[a, b] + float((one - rows[b]).square().sum())
+        if not np.isfinite(squares).all():
+            raise DataError(
+                "weight_map: weights of some networks are not finite, so that they have no distances."
+            )
         distances = np.sqrt(squares)
         scaled, kept = classical_scaling(distances)
         cells = [Cell(float(one)) for one in scaled.flatten()] + self._tsne(distances)

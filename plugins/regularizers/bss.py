@@ -41,7 +41,8 @@ def smallest_squares(features: Tensor, count: int) -> Tensor:
     if rows.ndim > 2:
         rows = rows.mean(1) if rows.ndim == 3 else rows.flatten(2).mean(2)
     gram = rows @ rows.T if len(rows) <= rows.shape[1] else rows.T @ rows
-    return torch.linalg.eigvalsh(gram)[:count].clamp(min=0).sum()
+    # Of features that diverge there are no eigenvalues; their own loss says so.
+    return torch.linalg.eigvalsh(gram.nan_to_num(0, 0, 0))[:count].clamp(min=0).sum()
 
 
 @attrs.define(eq=False)

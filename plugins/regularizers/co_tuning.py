@@ -53,7 +53,7 @@ class CoTuning:
 
     Attributes:
         steps: Batches from which the relation of classes is taken.
-        batch_size: Images in each.
+        batch_size: Images in each; all if there are fewer.
         temperature: Divides the source's logits there.
     """
 
@@ -107,21 +107,22 @@ class CoTuning:
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
         """Find the relation of source and target classes; no weight changes."""
+        seen = dict[str, Tensor]()
         for name, state in setup.tasks.items():
             head = copy.deepcopy(state.head).eval()
             extractor = copy.deepcopy(state.extractor).eval()
             _put(head, _class_layer(state), self._layers[name])
             shares, labels = list[Tensor](), list[Tensor]()
-            batches = pretraining.batches(
-                state, "co_tuning", name, steps=self.steps, batch_size=self.batch_size
-            )
+            images = min(self.batch_size, len(state.examples) or self.batch_size)
+            batches = pretraining.batches(state, "co_tuning", name, steps=self.steps, batch_size=images)
             with torch.no_grad():
                 for batch in batches:
                     logits = head(extractor(batch.images)).float() / self.temperature
                     shares.append(logits.softmax(1))
                     labels.append(batch.labels)
-            self._relations[name] = relation(torch.cat(shares), torch.cat(labels), len(state.labels))
-        return {"images": self.steps * self.batch_size}
+            seen[name] = torch.cat(labels)
+            self._relations[name] = relation(torch.cat(shares), seen[name], len(state.labels))
+        return {"images": {name: len(one) for name, one in seen.items()}}
 
     @hookimpl
     @effect("pure")

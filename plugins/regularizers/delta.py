@@ -63,7 +63,7 @@ class Delta:
         beta: Strength for a new class layer.
         fit_steps: Steps for the class layer that the attention is measured with.
         fit_lr: Their rate.
-        batch_size: Images in each, and of the batch on which channels are set to zero.
+        batch_size: Images in each, and of the batch on which channels are set to zero; all if there are fewer.
         temperature: Of the softmax.
     """
 
@@ -129,9 +129,8 @@ class Delta:
             return {}
         said: dict[str, Any] = {}
         for name, state in setup.tasks.items():
-            batches = pretraining.batches(
-                state, "delta", name, steps=self.fit_steps + 1, batch_size=self.batch_size
-            )
+            images = min(self.batch_size, len(state.examples) or self.batch_size)
+            batches = pretraining.batches(state, "delta", name, steps=self.fit_steps + 1, batch_size=images)
             *fitted, last = batches
             probe = copy.deepcopy(self._starts[name])
             _fit(probe, state, fitted, self.fit_lr)

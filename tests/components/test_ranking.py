@@ -6,6 +6,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -139,11 +140,29 @@ def test_nothing_in_the_registry_or_the_network_changes(place: Path) -> None:
         ("zoo/*.extractor", TARGET, {"scores": ["logmee"]}, UnknownName),
         ("zoo/*.extractor", TARGET, {"scores": []}, UsageError),
         ("zoo/*.extractor", TARGET, {"examples": 1}, UsageError),
+        ("zoo/*.extractor", TARGET, {"examples": "all"}, UsageError),
+        ("zoo/*.extractor", TARGET, {"seed": -1}, UsageError),
+        ("zoo/*.extractor", TARGET, {"scores": ["theory_transfer"], "sources": lambda one: 3}, UsageError),
     ],
 )
 def test_bad_input(place: Path, patterns: str, data: Any, settings: dict[str, Any], error: type) -> None:
     with pytest.raises(error):
         ck.rank(ck.Registry.open(place), patterns, data, **settings)
+
+
+def test_the_best_by_a_score_that_was_not_asked_for_or_not_measured_says_so(place: Path) -> None:
+    settings = {"scores": ["logme", "cka"], "examples": 20}
+    found = ck.rank(ck.Registry.open(place), "zoo/noise.extractor", TARGET.train, **settings)
+    with pytest.raises(
+        UsageError, match=r"'nce' is no score of this ranking\. It has logme, cka, and measured"
+    ):
+        found.best("nce")
+    with pytest.raises(DataError, match="No extractor was measured"):
+        attrs.evolve(found, measured={}).best("measured")
+    with pytest.raises(DataError, match="no value for any"):
+        found.best("cka")
+    (compared,) = [one for one in found.rows if one.score == "cka"]
+    assert "no figure for a single network" in compared.cell.reason
 
 
 def test_rank_correlations_equal_scipys_and_chance_counts_orders() -> None:

@@ -102,6 +102,11 @@ def test_shrinkage_lowers_the_smallest_singular_value() -> None:
     assert spectrum(3.0) < spectrum(0.0)
 
 
+def test_features_that_diverge_leave_the_word_to_the_loss() -> None:
+    features = torch.tensor([[1.0, float("nan")], [float("inf"), 2.0], [1.0, 1.0]])
+    assert torch.isfinite(smallest_squares(features, 2))
+
+
 def test_bss_conforms_and_refuses_no_values() -> None:
     assert_regularizer(BSS)
     with pytest.raises(UsageError) as caught:

@@ -81,6 +81,12 @@ class TestDelta:
         with pytest.raises(UsageError):
             tuned(weights, ck.use("delta", layers=["layer9"]))
 
+    def test_fewer_images_than_a_batch_are_taken_whole(self, weights: dict[str, Tensor]) -> None:
+        uses = ck.use("delta", layers=["layer1"], fit_steps=2, batch_size=500), ck.use("co_tuning", steps=2)
+        fit = tuned(weights, *uses, steps=1)
+        count = len(fit.tasks["b"].examples)
+        assert count < 64 and fit.run["pretraining"]["plugins"]["co_tuning"] == {"images": {"b": 2 * count}}
+
 
 class TestCoTuning:
     def test_the_relation_is_the_mean_share_of_each_class(self) -> None:

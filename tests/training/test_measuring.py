@@ -287,6 +287,11 @@ def test_the_order_is_that_of_the_data_unless_seeded() -> None:
         ({"data": None}, UsageError, "of images; give data"),
         ({"data": DATA}, UsageError, "does not say how it wants its images"),
         ({"data": (TENSORS[0], TENSORS[1][:4])}, DataError, "10 images come with 4 labels"),
+        (
+            {"network": network().half()},
+            DataError,
+            r"does not take images .* of torch.float32: .*network.float",
+        ),
         ({"metrics": ["acuracy"]}, UnknownName, "accuracy"),
         ({"metrics": [Agreement()]}, UsageError, "give the other one: other="),
         ({"metrics": [Seen(), Seen()]}, UsageError, "results of one name"),

@@ -104,6 +104,20 @@ def test_without_a_head_one_is_drawn_for_the_classes(kept: ck.Registry) -> None:
     assert kept.load(parts["x.head"])(torch.zeros(2, 32, 8, 8)).shape == (2, 5)
 
 
+def test_a_two_layer_head_on_fixed_features_is_published_and_rebuilt(kept: ck.Registry) -> None:
+    rest = {"backbone": "two_layer_head", "split": "conv1", "kwargs": {"channels": 32, "units": 6}}
+    settings = {"extractor": "d/left.extractor", "freeze_extractor": True}
+    fit = quick(steps=2).fit([kept.task("two", data_set("two"), rest=rest, **settings)])
+    assert fit.tasks["two"].class_layer == ("fc.",)
+    parts = kept.publish(fit, prefix="two")
+    module, features = kept.load(parts["two.head"]).eval(), torch.randn(2, 32, 8, 8)
+    assert module.state_dict()["fc.0.weight"].shape == (6, 32)
+    assert torch.equal(module(features), fit.tasks["two"].head.eval()(features))
+    wrong = {**rest, "kwargs": {"channels": 16}}
+    with pytest.raises(UsageError, match="does not take the features"):
+        quick(steps=1).fit([kept.task("two", data_set("two"), rest=wrong, **settings)])
+
+
 def test_classes_are_brought_into_the_order_of_the_head(kept: ck.Registry) -> None:
     data = data_set("left")
     order = np.array([2, 0, 1])

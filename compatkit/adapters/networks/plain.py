@@ -1,4 +1,4 @@
-"""Plain chains without shortcuts: LeNet-5, SimpleCNN and VGG16 without its wide dense layers."""
+"""Plain chains without shortcuts: LeNet-5, SimpleCNN, VGG16 without its wide dense layers, a head of two layers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, check_counts, square, stage
+from compatkit.adapters.networks.classifier import (
+    Classifier,
+    check_counts,
+    draw_class_layer,
+    draw_initial_weights,
+    square,
+    stage,
+)
 from compatkit.errors import UsageError
 
 
@@ -159,6 +166,52 @@ class VGG16Cifar(Classifier):
         return x
 
 
+class TwoLayerHead(Classifier):
+    """A head of two dense layers on the mean over pixels, to be the ``rest`` of a task: cut after ``conv1``.
+
+    The head that "Towards Understanding the Transferability of Deep Representations" (2020, app. A) trains on fixed
+    features: 512 units with batch normalisation and leaky ReLU. Both layers are the class layer, so that no weights of
+    another head go into them.
+
+    Args:
+        channels: Of the features that it takes.
+        units: Width between the layers.
+
+    Raises:
+        UsageError: Counts below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        channels: int = 64,
+        units: int = 512,
+        num_classes: int = 10,
+        in_chans: int = 3,
+        drop_rate: float = 0.0,
+    ) -> None:
+        super().__init__(num_classes, in_chans, drop_rate, (32, 32))
+        check_counts("TwoLayerHead", channels=channels, units=units)
+        self.units = units
+        self.conv1 = nn.Conv2d(in_chans, channels, 1)
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.feature_info = [stage("conv1", channels, 1)]
+        self.finish(channels)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """See ``Classifier.reset_classifier``; both layers are drawn."""
+        super().reset_classifier(num_classes, global_pool)
+        if num_classes:
+            first, last = nn.Linear(self.num_features, self.units), nn.Linear(self.units, num_classes)
+            self.fc = nn.Sequential(first, nn.BatchNorm1d(self.units), nn.LeakyReLU(), last)
+            draw_initial_weights(self.fc[:2], self.initial)
+            draw_class_layer(last, self.initial)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """Images (N, in_chans, H, W) to (N, channels, H, W)."""
+        return self.conv1(x)
+
+
 def lenet(**kwargs: Any) -> LeNet:
     """LeNet-5 for 32x32, 61,706 parameters with one channel and 10 classes."""
     return LeNet(**kwargs)
@@ -174,4 +227,9 @@ def vgg16_cifar(**kwargs: Any) -> VGG16Cifar:
     return VGG16Cifar(**kwargs)
 
 
-ENTRIES = (lenet, simple_cnn, vgg16_cifar)
+def two_layer_head(**kwargs: Any) -> TwoLayerHead:
+    """TwoLayerHead; ``channels`` and ``units`` say which."""
+    return TwoLayerHead(**kwargs)
+
+
+ENTRIES = (lenet, simple_cnn, vgg16_cifar, two_layer_head)

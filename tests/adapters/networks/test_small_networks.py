@@ -11,7 +11,7 @@ from torch import nn
 
 from compatkit.adapters.networks.classifier import Classifier
 from compatkit.adapters.networks.mobile import mobilenetv2_cifar
-from compatkit.adapters.networks.plain import lenet, simple_cnn, vgg16_cifar
+from compatkit.adapters.networks.plain import lenet, simple_cnn, two_layer_head, vgg16_cifar
 from compatkit.adapters.networks.residual import (
     BasicBlock,
     ResidualCifar,
@@ -29,7 +29,15 @@ from compatkit.adapters.networks.residual import (
 )
 from compatkit.errors import UsageError
 
-SMALL = (resnet20_cifar, wide_resnet16_4_cifar, lenet, simple_cnn, vgg16_cifar, mobilenetv2_cifar)
+SMALL = (
+    resnet20_cifar,
+    wide_resnet16_4_cifar,
+    lenet,
+    simple_cnn,
+    vgg16_cifar,
+    mobilenetv2_cifar,
+    two_layer_head,
+)
 
 
 def parameters(module: nn.Module) -> int:
@@ -72,6 +80,15 @@ def test_lenet_has_the_61706_parameters_of_its_seven_layers():
 def test_simple_cnn_counts_follow_its_arguments():
     network = simple_cnn(convolutions=2, filters=4, units=8, img_size=6, in_chans=1, num_classes=3)
     assert parameters(network) == 4 * (9 + 1) + 4 * (36 + 1) + 8 * (4 * 36 + 1) + 3 * (8 + 1)
+
+
+def test_a_two_layer_head_is_two_dense_layers_with_batch_normalisation_on_the_mean_over_pixels():
+    network = two_layer_head(channels=6, units=5, num_classes=3).eval()
+    assert parameters(network.fc) == 5 * (6 + 1) + 2 * 5 + 3 * (5 + 1)
+    first, norm, _, last = network.fc
+    maps = torch.randn(2, 6, 4, 3, generator=torch.Generator().manual_seed(0))
+    expected = last(F.leaky_relu(norm(first(maps.mean((2, 3)))), 0.01))
+    assert torch.allclose(network.forward_head(maps), expected, atol=1e-6)
 
 
 def test_shortcut_a_takes_every_second_pixel_and_adds_zero_channels():
@@ -206,6 +223,7 @@ def test_the_body_does_not_depend_on_the_count_of_classes(build):
         (lambda: simple_cnn(filters=1.5), "filters"),
         (lambda: simple_cnn(img_size=(1, 2, 3)), "img_size"),
         (lambda: lenet(img_size=12), "at least 16x16"),
+        (lambda: two_layer_head(units=0), "units must be a whole number from 1, got 0"),
         (lambda: resnet20_cifar().reset_classifier(2, "max"), "global_pool"),
     ],
 )

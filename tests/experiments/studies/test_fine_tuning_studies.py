@@ -261,7 +261,7 @@ class TestEachStudyRuns:
         assert any(row["values"][0] is not None for row in rows)
 
     def test_methods(self, tmp_path: Path, noise: Path) -> None:
-        found = figures(tmp_path, "tuning", noise, ("plain", "delta", "gradual"), few=100, batch_size=10)
+        found = figures(tmp_path, "tuning", noise, ("plain", "delta", "two-layer"), few=100, batch_size=10)
         assert all(0 <= one["random"] <= 1 and one["deviation"] > 0 for one in found.values())
 
     def test_theory(self, tmp_path: Path, noise: Path) -> None:

@@ -170,12 +170,26 @@ def test_a_loss_that_is_not_finite_has_no_value() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "subject"),
-    [({"points": 1}, "points"), ({"step": 0}, "step"), ({"dimensions": 3}, "dimensions")],
+    [
+        ({"points": 1}, "points"),
+        ({"step": 0}, "step"),
+        ({"dimensions": 3}, "dimensions"),
+        ({"resume": "no/such/folder/grid.npz"}, "resume"),
+    ],
 )
 def test_bad_settings(settings: dict[str, Any], subject: str) -> None:
     with pytest.raises(UsageError) as caught:
         LossLandscape(**settings)
     assert caught.value.subject == subject
+
+
+def test_a_network_that_draws_random_numbers_has_no_surface() -> None:
+    class Noisy(Residual):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images + torch.rand_like(images))
+
+    with torch.random.fork_rng(devices=[]), pytest.raises(DataError, match="is random"):
+        grid(Noisy().eval())
 
 
 def test_a_layer_without_weights_has_no_landscape() -> None:

@@ -127,10 +127,42 @@ def test_they_conform_and_are_installed() -> None:
         assert type(ck.metrics.make_metric(factory.name)).__name__ == factory.__name__
 
 
+def test_features_that_explain_every_label_have_the_evidence_of_their_limit() -> None:
+    # Fewer examples than features and no pattern: the best t is near 0, where rounding must not count as a rest.
+    draw = np.random.default_rng(1)
+    features, labels = draw.normal(size=(30, 80)), np.arange(30) % 3
+    features[:, :3] += 3 * np.eye(3)[labels]
+    left, sizes, _ = np.linalg.svd(features, full_matrices=False)
+    column, t = (labels == 0) * 1.0, 1e-13 * sizes[0] ** 2
+    rest = float((((left.T @ column) ** 2) * t / (sizes**2 + t)).sum())
+    limit = (30 * np.log(30 / (2 * np.pi * rest)) - 30 + np.log(t / (sizes**2 + t)).sum()) / 2
+    assert evidence(left, sizes, column)[0] >= limit - 1e-9
+
+
+def test_scores_do_not_depend_on_the_scale_of_features_or_the_numbers_of_classes() -> None:
+    features, labels = drawn(60, 5)
+    for metric in (LogME(), HScore()):
+        wanted = score(metric, features, labels).value
+        for scale in (1e200, 1e-200):
+            assert score(metric, features * scale, labels).value == pytest.approx(wanted)
+    for metric in (LogME(), HScore(), LEEP(), NCE()):
+        wanted = score(metric, features, labels).value
+        assert score(metric, features, labels * 10**8).value == pytest.approx(wanted)
+
+
+def test_h_score_of_one_feature_is_its_share_of_variance_between_classes() -> None:
+    features, labels = drawn(60, 1)
+    centred = features[:, 0] - features.mean()
+    between = np.mean([centred[labels == one].mean() ** 2 for one in labels])
+    assert score(HScore(), features, labels).value == pytest.approx(between / centred.var())
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda x, y: (x, np.zeros_like(y)),  # one class
+        lambda x, y: (np.full_like(x, 0.1), y),  # variance of rounding alone
+        lambda x, y: (x[:2], np.arange(2)),  # a singular covariance
         lambda x, y: (x, y - 1),  # a label below 0
         lambda x, y: (np.zeros_like(x), y),  # no variance
     ],
@@ -143,7 +175,12 @@ def test_what_has_no_score_is_undefined_with_its_reason(change: Any) -> None:
 
 @pytest.mark.parametrize(
     ("settings", "subject"),
-    [({"permuted": 0}, "permuted"), ({"pool": "max"}, "pool"), ({"permuted": True}, "permuted")],
+    [
+        ({"permuted": 0}, "permuted"),
+        ({"pool": "max"}, "pool"),
+        ({"permuted": True}, "permuted"),
+        ({"seed": -1}, "seed"),
+    ],
 )
 def test_bad_settings(settings: dict[str, Any], subject: str) -> None:
     with pytest.raises(UsageError) as caught:

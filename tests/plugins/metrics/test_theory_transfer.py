@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.errors import DataError
+from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Table
 from compatkit.training.similarity import on_arrays
 from compatkit.training.testing import assert_metric
@@ -85,6 +85,18 @@ def test_one_rule_lies_below_scratch_and_below_permuted_labels() -> None:
     assert found["label norm"] == pytest.approx(200**0.5)
 
 
+def test_noise_lies_below_scratch_as_permuted_labels_do() -> None:
+    # Each of ten columns is -1 for nine examples of ten: that much any source teaches.
+    draw = torch.Generator().manual_seed(0)
+    source, target = (torch.randn(150, 64, generator=draw) for _ in range(2))
+    labels, names = torch.arange(150) % 10, tuple("abcdefghij")
+    metric = TheoryTransfer(source=(source, labels, names))
+    found = values(metric.finalise(metric.update(None, target, labels, torch.arange(150)), names))
+    assert found["bound"] < 0.95 * found["from scratch"] and found["residual"] < found["label norm"]
+    assert found["bound"] == pytest.approx(found["permuted"], rel=0.02)
+    assert found["residual"] == pytest.approx(found["permuted residual"], rel=0.05)
+
+
 def test_classes_belong_together_by_name() -> None:
     draw = torch.Generator().manual_seed(0)
     images, labels = torch.randn(40, 30, generator=draw), torch.arange(40) % 3
@@ -127,6 +139,10 @@ def test_inputs_and_labels_outside_the_theory_are_refused() -> None:
         Transfer(inputs, inputs).bounds(np.full((5, 1), 1.5), np.ones((5, 1)))
     with pytest.raises(DataError):
         unit(torch.zeros(2, 3))
+    for word, value in (("jitter", -1e-6), ("seed", -1)):
+        with pytest.raises(UsageError) as caught:
+            TheoryTransfer(source=(torch.ones(2, 2), torch.zeros(2), ("a",)), **{word: value})
+        assert caught.value.subject == word
     with pytest.raises(DataError) as caught:
         TheoryTransfer(source=(torch.ones(3, 2), torch.zeros(2), ("a",)))
     assert caught.value.subject == "source"

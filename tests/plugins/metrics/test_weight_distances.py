@@ -11,7 +11,7 @@ from small import data_set, quick
 from torch import Tensor, nn
 
 import compatkit as ck
-from compatkit.errors import UsageError
+from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Table
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.weight_deviation import WeightDeviation
@@ -137,11 +137,24 @@ def test_networks_of_another_architecture_are_refused() -> None:
     with pytest.raises(UsageError) as caught:
         ck.measure(network(), None, [WeightMap(networks={"a": network(3).state_dict()})])
     assert caught.value.subject == "3.weight"
-    with pytest.raises(UsageError):
-        WeightMap(networks={})
+    for wrong in ({}, [network().state_dict()], {"a": 3}):
+        with pytest.raises(UsageError):
+            WeightMap(networks=wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError) as caught:
         WeightMap(networks={"a": {}}, perplexity=2.0)
     assert caught.value.subject == "perplexity"
+
+
+def test_weights_that_are_not_finite_have_no_distance() -> None:
+    broken = moved(0, 0)
+    broken["3.weight"][0, 0] = float("nan")
+    with pytest.raises(DataError, match="not finite"):
+        ck.measure(network(), None, [WeightMap(networks={"a": broken})])
+    other = network()
+    other.load_state_dict(broken)
+    table = ck.measure(other, None, [WeightDeviation(examples=5)], other=network()).table("weight_deviation")
+    assert table.at(layer="3", quantity="deviation").status == "undefined"
+    assert table.at(layer="total", quantity="deviation").status == "approximate"
 
 
 def test_they_conform() -> None:
