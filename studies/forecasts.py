@@ -30,8 +30,8 @@ from compatkit_plugins.regularizers.forecast_error import latitude_weights, want
 from ._arms import REFERENCE, reported, trainer
 from ._smoke import few, pixels, shown
 
-FIELDS = ("first", "second", "third")
-"""Z500, T850 and T2M; of flows, velocity across, velocity down and smoke."""
+FIELDS = {"first": "velocity across or Z500", "second": "velocity down or T850", "third": "smoke or T2M"}
+"""By name: what it is of flows, and of weather."""
 CPU: dict[str, Any] = {
     **{
         "data": "flow-forecasts",
@@ -130,7 +130,9 @@ def run(run: Run) -> Outcome:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw forecasts of two samples of the first seed, field by field."""
     drawn: dict[str, bytes] = {}
-    titles = [f"{name} {number}" for name in FIELDS for number in (1, 2)]
+    weather = results.settings["data"] == "weatherbench"
+    names = [what.split(" or ")[weather] for what in FIELDS.values()]
+    titles = [f"{name} {number}" for name in names for number in (1, 2)]
     for arm in results.arms:
         kept = next((one for one in results.kept(arm) if "plain" in one), None)
         if kept is not None:
@@ -147,21 +149,23 @@ STUDY = Study(
     arms=("forecast", "permuted"),
     measures=(
         Measure(name="gain", title="lower error with the reverse pass, mean of three fields", unit="%"),
-        *(Measure(name=f"gain-{one}", title=f"lower error of the {one} field", unit="%") for one in FIELDS),
         *(
-            Measure(
-                name=f"{kind}-{one}", title=f"RMSE of the {one} field, {title}", better="lower", drawn=False
-            )
+            Measure(name=f"gain-{one}", title=f"lower error of {what}", unit="%")
+            for one, what in FIELDS.items()
+        ),
+        *(
+            Measure(name=f"{kind}-{one}", title=f"RMSE of {what}, {title}", better="lower", drawn=False)
             for kind, title in (("plain", "plain"), ("rr", "with the reverse pass"))
-            for one in FIELDS
+            for one, what in FIELDS.items()
         ),
         Measure(name="persistence", title="RMSE of the last known state", better="none", drawn=False),
         Measure(name="mean", title="RMSE of the mean", better="none", drawn=False),
     ),
     sizes={"cpu": CPU, "paper": PAPER},
     scale={
-        "cpu": f"{SCALE.format(**CPU)}; 9 fields of simulated flows on 32x32 points and 120 samples (117 fields of "
-        "weather on 32x64 points, 162,114 samples), 4 residual blocks of 16 maps (19 of 128).",
+        "cpu": f"{SCALE.format(**CPU)}; {CPU['inputs']} fields of simulated flows on 32x32 points and {CPU['train']} "
+        f"samples (117 fields of weather on 32x64 points, 162,114 samples), {CPU['blocks']} residual blocks of "
+        f"{CPU['channels']} maps (19 of 128).",
         "paper": f"{SCALE.format(**PAPER)}; a sample a day in place of every two hours, which do not fit into memory.",
     },
     paper=(

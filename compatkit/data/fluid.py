@@ -4,6 +4,7 @@ Papers: Stam (1999), "Stable Fluids" (semi-Lagrangian advection, projection); Fe
     Simulation of Smoke" (buoyancy, vorticity confinement).
 Equations: with cells and frames as units, u* = u(x - dt u) + dt (buoyancy s e_up + eps (n x w)) with the vorticity w
     and n = grad |w| / |grad |w||, then u = u* - grad p with div u = 0, and s = (1 - dissipation) s(x - dt u) + inflow.
+Smoke is not conserved exactly: bilinear advection loses some where a plume is thin.
 Projection: exact in the Fourier transform of the box and its mirror image in the walls, through which nothing flows.
 """
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.data.fluid import Flow
-from compatkit.data.smoke_images import simulated
+from compatkit.data.smoke_images import check_whole, simulated
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError
 
@@ -40,8 +40,13 @@ def stacked(fields: NDArray[Any]) -> Images:
         uint8 ``(n, fields * height, width, 1)``.
 
     Raises:
-        DataError: There are more rows than an image has at most.
+        DataError: Values that are no finite numbers, another shape, or more rows than an image has at most.
     """
+    if fields.ndim != 4 or not np.isfinite(fields).all():
+        raise DataError(
+            f"Fields are finite numbers (n, fields, height, width); got the shape {fields.shape}, "
+            f"{np.size(fields) - np.isfinite(fields).sum():,} values not finite."
+        )
     rows = fields.shape[1] * fields.shape[2]
     if rows > LARGEST_SIDE:
         raise DataError(
@@ -77,7 +82,6 @@ def samples(
     return np.concatenate([*known, series[times + lead][:, list(wanted)]], axis=1)
 
 
-@lru_cache(maxsize=2)
 def flow_forecasts(
     *,
     simulations: int = 24,
@@ -88,7 +92,9 @@ def flow_forecasts(
     seed: int = 0,
     name: str = "flow-forecasts",
 ) -> DataSet:
-    """Return forecasts of velocity across, velocity down and smoke, ``lead`` frames ahead of three earlier states.
+    """Return forecasts of velocity across, velocity down and smoke, ``lead`` frames ahead of some earlier states.
+
+    Equal calls share one result.
 
     Args:
         simulations: Count, at least 2; a quarter of them are for training, whose mean and deviation of each field
@@ -103,11 +109,21 @@ def flow_forecasts(
     Raises:
         DataError: A count is below its least value.
     """
-    if simulations < 2 or each < 2 or size < 8 or lead < 1 or not back or min(back) < 0:
+    least = {"simulations": 2, "each": 2, "size": 8, "lead": 1, "seed": 0}
+    check_whole("Forecasts", least, simulations=simulations, each=each, size=size, lead=lead, seed=seed)
+    if not back:
         raise DataError(
-            f"Forecasts have 2 simulations, 2 samples of each, 8 cells a side and a frame of lead at least; got "
-            f"{simulations}, {each}, {size} and {lead}."
+            "Forecasts need one known state at least; back is empty. Name frames, such as (0, 4, 8)."
         )
+    for one in back:
+        check_whole("Forecasts", {"back": 0}, back=one)
+    return _flow_forecasts(simulations, each, size, lead, tuple(back), seed, name)
+
+
+@lru_cache(maxsize=2)
+def _flow_forecasts(
+    simulations: int, each: int, size: int, lead: int, back: tuple[int, ...], seed: int, name: str
+) -> DataSet:
     frames = max(back) + 2 * each + lead
     fine = simulated(simulations, frames, 2 * size, FLOW, seed)
     series = fine.reshape(*fine.shape[:3], size, 2, size, 2).mean((4, 6))

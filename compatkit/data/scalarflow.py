@@ -29,7 +29,7 @@ def scalar_flow(name: str, folders: Sequence[Path]) -> DataSet:
         folders: Where to look; the first one that holds it counts.
 
     Raises:
-        DataError: No folder holds it, or it has fewer than two captures.
+        DataError: No folder holds it, it has fewer than two captures, or it holds arrays in the place of images.
     """
     places = [folder / name for folder in folders]
     found = next((one for one in places if one.is_dir()), None)
@@ -40,9 +40,19 @@ def scalar_flow(name: str, folders: Sequence[Path]) -> DataSet:
             "COMPATKIT_DATA.",
             subject=name,
         )
+    if next(found.glob("sim_*/*/**/*.npz"), None) is not None:
+        raise DataError(
+            f"{found} holds arrays of numpy, as ScalarFlow is published; images are read, {name}/CAPTURE/*.png. Save "
+            "what its cameras saw, input/cam/imgsUnproc_*.npz, as images.",
+            subject=name,
+        )
     whole = read_folder(found)
     if not isinstance(whole, Split) or len(whole.classes) < 2:
-        raise DataError(f"{found} holds fewer than two captures, a folder each.", subject=name)
+        raise DataError(
+            f"{found} holds fewer than two captures, a folder each, or folders train and test. Whole captures are "
+            "divided here: lay their folders side by side.",
+            subject=name,
+        )
     count = max(1, len(whole.classes) // 10)
     parts = []
     for part, chosen in (("train", whole.labels < count), ("test", whole.labels >= count)):

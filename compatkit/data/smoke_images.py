@@ -8,6 +8,7 @@ parameters, seen through a blurred lens, on a dark, tinted and slightly noisy gr
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -115,11 +116,27 @@ def captured_smoke(
     return _divided(name, found)
 
 
+def check_whole(owner: str, least: Mapping[str, int], **counts: int) -> None:
+    """Check whole numbers.
+
+    Args:
+        owner: Of the counts, for the message.
+        least: Smallest value of each.
+        counts: By name.
+
+    Raises:
+        DataError: One is no whole number, or too small.
+    """
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < least[name]:
+            raise DataError(
+                f"{owner}: {name} is a whole number from {least[name]}; got {count!r}.", subject=count
+            )
+
+
 def _smoke(simulations: int, frames: int, size: int, flow: Flow, seed: int) -> Field:
-    if simulations < 2 or frames < 2 or size < 16:
-        raise DataError(
-            f"Smoke has 2 simulations, 2 frames and 16 pixels a side at least; got {simulations}, {frames} and {size}."
-        )
+    least = {"simulations": 2, "frames": 2, "size": 16, "seed": 0}
+    check_whole("Smoke", least, simulations=simulations, frames=frames, size=size, seed=seed)
     return simulated(simulations, frames, size, flow, seed)[:, :, 2]
 
 

@@ -56,7 +56,8 @@ def weatherbench(
         every: Hours between samples, a multiple of 6.
 
     Raises:
-        DataError: No folder holds WeatherBench, a file of it is missing, or ``every`` is no multiple of 6.
+        DataError: No folder holds WeatherBench; a file of it is missing, damaged or not like the others; years are in
+            the wrong order; or ``every`` is no multiple of 6.
         MissingDependency: xarray is not installed.
     """
     places = [place for folder in folders for place in (folder / name, folder)]
@@ -70,11 +71,19 @@ def weatherbench(
         )
     if every < HOURS or every % HOURS:
         raise DataError(f"every is a multiple of {HOURS} hours; got {every!r}.", subject=every)
+    if any(first > last for first, last in (train, test)):
+        raise DataError(f"Years are the first and the last; got {train} and {test}.", subject=name)
     fixed = _constants(found)
     mean = std = np.zeros(0)
     parts = []
     for years in (train, test):
-        series = np.concatenate([_year(found, year) for year in range(years[0], years[1] + 1)])
+        read = [_year(found, year) for year in range(years[0], years[1] + 1)]
+        series, times = (np.concatenate(part) for part in zip(*read, strict=True))
+        if (np.diff(times) != np.timedelta64(HOURS, "h")).any():
+            raise DataError(
+                f"WeatherBench of {years[0]} to {years[1]} lacks hours or has some twice; expected whole hourly files.",
+                subject=found,
+            )
         if years is train:
             mean, std = (getattr(series, one)((0, 2, 3), keepdims=True) for one in ("mean", "std"))
         series = ((series - mean) / std).astype(np.float32)
@@ -96,26 +105,53 @@ def _opened(file: Path) -> Any:
         ) from error
     if not file.is_file():
         raise DataError(f"WeatherBench lacks {file.parent.name}/{file.name}.", subject=file)
-    return xarray.open_dataset(file)
+    try:
+        return xarray.open_dataset(file)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is no NetCDF file that xarray reads: {error}", subject=file) from error
 
 
-def _year(folder: Path, year: int) -> NDArray[np.float32]:
-    """Return the 38 fields of a year every six hours, ``(times, 38, latitudes, longitudes)``."""
-    fields = []
+def _year(folder: Path, year: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Return the 38 fields of a year every six hours, ``(times, 38, latitudes, longitudes)``, and the times.
+
+    All are brought to hours, latitudes and longitudes of the geopotential. Precipitation and radiation of 1979 begin
+    seven hours late; what is missing counts as 0, as in WeatherBench's own code.
+    """
+    fields: list[NDArray[np.float32]] = []
+    grid: Any = None
     for variable, short in (ALOFT | GROUND).items():
-        with _opened(folder / variable / f"{variable}_{year}_5.625deg.nc") as data:
-            one = data[short].isel(time=slice(None, None, HOURS))
-            if variable in ALOFT:
-                one = one.sel(level=list(LEVELS)).transpose("time", "level", "lat", "lon")
-            elif short == "tp":  # accumulated over the six hours before
-                one = data[short].rolling(time=HOURS, min_periods=1).sum().isel(time=slice(None, None, HOURS))
-            values = np.asarray(one.values, dtype=np.float32)
-            fields.append(values if values.ndim == 4 else values[:, None])
-    return np.concatenate(fields, axis=1)
+        file = folder / variable / f"{variable}_{year}_5.625deg.nc"
+        with _opened(file) as data:
+            try:
+                one = data[short]
+                grid = one.sortby(["lat", "lon"]) if grid is None else grid
+                if short in ("tp", "tisr"):
+                    one = one.reindex(time=grid["time"]).fillna(0)
+                if short == "tp":  # accumulated over the six hours before
+                    one = one.rolling(time=HOURS, min_periods=1).sum()
+                if variable in ALOFT:
+                    one = one.sel(level=list(LEVELS))
+                one = one.sel(time=grid["time"][::HOURS]).transpose("time", ..., "lat", "lon")
+                one = one.sel(lat=grid["lat"], lon=grid["lon"], method="nearest", tolerance=0.01)
+                values = np.asarray(one.values, dtype=np.float32)
+            except (KeyError, ValueError) as error:
+                raise DataError(
+                    f"{file} lacks {short!r} with times, latitudes and longitudes of the geopotential"
+                    f"{f', at levels {LEVELS}' if variable in ALOFT else ''}: {error}",
+                    subject=file,
+                ) from error
+        if not np.isfinite(values).all():
+            raise DataError(f"{file}: {short!r} has values that are no finite numbers.", subject=file)
+        fields.append(values if values.ndim == 4 else values[:, None])
+    return np.concatenate(fields, axis=1), grid["time"].values[::HOURS]
 
 
 def _constants(folder: Path) -> NDArray[np.float32]:
     """Return land-sea mask, orography and latitude, standardised, ``(3, latitudes, longitudes)``."""
-    with _opened(folder / "constants" / "constants_5.625deg.nc") as data:
-        found = np.stack([np.asarray(data[one].values, dtype=np.float32) for one in CONSTANTS])
+    file = folder / "constants" / "constants_5.625deg.nc"
+    with _opened(file) as data:
+        if lacking := [one for one in CONSTANTS if one not in data]:
+            raise DataError(f"{file} lacks {', '.join(lacking)}.", subject=file)
+        ordered = data.sortby(["lat", "lon"])
+        found = np.stack([np.asarray(ordered[one].values, dtype=np.float32) for one in CONSTANTS])
     return (found - found.mean((1, 2), keepdims=True)) / found.std((1, 2), keepdims=True)

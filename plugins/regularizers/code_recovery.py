@@ -10,6 +10,7 @@ Cost: one reverse pass of the generator.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import index
 from typing import Any
 
 import attrs
@@ -38,7 +39,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 def _grouped(value: Any) -> tuple[tuple[int, int, float], ...]:
     try:
-        groups = tuple((int(first), int(stop), float(weight)) for first, stop, weight in value)
+        groups = tuple((index(first), index(stop), float(weight)) for first, stop, weight in value)
     except (TypeError, ValueError):
         groups = ()
     if not groups or any(

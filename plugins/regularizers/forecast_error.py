@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, Task, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
@@ -63,6 +63,21 @@ class ForecastError(ImageObjective):
     latitudes: bool = False
 
     @hookimpl
+    def compatkit_task(self, task: Task, seed: int) -> Task:
+        """Return the task as ``ImageObjective`` does.
+
+        Raises:
+            UsageError: Its images are augmented, which mixes fields that lie one below the other.
+        """
+        if task.augment:
+            raise UsageError(
+                f"Task {task.name!r} forecasts fields that are stacked in one image, which crops and flips spoil; got "
+                f"augment={task.augment!r}. Leave it out.",
+                subject=task.name,
+            )
+        return ImageObjective.compatkit_task(self, task, seed)
+
+    @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
         """Check that features are fields of the images.
 
@@ -71,7 +86,10 @@ class ForecastError(ImageObjective):
         """
         for state in setup.tasks.values():
             shape, (rows, width) = tuple(state.feature_shape[1:]), state.data.size
-            if len(shape) != 3 or len(state.data.mean) != 1 or rows % shape[1] or shape[2] != width:
+            fits = (
+                len(shape) == 3 and not rows % shape[1] and shape[0] * shape[1] < rows and shape[2] == width
+            )
+            if not fits or len(state.data.mean) != 1:
                 raise UsageError(
                     f"Task {state.name!r} forecasts fields that are stacked in grey images of {rows}x{width}; "
                     f"{state.task.backbone} cut at {state.task.split!r} gives {shape}. Cut forecast_resnet at 'last'.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from compatkit.adapters.networks.generative import super_resolution
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers.adversarial import Adversarial
+from compatkit_plugins.regularizers.adversarial_in_turns import InTurns
 from compatkit_plugins.regularizers.image_error import ImageError
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import full_loss, names_of, pairs, recorded
@@ -97,6 +99,23 @@ def test_the_run_owns_the_discriminator_and_it_learns() -> None:
     assert min(losses[-5:]) < 0.5 * losses[0]
 
 
+def test_in_turns_one_side_moves_in_each_step() -> None:
+    seen: list[dict[str, list[Tensor]]] = []
+
+    class Watch(InTurns):
+        @ck.hookimpl
+        def compatkit_after_step(self, step: Any) -> None:
+            sides = {"critic": self._critics["a"], "network": step.task.extractor}
+            seen.append({side: [p.detach().clone() for p in one.parameters()] for side, one in sides.items()})
+
+    uses = [ck.use("watch", channels=[4], weight=0.1), "image_error", ck.use("reverse_pass", variant="full")]
+    quick(steps=4, weight_decay=0.1).fit([task()], uses, factories={"watch": Watch})
+    for number, (before, after) in enumerate(pairwise(seen), 1):
+        moved, still = ("network", "critic") if number % 2 else ("critic", "network")
+        assert all(torch.equal(a, b) for a, b in zip(before[still], after[still], strict=True))
+        assert not any(torch.equal(a, b) for a, b in zip(before[moved], after[moved], strict=True))
+
+
 def test_a_run_that_was_interrupted_is_resumed_exactly(tmp_path: Path) -> None:
     uses = [GAN, ck.use("image_error"), ck.use("reverse_pass", variant="full")]
     whole = quick(steps=6).fit([task()], uses)
@@ -124,7 +143,8 @@ def test_weight_0_is_the_run_without_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "factory", [ImageError, lambda: Adversarial(condition=2, channels=[4], features=1.0)]
+    "factory",
+    [ImageError, lambda: Adversarial(condition=2, channels=[4], features=1.0), lambda: InTurns(channels=[4])],
 )
 def test_they_conform(factory: Any) -> None:
     assert_regularizer(factory, tasks=[task()])

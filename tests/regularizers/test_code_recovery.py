@@ -88,7 +88,14 @@ def test_it_conforms() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"groups": []}, {"groups": [[3, 3, 1]]}, {"groups": [[0, 1]]}, {"groups": 3}, {"bn_reverse": "none"}],
+    [
+        {"groups": []},
+        {"groups": [[3, 3, 1]]},
+        {"groups": [[0, 1]]},
+        {"groups": [[0.5, 3, 1]]},
+        {"groups": 3},
+        {"bn_reverse": "none"},
+    ],
 )
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

@@ -85,6 +85,11 @@ def test_it_conforms() -> None:
 def test_other_tasks_and_networks_are_refused() -> None:
     with pytest.raises(CompatkitError):
         quick(steps=1).fit([task(split="blocks")], [ck.use("image_error")])
+    many = {"inputs": 6, "outputs": 3, "channels": 16, "blocks": 1}
+    for settings in ({"augment": ["crop"]}, {"split": "blocks", "kwargs": many}):
+        with pytest.raises(CompatkitError) as caught:
+            quick(steps=1).fit([task(**settings)], ["forecast_error"])
+        assert (caught.value.__cause__ or caught.value).subject == "a"  # type: ignore[attr-defined]
     for settings in ({"img_size": (25, 5)}, {"in_chans": 3, "img_size": 24}, {"blocks": 0}):
         with pytest.raises(UsageError):
             ForecastResNet(**{"img_size": (24, 5), **KWARGS, **settings})

@@ -1,0 +1,36 @@
+"""Adversarial training in turns: the discriminator moves in even steps, the network in odd ones.
+
+Paper: Goodfellow et al. (2014), "Generative Adversarial Nets", Algorithm 1 with k = 1: a batch for each side.
+Equations: those of ``adversarial``. In even steps the discriminator moves against the network as it is; in odd ones the
+    network moves by all its losses, against the discriminator as it is then.
+Cost: that of ``adversarial`` in a step, and twice the steps for as many updates of each side.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from compatkit import Step, hookimpl
+from compatkit.hooks import Register
+
+from ._adversarial import Adversarial
+
+compatkit_api = 1
+
+
+@hookimpl
+def compatkit_regularizers(register: Register) -> None:
+    """Offer ``adversarial_in_turns``."""
+    register("adversarial_in_turns", InTurns)
+
+
+@attrs.define(eq=False)
+class InTurns(Adversarial):
+    """As ``Adversarial``, with one side that moves in each step, the discriminator first; with the same settings."""
+
+    @hookimpl
+    def compatkit_after_backward(self, step: Step) -> None:
+        """Drop the gradients of the side whose turn it is not."""
+        still = self._critics[step.task.name] if step.number % 2 else step.task.extractor
+        for one in still.parameters():
+            one.grad = None
