@@ -46,8 +46,8 @@ CPU: dict[str, Any] = {
 }
 PAPER: dict[str, Any] = {**CPU, "steps": 50_000, "train": 0, "judge_steps": 3000}
 SCALE = (
-    "the paper gives neither steps nor weights; here {steps:,} steps of {batch_size}, weight {rr}, noise of {noise} "
-    "before the discriminator"
+    "the paper gives neither steps nor weights; here {steps:,} steps of {batch_size} (twice as many in turns), weight "
+    "{rr}, noise of {noise} before the discriminator"
 )
 
 
