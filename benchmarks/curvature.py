@@ -10,7 +10,8 @@ after which its own rule (the value changes by less than .1 %, at most 100 produ
 
 Landscape: ``plain`` copies weights into the network point by point and passes all examples at once; both ways take the
 same directions. Seconds are by point, from ``--points`` x ``--points`` points, passes that are shared counted as for
-51 x 51.
+51 x 51. What no way can do without is given below: the convolutions of a point alone, and what they would take at the
+rate of a product of large matrices.
 """
 
 from __future__ import annotations
@@ -116,6 +117,26 @@ def plain(surface: LossSurface, paths: list[str], metric: LossLandscape) -> np.n
     return found
 
 
+def convolutions(surface: LossSurface) -> tuple[float, float]:
+    """Return the processor time of the convolutions of one point alone, and their operations."""
+    calls: list[tuple[nn.Module, Tensor]] = []
+    count = 0
+
+    def note(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal count
+        calls.append((module, given[0]))
+        count += 2 * output[:, 0].numel() * module.get_parameter("weight").numel()
+
+    made = [one for one in surface.network.modules() if isinstance(one, nn.Conv2d)]
+    handles = [one.register_forward_hook(note) for one in made]
+    with torch.no_grad():
+        for images, _ in surface.pieces():
+            surface.network(images)
+        for one in handles:
+            one.remove()
+        return sum(min(seconds(lambda: module(given)) for _ in range(5)) for module, given in calls), count  # noqa: B023
+
+
 def seconds(work: Callable[[], object]) -> float:
     """Return the processor time of some work."""
     began = time.process_time()
@@ -184,10 +205,18 @@ def main() -> None:
             count = given.points**2
             one, other = min(slow) / count * 1e3, min(fast) / count * 1e3
             apart = float(np.abs(results["plain"] / results["ours"] - 1).max())
+            if not name:
+                alone, operations = convolutions(surface)
             print(
                 f"| {name or 'all layers'} | {one:.1f} | {other:.1f} | {one / other:.2f} | {apart:.0e} |",
                 flush=True,
             )
+        matrix = torch.randn(2000, 2000)
+        rate = 2 * 2000**3 / min(seconds(lambda: matrix @ matrix) for _ in range(5))
+        print(
+            f"\nconvolutions of a point alone: {alone * 1e3:.1f} ms, {operations / alone / 1e9:.0f} GFLOP/s; at the "
+            f"{rate / 1e9:.0f} GFLOP/s of a product of large matrices {operations / rate * 1e3:.1f} ms"
+        )
 
 
 def _shared(surface: LossSurface, paths: list[str]) -> None:

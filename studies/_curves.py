@@ -80,13 +80,26 @@ def along_arms(
     return _drawn({"": lines}, shown, title, height, across or {}, bottom=0.0, at=places)
 
 
-def panels(drawn: Mapping[str, Mapping[str, Rows]], steps: Sequence[int], title: str) -> bytes:
+def panels(
+    drawn: Mapping[str, Mapping[str, Rows]],
+    steps: Sequence[int],
+    title: str,
+    *,
+    height: str = "",
+    same: bool = False,
+    close: Sequence[str] = (),
+    logs: Sequence[str] = (),
+) -> bytes:
     """Return a PNG of adjacent panels, one line per arm, each with its own vertical axis from 0.
 
     Args:
         drawn: Values by panel and arm; an arm has the same colour in all panels, and the first panel names it.
         steps: Horizontal positions of the values.
         title: Label of each panel's horizontal axis.
+        height: Label of the first panel's vertical axis.
+        same: Whether all panels have one vertical scale.
+        close: Panels whose vertical axis does not begin at 0.
+        logs: Panels with a logarithmic one.
     """
     from matplotlib.figure import Figure
 
@@ -94,12 +107,18 @@ def panels(drawn: Mapping[str, Mapping[str, Rows]], steps: Sequence[int], title:
     numbers = {
         arm: number for number, arm in enumerate(dict.fromkeys(arm for one in drawn.values() for arm in one))
     }
+    first: Axes | None = None
     for place, (name, lines) in enumerate(drawn.items(), 1):
-        axes = figure.add_subplot(1, len(drawn), place)
+        axes = figure.add_subplot(1, len(drawn), place, sharey=first)
+        first = axes if same else None
         for arm, rows in lines.items():
             _line(axes, rows, [float(step) for step in steps], numbers[arm], arm)
-        axes.set_ylim(bottom=0)
+        if name in logs:
+            axes.set_yscale("log")
+        elif name not in close and not (same and place < len(drawn)):  # it fixes the top, too
+            axes.set_ylim(bottom=0)
         axes.set_xlabel(title)
+        axes.set_ylabel(height if place == 1 else "")
         axes.set_title(name, fontsize=9)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)

@@ -158,7 +158,11 @@ def draw_variations(results: Results) -> Mapping[str, bytes]:
         said: {arm: [one[name] for one in results.kept(arm)] for arm in results.arms}
         for name, said in PROTOCOLS.items()
     }
-    return {"variation": panels(drawn, [at * every for at in range(count)], "step")}
+    steps, logs = [at * every for at in range(count)], [PROTOCOLS["gradient"]]
+    return {"variation": panels(drawn, steps, "step", height="range of the loss", logs=logs)}
+
+
+WHEN = {"at the start": "start", "after the steps": "end"}
 
 
 def draw_scales(results: Results) -> Mapping[str, bytes]:
@@ -167,16 +171,18 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
 
     titles = {"scale": "gradient, over that of the last layer", "share": "share along it, over an even one"}
     figure = Figure(figsize=(13.0, 3.6), dpi=130, layout="constrained")
-    for place, (when, name) in enumerate((when, name) for name in titles for when in ("start", "end")):
+    for place, (when, name) in enumerate((when, name) for name in titles for when in WHEN):
         axes = figure.add_subplot(1, 4, place + 1)
         for number, arm in enumerate(results.arms):
             for at, one in enumerate(results.kept(arm)):
-                line = one[when][name]
+                line = one[WHEN[when]][name]
                 label = arm if at == 0 else None
                 axes.plot(range(1, len(line) + 1), line, color=COLOURS[number], alpha=0.7, label=label)
         if name == "scale":
             axes.set_yscale("log")
-        axes.set_title(f"{titles[name]}, at the {when}", fontsize=8)
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
+        axes.set_title(f"{titles[name]}, {when}", fontsize=8)
         axes.set_xlabel("layer, from the image on")
         if place == 0:
             figure.legend(

@@ -112,7 +112,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     drawn = {title: lines[name] for name, title in titles.items()}
     epochs = results.settings["epochs"]
     return {
-        "epochs": panels(drawn, epochs, "epochs of pretraining"),
+        "epochs": panels(drawn, epochs, "epochs of pretraining", height="accuracy", close=[titles["target"]]),
         "path": _path(lines["source"], lines["target"], epochs),
     }
 
@@ -126,8 +126,9 @@ def _path(source: Mapping[str, Any], target: Mapping[str, Any], epochs: Sequence
     for number, arm in enumerate(source):
         across, up = (np.array(one[arm], dtype=np.float64).mean(0) for one in (source, target))
         axes.plot(across, up, "o-", color=COLOURS[number], label=arm, markersize=4)
+        beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8, "color": COLOURS[number]}
         for x, y, count in zip(across, up, epochs, strict=True):
-            axes.annotate(str(count), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
+            axes.annotate(str(count), (x, y), **beside)
     axes.set_xlabel("accuracy on the source's test images")
     axes.set_ylabel("accuracy on the target's test images")
     figure.legend(fontsize=8, frameon=False, loc="outside upper left", ncols=4)

@@ -170,8 +170,8 @@ def scatter(results: Results) -> Mapping[str, bytes]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.3 * len(results.arms), 3.6), dpi=130, layout="constrained")
-    for place, arm in enumerate(results.arms, 1):
-        axes = figure.add_subplot(1, len(results.arms), place)
+    panels = figure.subplots(1, len(results.arms), sharey=True, squeeze=False)[0]
+    for place, (arm, axes) in enumerate(zip(results.arms, panels, strict=True), 1):
         for number, name in enumerate(results.settings["targets"]):
             across, up = (results.known(arm, f"{what}-{name}") for what in ("error", "deviation"))
             colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
@@ -179,7 +179,6 @@ def scatter(results: Results) -> Mapping[str, bytes]:
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("test error")
         axes.set_xlim(0, 1)
-        axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
         if place == 1:
             axes.set_ylabel("weight deviation")
             figure.legend(
@@ -189,6 +188,7 @@ def scatter(results: Results) -> Mapping[str, bytes]:
                 loc="outside upper left",
                 ncols=5,
             )
+    panels[0].set_ylim(bottom=0)
     return {"scatter": png(figure)}
 
 
@@ -196,13 +196,14 @@ def curves(results: Results) -> Mapping[str, bytes]:
     """Draw deviation along training: targets, and those with permuted labels."""
     drawn: dict[str, dict[str, Any]] = {"own labels": {}, "permuted labels": {}}
     steps: list[int] = []
+    scale: dict[str, Any] = {"height": "weight deviation", "same": True}
     for arm in results.arms:
         kept = [one for one in results.kept(arm) if "steps" in one]
         if kept:
             panel = "permuted labels" if arm.endswith(PERMUTED) else "own labels"
             drawn[panel][arm.removesuffix(PERMUTED)] = [one["deviation"] for one in kept]
             steps = kept[0]["steps"]
-    return {"curves": panels({name: one for name, one in drawn.items() if one}, steps, "steps")}
+    return {"curves": panels({name: one for name, one in drawn.items() if one}, steps, "steps", **scale)}
 
 
 MEASURES = (

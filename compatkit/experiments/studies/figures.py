@@ -79,8 +79,9 @@ def _bars(results: Results) -> Figure:
 
 
 def _shares(results: Results, measure: str) -> bool:
-    """Return whether all values of a measure are from 0 to 1."""
-    return all(0 <= one <= 1 for arm in results.arms for one in results.known(arm, measure))
+    """Return whether all values of a measure are from 0 to 1, and not so small that this scale would hide them."""
+    values = [one for arm in results.arms for one in results.known(arm, measure)]
+    return all(0 <= one <= 1 for one in values) and max(values, default=1) > 0.1
 
 
 def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:
