@@ -133,7 +133,7 @@ def test_the_study_measures_and_draws(tmp_path: Path) -> None:
 
     from compatkit.experiments.studies import carry_out
 
-    write_pack(tmp_path, data_set("mnist", classes=tuple("0123456789"), size=(28, 28), count=60))
+    write_pack(tmp_path, data_set("mnist", classes=tuple("0123456789"), size=(28, 28), count=80))
     changes = {"steps": 2, "batch_size": 8, "train": 0, "judge_steps": 2}
     found = carry_out("0.5", tmp_path / "out", seeds=1, data=str(tmp_path), changes=changes)
     assert all((tmp_path / "out" / name).stat().st_size > 0 for name in found["files"])
