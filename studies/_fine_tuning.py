@@ -59,6 +59,21 @@ PAPER: dict[str, Any] = {
     "steps": 20_000,
 }
 """CIFAR-100 in place of ImageNet, whose images this size does not ask for."""
+IMAGENET: dict[str, Any] = {
+    "backbone": "resnet50",
+    "split": "layer4",
+    "image": 224,
+    "source": "imagenet/",
+    "source_train": 1_281_167,
+    "source_steps": 90 * 1_281_167 // 32,
+    "few": 100_000,
+}
+"""What differs from ``PAPER`` at the paper's own size: folders of photos, one a class, as torchvision's ImageFolder
+takes them, with all of a target's training images."""
+OWN_SOURCE = (
+    "trains its own ResNet-50 for 90 epochs, in steps of 32 at the rate of fine-tuning; the paper takes a "
+)
+OWN_SOURCE += "published one."
 Weights = Mapping[str, Tensor]
 Factories = Mapping[str, Callable[..., Any]]
 
@@ -147,14 +162,15 @@ class Fixed:
 
 
 def few(settings: Mapping[str, Any], data: ck.DataSet, seed: int) -> ck.DataSet:
-    """Return few training images, drawn by the seed, and always the same test images."""
-    test = data.test.subset(min(settings["test"], len(data.test)), seed=0)
-    return ck.DataSet(data.name, data.train.subset(settings["few"], seed=seed), test)
+    """Return few training images, drawn by the seed, and always the same test images; all where there are no more."""
+    train = data.train.subset(min(settings["few"], len(data.train)), seed=seed)
+    return ck.DataSet(data.name, train, data.test.subset(min(settings["test"], len(data.test)), seed=0))
 
 
 def source(settings: Mapping[str, Any], data: ck.DataSet, seed: int) -> ck.DataSet:
-    """Return as many training images of a source as the settings say, in the channels of the network."""
-    return data.converted(settings["channels"]).subset(train=settings["source_train"], seed=seed)
+    """Return as many training images of a source as the settings say, or all, in the channels of the network."""
+    count = min(settings["source_train"], len(data.train))
+    return data.converted(settings["channels"]).subset(train=count, seed=seed)
 
 
 def permuted(data: ck.DataSet, seed: int) -> ck.DataSet:

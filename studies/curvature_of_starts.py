@@ -26,6 +26,8 @@ from compatkit.metrics import Metric, make_metric
 from compatkit.reports.pictures import COLOURS, landscapes, png
 
 from ._fine_tuning import (
+    IMAGENET,
+    OWN_SOURCE,
     PAPER,
     REFERENCE,
     RESIDUAL,
@@ -53,6 +55,7 @@ LARGE: dict[str, Any] = {
     **{"count": 20, "points": 101, "reach": 0.5, "layers": ["conv1", "layer3.8.conv2"]},
 }
 """``reach``: of the grid from its centre, in norms of the filters."""
+PHOTOS: dict[str, Any] = {**LARGE, **IMAGENET, "target": "cars/", "layers": ["conv1", "layer4.2.conv3"]}
 
 
 @attrs.define(eq=False)
@@ -230,6 +233,7 @@ def _of_levels(name: str, title: str, better: Any = "none", *, drawn: bool = Fal
 SCALE = {
     "cpu": "ResNet-8 from 4,000 images of MNIST, 300 images of USPS at 16x16, steps of 32.",
     "paper": "ResNet-56 from CIFAR-100 for ResNet-50 from ImageNet, STL-10 for Stanford Cars and Food-101.",
+    "imagenet": OWN_SOURCE,
 }
 STUDIES = {
     "4.4": Study(
@@ -245,7 +249,7 @@ STUDIES = {
             *_of_levels("steps", "steps", "lower"),
             Measure(name="accuracy", title="test accuracy at the end", drawn=False),
         ),
-        sizes={"cpu": SMALL, "paper": LARGE},
+        sizes={"cpu": SMALL, "paper": LARGE, "imagenet": PHOTOS},
         scale=SCALE,
         paper=(),
         run=spectra,
@@ -270,7 +274,7 @@ STUDIES = {
             *_of_levels("loss", "training loss"),
             *_of_levels("steps", "steps", "lower"),
         ),
-        sizes={"cpu": SMALL, "paper": LARGE},
+        sizes={"cpu": SMALL, "paper": LARGE, "imagenet": PHOTOS},
         scale=SCALE,
         paper=(),
         run=grids,

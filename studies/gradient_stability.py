@@ -27,7 +27,7 @@ from compatkit.metrics import make_metric
 from compatkit.reports.pictures import COLOURS, png
 
 from ._curves import panels
-from ._fine_tuning import PAPER, REFERENCE, RESIDUAL, TASK, tune
+from ._fine_tuning import IMAGENET, OWN_SOURCE, PAPER, REFERENCE, RESIDUAL, TASK, tune
 from .curvature_of_starts import ARMS, begin
 
 WATCHED: dict[str, Any] = {
@@ -48,6 +48,7 @@ LARGE: dict[str, Any] = {
     "every": 20,
     "points": 100,
 }
+PHOTOS: dict[str, Any] = {**LARGE, **IMAGENET, "target": "cub/"}
 PROTOCOLS = {"gradient": "steps of the gradient", "fixed": "steps of one length"}
 
 
@@ -198,6 +199,7 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
 SCALE = {
     "cpu": "{} from 4,000 images of MNIST, 300 images of USPS at 16x16, the first 50 steps of 32.",
     "paper": "ResNet-56 from CIFAR-100 for ResNet-50 from ImageNet, STL-10 for CUB-200 and Stanford Cars.",
+    "imagenet": OWN_SOURCE,
 }
 STUDIES = {
     "4.7": Study(
@@ -217,7 +219,7 @@ STUDIES = {
                 name="loss-mean", title="training loss, mean of the first steps", better="lower", drawn=False
             ),
         ),
-        sizes={"cpu": SMALL, "paper": LARGE},
+        sizes={"cpu": SMALL, "paper": LARGE, "imagenet": PHOTOS},
         scale={**SCALE, "cpu": SCALE["cpu"].format("ResNet-8")},
         paper=(),
         run=variations,
@@ -238,7 +240,7 @@ STUDIES = {
             )
             for when, shown in (("start", "at the start"), ("end", "after the steps"))
         ),
-        sizes={"cpu": {**SMALL, "backbone": "resnet20_cifar"}, "paper": LARGE},
+        sizes={"cpu": {**SMALL, "backbone": "resnet20_cifar"}, "paper": LARGE, "imagenet": PHOTOS},
         scale={**SCALE, "cpu": SCALE["cpu"].format("ResNet-20")},
         paper=(),
         run=scales,

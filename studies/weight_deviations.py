@@ -13,6 +13,7 @@ Controls: ``random-weights`` start from Gaussian filters of the pretrained norms
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from statistics import mean
 from typing import Any
 
@@ -27,7 +28,9 @@ from compatkit.reports.pictures import COLOURS, MARKS, png
 
 from ._curves import panels
 from ._fine_tuning import (
+    IMAGENET,
     LENET,
+    OWN_SOURCE,
     PAPER,
     REFERENCE,
     TASK,
@@ -49,9 +52,19 @@ TURN = 30
 """Degrees."""
 SMALL: dict[str, Any] = {**LENET, "steps": 400, "targets": list(TARGETS), "points": 15}
 LARGE: dict[str, Any] = {**PAPER, "targets": ["cifar10", "stl10", "svhn", "fashion_mnist"], "points": 40}
+PHOTOS: dict[str, Any] = {
+    **LARGE,
+    **IMAGENET,
+    "targets": ["webcam/", "cars/", "caltech101/", "synthetic/", "cub/"],
+}
 ALL = tuple(dict.fromkeys((*SMALL["targets"], *LARGE["targets"])))
 STARTS = ("tuned", "scratch", "random-weights")
 PERMUTED = "-permuted"
+
+
+def called(target: str) -> str:
+    """Return the name of a target, which may be a folder."""
+    return Path(target).name
 
 
 def changed(data: ck.DataSet, how: str) -> ck.DataSet:
@@ -79,7 +92,7 @@ def read(run: Run) -> tuple[ck.DataSet, dict[str, ck.DataSet]]:
         if found is None:
             continue
         some = few(settings, found, run.seed).converted(settings["channels"])
-        targets[name] = changed(some, name) if found is second else some
+        targets[called(name)] = changed(some, name) if found is second else some
     return source(settings, first, run.seed), targets
 
 
@@ -113,7 +126,7 @@ def compare(run: Run) -> Outcome:
         values["correlation"] = rank_correlation(errors, deviations)
     values["mean-error"], values["mean-deviation"] = mean(errors), mean(deviations)
     values["left"] = max(left)
-    missing = [name for name in run.settings["targets"] if name not in targets]
+    missing = [name for name in run.settings["targets"] if called(name) not in targets]
     return Outcome(values=values, notes=(f"Left out, not found: {', '.join(missing)}.",) if missing else ())
 
 
@@ -172,7 +185,7 @@ def scatter(results: Results) -> Mapping[str, bytes]:
     figure = Figure(figsize=(3.3 * len(results.arms), 3.6), dpi=130, layout="constrained")
     panels = figure.subplots(1, len(results.arms), sharey=True, squeeze=False)[0]
     for place, (arm, axes) in enumerate(zip(results.arms, panels, strict=True), 1):
-        for number, name in enumerate(results.settings["targets"]):
+        for number, name in enumerate(map(called, results.settings["targets"])):
             across, up = (results.known(arm, f"{what}-{name}") for what in ("error", "deviation"))
             colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
             axes.plot(across, up, mark, color=colour, label=name, alpha=0.8)
@@ -206,14 +219,15 @@ def curves(results: Results) -> Mapping[str, bytes]:
     return {"curves": panels({name: one for name, one in drawn.items() if one}, steps, "steps", **scale)}
 
 
+NAMES = (*ALL, *map(called, PHOTOS["targets"]))
 MEASURES = (
     *(
         Measure(name=f"error-{name}", title=f"test error: {name}", better="lower", drawn=False)
-        for name in ALL
+        for name in NAMES
     ),
     *(
         Measure(name=f"deviation-{name}", title=f"deviation: {name}", better="none", drawn=False)
-        for name in ALL
+        for name in NAMES
     ),
     Measure(name="correlation", title="rank correlation of deviation and test error", better="none"),
     Measure(name="mean-error", title="test error, mean of targets", better="lower"),
@@ -224,6 +238,7 @@ SCALE = {
     "cpu": "LeNet from 6,000 images of half of MNIST, 300 training images of each target (rotated and "
     "inverted ones are of the other half), 400 steps of 32.",
     "paper": "ResNet-56 from CIFAR-100 for ResNet-50 from ImageNet; targets of torchvision.",
+    "imagenet": OWN_SOURCE,
 }
 TABLE_1 = {
     "webcam": ((0.45, 0.05), (0.096, 0.007), (0.45, 0.09), (0.94, 0.10)),
@@ -256,7 +271,7 @@ STUDIES = {
         reference=f"{REFERENCE} Sec. 3, Table 1",
         arms=("tuned", "fixed", "random-weights", "permuted"),
         measures=MEASURES,
-        sizes={"cpu": SMALL, "paper": LARGE},
+        sizes={"cpu": SMALL, "paper": LARGE, "imagenet": PHOTOS},
         scale=SCALE,
         paper=(*_reported("fixed", "Table 1", TABLE_1, 0), *_reported("tuned", "Table 1", TABLE_1, 2)),
         run=compare,
@@ -269,7 +284,7 @@ STUDIES = {
         reference=f"{REFERENCE} App. B.3, Table 2",
         arms=STARTS,
         measures=MEASURES,
-        sizes={"cpu": SMALL, "paper": LARGE},
+        sizes={"cpu": SMALL, "paper": LARGE, "imagenet": PHOTOS},
         scale=SCALE,
         paper=(*_reported("tuned", "Table 1", TABLE_1, 2), *_reported("scratch", "Table 2", TABLE_2, 0)),
         run=compare,
@@ -291,7 +306,7 @@ STUDIES = {
             Measure(name="error", title="test error", better="lower", drawn=False),
         ),
         sizes={"cpu": SMALL, "paper": LARGE},
-        scale=SCALE,
+        scale={name: SCALE[name] for name in ("cpu", "paper")},
         paper=(),
         run=along,
         draw=curves,

@@ -47,11 +47,11 @@ class Shelf:
             try:
                 found = load(name, root=self.root, providers=providers())
             except (DataError, UnknownName) as error:
-                if error.subject != name:  # found but damaged
+                if str(error.subject) != name.rstrip("/"):  # found but damaged
                     raise
                 raise DataError(
-                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as the pack "
-                    f"{name}.npz or in torchvision's layout, and name the folder with --data. If the name is a "
+                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as a pack (.npz), "
+                    "a folder of photos or in torchvision's layout, and name the folder with --data. If the name is a "
                     "setting of the study, --set selects another.",
                     subject=name,
                 ) from error

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from scipy import stats
 from small import data_set, write_pack
 
@@ -58,6 +59,21 @@ def noise(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("svhn", "stl10"):
         write_pack(folder, data_set(name, count=100, channels=3, classes=DIGITS, seed=5))
     write_pack(folder, data_set("cifar100", count=180, channels=3, classes=names, seed=4))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of class folders, as torchvision's ImageFolder takes them, of photos of noise."""
+    folder = tmp_path_factory.mktemp("photos")
+    random = np.random.default_rng(0)
+    for name in ("imagenet", "cub", "cars"):
+        for split, each in (("train", 8), ("val", 4)):
+            for place in (folder / name / split / label for label in ("ant", "bee")):
+                place.mkdir(parents=True)
+                for number in range(each):
+                    pixels = random.integers(0, 255, (40, 50, 3), dtype=np.uint8)
+                    Image.fromarray(pixels).save(place / f"{number}.png")
     return folder
 
 
@@ -259,6 +275,28 @@ class TestEachStudyRuns:
             number, tmp_path, seeds=1, size="paper", data=str(noise), arms=arms, changes=changes
         )["results"]
         assert any(row["values"][0] is not None for row in rows)
+
+    @pytest.mark.parametrize("number", ["4.1", "4.4", "4.7"])
+    def test_imagenets_size_on_small_photos(self, number: str, tmp_path: Path, photos: Path) -> None:
+        study = find(number).study
+        own: dict[str, Any] = {
+            **{"backbone": "resnet10t", "image": 32, "layers": ["stem.0"], "count": 1, "points": 2},
+            **{"source_steps": 1, "steps": 2, "batch_size": 4, "settle": 1, "examples": 4, "every": 1},
+        }
+        changes = {name: value for name, value in own.items() if name in study.sizes["imagenet"]}
+        said = carry_out(
+            number,
+            tmp_path,
+            seeds=1,
+            size="imagenet",
+            data=str(photos),
+            arms=study.arms[:1],
+            changes=changes,
+        )
+        values = {row["metric"]: row["values"][0] for row in said["results"]}
+        if number == "4.1":  # the others are not there
+            assert {name for name in values if name.startswith("error-")} == {"error-cars", "error-cub"}
+        assert any(value is not None for value in values.values())
 
     def test_methods(self, tmp_path: Path, noise: Path) -> None:
         found = figures(tmp_path, "tuning", noise, ("plain", "delta", "two-layer"), few=100, batch_size=10)
