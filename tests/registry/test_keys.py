@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import shutil
@@ -84,6 +85,19 @@ def test_public_keys_come_back(secret: bytes, name: str) -> None:
 def test_what_is_no_key_file_is_one_clear_error(data: bytes) -> None:
     with pytest.raises(KeyFileError):
         PublicKey.from_bytes(data, what="file")
+
+
+@pytest.mark.parametrize("algorithm", ["6f", "70"], ids=["X448", "Ed25519"])
+def test_a_private_key_of_a_wrong_length_is_one_clear_error(tmp_path: Path, algorithm: str) -> None:
+    """RFC 8410: the right structure, and 31 bytes, which are no key of either kind."""
+    der = bytes.fromhex(f"302d020100300506032b65{algorithm}0421041f") + bytes(31)
+    file = tmp_path / "short.pem"
+    block = base64.b64encode(der).decode()
+    file.write_text(f"-----BEGIN PRIVATE KEY-----\n{block}\n-----END PRIVATE KEY-----\n")
+    file.chmod(0o600)
+    with pytest.raises(KeyFileError) as caught:
+        SigningKey.load(file)
+    assert caught.value.code == "key-file" and str(file) in str(caught.value.subject)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl")

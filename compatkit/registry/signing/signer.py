@@ -289,7 +289,7 @@ def _before(
 
 def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519PrivateKey:
     check_installed()
-    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.exceptions import InternalError, UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -303,6 +303,11 @@ def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519Priv
                 subject=what,
             ) from None
         raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
+    except InternalError:  # of another length than the kind that it names; OpenSSL's words do not say so
+        raise KeyFileError(
+            f"{what} is no private key that can be read: its bytes are no key of the kind that it names.",
+            subject=what,
+        ) from None
     if not isinstance(found, Ed25519PrivateKey):
         raise KeyTypeError(
             f"{what} holds a private key of the kind {kind_of(found)}; Ed25519 is expected. `compatkit keys new NAME` "
