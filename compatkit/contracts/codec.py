@@ -200,7 +200,7 @@ def structure(kind: Any, value: Any, path: str) -> Any:
 
 
 def unstructure(value: Any) -> Any:
-    """Convert to JSON values: attrs classes become objects with all fields, tuples become lists, text becomes NFC.
+    """Convert to JSON values: attrs classes become objects with all fields, tuples lists, text NFC, keys sorted.
 
     A field with ``metadata={"absent_where_default": True}`` is omitted if it has its default, so that documents
     written before the field existed keep their bytes.
@@ -243,7 +243,7 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
                 f"{told(place)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
             )
         plain[name] = _plain(item, (place, name), depth + 1, False)
-    return plain
+    return dict(sorted(plain.items()))
 
 
 def _members(value: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.codec import LONGEST_KEY, dumps, loads
+from compatkit.contracts.codec import LONGEST_KEY, unstructure
 from compatkit.contracts.contract import Contract
 from compatkit.contracts.display import Shown
 from compatkit.contracts.manifest import Manifest
@@ -195,7 +195,7 @@ def differing(one: Any, other: Any, place: Place = ()) -> list[str]:
     Raises:
         FormatError: A value contains something that canonical JSON cannot express.
     """
-    return [written(found) for found, _, _ in _leaves(_plain(one), _plain(other), place)]
+    return [written(found) for found, _, _ in _leaves(unstructure(one), unstructure(other), place)]
 
 
 def shown(value: Any) -> str:
@@ -244,11 +244,7 @@ def _apart(
             if isinstance(left, Contract):
                 yield from _apart(left, right, (*place, name))
             else:
-                yield from _leaves(_plain(left), _plain(right), (*place, name))
-
-
-def _plain(value: Any) -> Any:
-    return loads(dumps(value), what="value")
+                yield from _leaves(unstructure(left), unstructure(right), (*place, name))
 
 
 def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any, Any]]:
