@@ -320,6 +320,31 @@ def test_a_damaged_manifest_is_parsed_once(hand: Hand, opened: list[str]) -> Non
 
 
 @pytest.mark.usefixtures("exact")
+def test_a_damaged_manifest_that_nothing_names_is_forgotten(hand: Hand, opened: list[str]) -> None:
+    wrong = hand.put(b"{" * 1000)
+    hand.publish("a", "1.0.0", wrong)
+    hand.publish("b", "1.0.0", wrong)
+    assert index_of(hand.root).status().damaged == 1
+    hand.publish("a", "1.0.0", right := hand.put(part()))
+    assert index_of(hand.root).status().damaged == 1  # b still names it
+    hand.publish("b", "1.0.0", right)
+    assert index_of(hand.root).status().damaged == 0
+    opened.clear()
+    hand.publish("b", "1.0.0", wrong)
+    assert [bool(one.error) for one in index_of(hand.root).listing()] == [False, True]
+    assert len(opened) == 2  # the version and the manifest
+
+
+@pytest.mark.usefixtures("exact")
+def test_a_damaged_parent_is_remembered(hand: Hand, opened: list[str]) -> None:
+    wrong = hand.put(b"{" * 1000)
+    hand.publish("a", "1.0.0", hand.put(part(parents=child_of(wrong))))
+    for _ in range(2):
+        assert index_of(hand.root).status().damaged == 1
+    assert len(opened) == 3
+
+
+@pytest.mark.usefixtures("exact")
 def test_a_manifest_damaged_after_it_was_read_is_seen_in_a_list_after_a_rebuild(hand: Hand) -> None:
     digest = hand.put(part())
     hand.publish("a", "1.0.0", digest)

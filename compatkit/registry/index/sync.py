@@ -35,6 +35,12 @@ CUT_OFF = "is empty: a publish was cut off, or is under way on a file system wit
 REPORTED = 50
 """Progress is reported once for so many names."""
 DEPTH = 3
+_FORGET = (
+    "DELETE FROM manifests WHERE error IS NOT NULL"
+    " AND NOT EXISTS (SELECT 1 FROM versions v WHERE v.manifest = manifests.id)"
+    " AND digest NOT IN (SELECT digest FROM edges)"
+)
+"""Damaged manifests are looked at again each time, as long as something names them."""
 
 
 @attrs.define(eq=False)
@@ -87,6 +93,7 @@ class Sync:
                         manifests.read(digest, again=True)
                     count = Folders(rows, self.references, manifests).read(changed, progress)
                 rows.flush()
+                self.connection.execute(_FORGET)
                 self._note(now)
         elif now is not None and now != self._pulse:
             with suppress(*FAILURES):  # where nothing can be written, the next process looks again
