@@ -306,6 +306,8 @@ def _observe(
     # The network may write into its images, so it gets a copy.
     try:
         logits = subject.network(images.clone())
+    except torch.OutOfMemoryError:  # a RuntimeError too
+        raise
     except RuntimeError as error:
         raise DataError(
             f"The network does not take images {tuple(images.shape[1:])} of {images.dtype}: {error}. Give images as it "
