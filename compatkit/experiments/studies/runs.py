@@ -47,12 +47,13 @@ class Shelf:
             try:
                 found = load(name, root=self.root, providers=providers())
             except (DataError, UnknownName) as error:
-                if str(error.subject) != name.rstrip("/"):  # found but damaged
+                plain = name.rstrip("/")
+                if str(error.subject) != plain:  # found but damaged
                     raise
                 raise DataError(
-                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as a pack (.npz), "
-                    "a folder of photos or in torchvision's layout, and name the folder with --data. If the name is a "
-                    "setting of the study, --set selects another.",
+                    f"Study {self.study} needs the data set {name!r}. {error} Put it into a folder, as the pack "
+                    f"{plain}.npz, a folder of photos or in torchvision's layout, and name the folder with --data. If "
+                    "the name is a setting of the study, --set selects another.",
                     subject=name,
                 ) from error
             self._check(found)
