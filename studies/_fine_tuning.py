@@ -71,9 +71,8 @@ IMAGENET: dict[str, Any] = {
 """What differs from ``PAPER`` at the paper's own size: folders of photos, one a class, as torchvision's ImageFolder
 takes them, with all of a target's training images."""
 OWN_SOURCE = (
-    "trains its own ResNet-50 for 90 epochs, in steps of 32 at the rate of fine-tuning; the paper takes a "
+    "trains its own ResNet-50, 90 epochs of ImageNet in steps of 32; the paper takes a published one."
 )
-OWN_SOURCE += "published one."
 Weights = Mapping[str, Tensor]
 Factories = Mapping[str, Callable[..., Any]]
 

@@ -129,9 +129,9 @@ class Ranking(Shown):
             UsageError: It is no score of this ranking.
             DataError: It has no value for any.
         """
-        if score == MEASURED and self.measured:
-            return max(self.measured, key=lambda name: self.measured[name][0])
         if score == MEASURED:
+            if self.measured:
+                return max(self.measured, key=lambda name: self.measured[name][0])
             raise DataError(
                 "No extractor was measured on the target's test images. Measure heads trained on their features, or "
                 "networks that started from them, on these (Registry.matrix, `compatkit matrix`), or name a score.",
