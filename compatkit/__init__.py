@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from compatkit import data, errors, hooks, metrics, plugins
+    from compatkit import data, errors, hooks, limits, metrics, plugins
     from compatkit.components import domains
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.checkpoints.reading import read_checkpoint
@@ -116,6 +116,7 @@ _MODULES = {
     "errors": "compatkit.errors",
     "evaluation": "compatkit.evaluation",
     "hooks": "compatkit.hooks",
+    "limits": "compatkit.limits",
     "metrics": "compatkit.metrics",
     "networks": "compatkit.adapters.networks",
     "pictures": "compatkit.reports.pictures",
@@ -178,6 +179,7 @@ __all__ = [
     "hooks",
     "hookspec",
     "label",
+    "limits",
     "load_exported",
     "match_classes",
     "measure",

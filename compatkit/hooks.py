@@ -17,6 +17,7 @@ import attrs
 import pluggy
 
 from compatkit.errors import UsageError
+from compatkit.limits import WHOLE, Number
 
 if TYPE_CHECKING:
     import torch
@@ -42,15 +43,10 @@ Defined = TypeVar("Defined")
 class Phase:
     """Range of a task's steps in which a plugin is active: ``start <= step < stop``; ``stop=None`` is open-ended."""
 
-    start: int = 0
-    stop: int | None = None
+    start: int = attrs.field(default=0, validator=WHOLE)
+    stop: int | None = attrs.field(default=None, validator=Number(least=0, whole=True, optional=True))
 
     def __attrs_post_init__(self) -> None:
-        for word, value in (("start", self.start), ("stop", self.stop)):
-            if word == "stop" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise UsageError(f"{word} is a step number, a whole number from 0; got {value!r}.")
         if self.stop is not None and self.stop <= self.start:
             raise UsageError(f"stop must be greater than start; got start={self.start}, stop={self.stop}.")
 

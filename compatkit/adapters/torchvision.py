@@ -20,6 +20,7 @@ from torchvision.models import get_model_builder, get_model_weights, list_models
 from compatkit.adapters.fetching import OFFLINE
 from compatkit.adapters.weights import load_whole
 from compatkit.errors import EnvironmentFailure, UsageError
+from compatkit.limits import COUNT
 
 BARRED = frozenset({"progress"})
 """Keyword arguments of torchvision that describe no network; those for weights are refused for every builder."""
@@ -110,11 +111,7 @@ def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
             "channels, or take a backbone of timm, which builds the first layer for any count.",
             subject=model,
         )
-    classes = given.get("num_classes", 1000)
-    if isinstance(classes, bool) or not isinstance(classes, int) or classes < 1:
-        raise UsageError(
-            f"{model}: num_classes must be a whole number from 1, got {classes!r}.", subject=model
-        )
+    COUNT.check(model, num_classes=given.get("num_classes", 1000))
     if model in _AUXILIARY:
         if given.setdefault("aux_logits", False):
             raise UsageError(

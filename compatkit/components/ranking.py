@@ -22,6 +22,7 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.records import read_figures
+from compatkit.limits import COUNT, WHOLE, Number
 from compatkit.metrics import (
     Cell,
     Direction,
@@ -241,11 +242,9 @@ def rank(
         raise UsageError(
             f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
         )
-    for word, value, least in (("examples", examples, 2), ("batch_size", batch_size, 1), ("seed", seed, 0)):
-        if type(value) is not int or value < least:
-            raise UsageError(
-                f"rank: {word} is a whole number from {least} up; got {value!r:.60}.", subject=word
-            )
+    Number(least=2, whole=True).check("rank", examples=examples)
+    COUNT.check("rank", batch_size=batch_size)
+    WHOLE.check("rank", seed=seed)
     chosen = texts_of(scores, "scores", "the name of a score, such as 'logme'")
     if not chosen:
         raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")

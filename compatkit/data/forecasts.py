@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.data.fluid import Flow
-from compatkit.data.smoke_images import check_whole, simulated
+from compatkit.data.smoke_images import simulated
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError
+from compatkit.limits import COUNT, WHOLE, Number
 
 SPAN = 8.0
 """Standard deviations from black to white."""
@@ -109,14 +110,16 @@ def flow_forecasts(
     Raises:
         DataError: A count is below its least value.
     """
-    least = {"simulations": 2, "each": 2, "size": 8, "lead": 1, "seed": 0}
-    check_whole("Forecasts", least, simulations=simulations, each=each, size=size, lead=lead, seed=seed)
+    Number(least=2, whole=True).check("Forecasts", DataError, simulations=simulations, each=each)
+    Number(least=8, whole=True).check("Forecasts", DataError, size=size)
+    COUNT.check("Forecasts", DataError, lead=lead)
+    WHOLE.check("Forecasts", DataError, seed=seed)
     if not back:
         raise DataError(
             "Forecasts need one known state at least; back is empty. Name frames, such as (0, 4, 8)."
         )
     for one in back:
-        check_whole("Forecasts", {"back": 0}, back=one)
+        WHOLE.check("Forecasts", DataError, back=one)
     return _flow_forecasts(simulations, each, size, lead, tuple(back), seed, name)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from compatkit.data.dataset import DataSet
 from compatkit.data.split import Split
 from compatkit.errors import DataError
+from compatkit.limits import Number
 
 SHARE = 0.1
 """Of each class, what becomes test images by default."""
@@ -32,10 +33,7 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
         DataError: The share is not between 0 and 1, or a class has one image.
     """
     name = whole.name.removesuffix("/train")
-    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share < 1:
-        raise DataError(
-            f"{name}: the share of test images lies between 0 and 1, got {share!r}.", subject=share
-        )
+    Number(above=0, below=1).check(f"{name}, held out", DataError, share=share)
     test: list[NDArray[np.int64]] = []
     for label, (count, of_class) in enumerate(zip(whole.counts, whole.positions_by_class(), strict=True)):
         if count < 2:

@@ -8,7 +8,6 @@ parameters, seen through a blurred lens, on a dark, tinted and slightly noisy gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +18,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.fluid import Field, Flow, Fluid
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError
+from compatkit.limits import WHOLE, Number
 
 WARM = 24
 """Frames before the first one that is kept: the first are nearly empty."""
@@ -116,27 +116,10 @@ def captured_smoke(
     return _divided(name, found)
 
 
-def check_whole(owner: str, least: Mapping[str, int], **counts: int) -> None:
-    """Check whole numbers.
-
-    Args:
-        owner: Of the counts, for the message.
-        least: Smallest value of each.
-        counts: By name.
-
-    Raises:
-        DataError: One is no whole number, or too small.
-    """
-    for name, count in counts.items():
-        if isinstance(count, bool) or not isinstance(count, int) or count < least[name]:
-            raise DataError(
-                f"{owner}: {name} is a whole number from {least[name]}; got {count!r}.", subject=count
-            )
-
-
 def _smoke(simulations: int, frames: int, size: int, flow: Flow, seed: int) -> Field:
-    least = {"simulations": 2, "frames": 2, "size": 16, "seed": 0}
-    check_whole("Smoke", least, simulations=simulations, frames=frames, size=size, seed=seed)
+    Number(least=2, whole=True).check("Smoke", DataError, simulations=simulations, frames=frames)
+    Number(least=16, whole=True).check("Smoke", DataError, size=size)
+    WHOLE.check("Smoke", DataError, seed=seed)
     return simulated(simulations, frames, size, flow, seed)[:, :, 2]
 
 

@@ -13,6 +13,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.loading import Provider, is_path, is_there, load
 from compatkit.data.transforms import Shift
 from compatkit.errors import DataError, suggest
+from compatkit.limits import Number
 
 KEYS = (
     "name",
@@ -108,8 +109,7 @@ def _shifted(data: DataSet, shift: Any) -> DataSet:
 
 
 def _seed(seed: Any) -> int | None:
-    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or seed < 0):
-        raise DataError(f"data: seed must be a whole number from 0, got {seed!r}.")
+    Number(least=0, whole=True, optional=True).check("data", DataError, seed=seed)
     return seed
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError
+from compatkit.limits import Number
 
 Images = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -249,14 +250,9 @@ class Shift:
         Raises:
             DataError: A value is no finite number, or outside its range.
         """
-        for name in ("hue", "brightness", "blur"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise DataError(f"Shift: {name} must be a finite number, got {value!r}.")
-        if not 0 < self.brightness <= 1:
-            raise DataError(f"Shift: brightness must be above 0 and at most 1, got {self.brightness}.")
-        if not 0 <= self.blur <= 100:
-            raise DataError(f"Shift: blur is in pixels, 0 to 100, got {self.blur}.")
+        Number().check("Shift", DataError, hue=self.hue)
+        Number(above=0, most=1).check("Shift", DataError, brightness=self.brightness)
+        Number(least=0, most=100).check("Shift", DataError, blur=self.blur)
 
 
 def check_hue(shift: Shift, channels: str) -> None:

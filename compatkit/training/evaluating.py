@@ -18,8 +18,8 @@ from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
+from compatkit.limits import COUNT, Number, one_of
 from compatkit.training.distributed import ALONE, World
-from compatkit.training.limits import number, one_of
 from compatkit.training.optim import Averages
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import preserved
@@ -159,8 +159,8 @@ class EarlyStopping:
         UsageError: One of them cannot be used.
     """
 
-    patience: int = attrs.field(validator=number(least=1, whole=True))
-    least: float = attrs.field(default=0.0, validator=number(least=0))
+    patience: int = attrs.field(validator=COUNT)
+    least: float = attrs.field(default=0.0, validator=Number(least=0))
     on: Literal["loss", "accuracy"] = attrs.field(default="loss", validator=one_of(("loss", "accuracy")))
     restore: bool = True
 

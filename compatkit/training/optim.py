@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
-from compatkit.training.limits import number, one_of
+from compatkit.limits import WHOLE, Number, one_of
 
 Decay = Literal["step", "cosine", "constant"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)
@@ -35,11 +35,11 @@ class Schedule:
     """
 
     kind: Decay = attrs.field(default="step", validator=one_of(DECAYS))
-    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
-    every: int | None = attrs.field(default=None, validator=number(least=1, whole=True, optional=True))
-    factor: float = attrs.field(default=0.1, validator=number(least=0))
+    warmup: int = attrs.field(default=0, validator=WHOLE)
+    every: int | None = attrs.field(default=None, validator=Number(least=1, whole=True, optional=True))
+    factor: float = attrs.field(default=0.1, validator=Number(least=0))
     floor: float = attrs.field(
-        default=0.0, validator=number(least=0, most=1), metadata={"manifest": "where on"}
+        default=0.0, validator=Number(least=0, most=1), metadata={"manifest": "where on"}
     )
 
     def at(self, step: int, steps: int) -> float:

@@ -11,17 +11,17 @@ import attrs
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
+from compatkit.limits import COUNT, WHOLE, Number, one_of
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import Asked
-from compatkit.training.limits import number, one_of
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
 from compatkit.training.precision import Choice, spelled
 from compatkit.training.views import ASKED as PASSES
 from compatkit.training.views import Asked as Passes
 
-_share = number(above=0, below=1, optional=True)
+_share = Number(above=0, below=1, optional=True)
 # How a manifest treats a setting; without metadata it states the value.
 _BESIDE = {"manifest": "beside"}  # left out: it has no influence on the result
 _HIDDEN = {"manifest": "hidden"}  # left out: the manifest's environment states what was chosen
@@ -58,21 +58,21 @@ class Settings:
         UsageError: A setting cannot be used, or some do not go together.
     """
 
-    steps: int = attrs.field(validator=number(least=0, whole=True))
+    steps: int = attrs.field(validator=WHOLE)
     seed: int = 0
-    batch_size: int = attrs.field(default=64, validator=number(least=2, whole=True))
+    batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
     optimiser: str = attrs.field(default="adam", validator=_optimiser)
     optimiser_options: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_plain, metadata=_WHERE_ON
     )
     layer_decay: float | None = attrs.field(
-        default=None, validator=number(above=0, most=1, optional=True), metadata=_WHERE_ON
+        default=None, validator=Number(above=0, most=1, optional=True), metadata=_WHERE_ON
     )
-    lr: float = attrs.field(default=0.01, validator=number(above=0))
-    momentum: float = attrs.field(default=0.9, validator=number(least=0))
-    weight_decay: float = attrs.field(default=1e-7, validator=number(least=0))
+    lr: float = attrs.field(default=0.01, validator=Number(above=0))
+    momentum: float = attrs.field(default=0.9, validator=Number(least=0))
+    weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
-    warmup: int = attrs.field(default=0, validator=number(least=0, whole=True))
+    warmup: int = attrs.field(default=0, validator=WHOLE)
     precision: Choice = attrs.field(
         default="auto", converter=spelled, validator=one_of(get_args(Choice)), metadata=_HIDDEN
     )
@@ -81,28 +81,28 @@ class Settings:
     execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)), metadata=_HIDDEN)
     deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
     images: Place = attrs.field(default="auto", validator=one_of(PLACES), metadata=_HIDDEN)
-    memory_share: float = attrs.field(default=0.5, validator=number(least=0, most=1), metadata=_HIDDEN)
+    memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
-        default=None, validator=number(least=0, whole=True, optional=True), metadata=_BESIDE
+        default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
     )
     cache: Cache = attrs.field(default="auto", validator=one_of(get_args(Cache)), metadata=_BESIDE)
     passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
-    checkpoint_every: int = attrs.field(default=500, validator=number(least=1, whole=True), metadata=_BESIDE)
+    checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(
-        default=120.0, validator=number(above=0, optional=True), metadata=_BESIDE
+        default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
     )
-    log_every: int = attrs.field(default=50, validator=number(least=1, whole=True))
+    log_every: int = attrs.field(default=50, validator=COUNT)
     progress: bool = attrs.field(default=True, metadata=_BESIDE)
-    accumulate: int = attrs.field(default=1, validator=number(least=1, whole=True), metadata=_WHERE_ON)
+    accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_WHERE_ON)
     clip_norm: float | None = attrs.field(
-        default=None, validator=number(above=0, endless=True, optional=True), metadata=_WHERE_ON
+        default=None, validator=Number(above=0, endless=True, optional=True), metadata=_WHERE_ON
     )
     ema: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     ema_warmup: bool = attrs.field(default=False, metadata=_WHERE_ON)
     validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     evaluate_every: int | None = attrs.field(
-        default=None, validator=number(least=1, whole=True, optional=True), metadata=_TO_STOP
+        default=None, validator=Number(least=1, whole=True, optional=True), metadata=_TO_STOP
     )
     evaluate_on: On = attrs.field(default="validation", validator=one_of(get_args(On)), metadata=_TO_STOP)
     stop_early: EarlyStopping | None = attrs.field(default=None, metadata=_WHERE_ON)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from numbers import Integral
 from os import PathLike
@@ -18,9 +17,9 @@ from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
+from compatkit.limits import WHOLE, Number
 from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
-from compatkit.training.limits import number
 
 
 @attrs.frozen
@@ -157,10 +156,7 @@ def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
     stated: dict[str, tuple[float, ...]] = {}
     for name, given in value.items():
         numbers = tuple(given) if isinstance(given, list | tuple) else (given,)
-        if not numbers or not all(
-            isinstance(one, int | float) and not isinstance(one, bool) and math.isfinite(one)
-            for one in numbers
-        ):
+        if not numbers or not all(map(Number().takes, numbers)):
             raise UsageError(f"{expected}; {name} is {given!r:.100}.")
         stated[str(name)] = tuple(float(one) for one in numbers)
     if len(stated["mean"]) != len(stated["std"]) or not all(one > 0 for one in stated["std"]):
@@ -250,9 +246,9 @@ class Task:
         kw_only=True,
         metadata={WRITTEN: str | tuple[str, ...] | Mapping[str, Any]},
     )
-    smoothing: float = attrs.field(default=0.0, validator=number(least=0, below=1), kw_only=True)
-    mixup: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
-    cutmix: float = attrs.field(default=0.0, validator=number(least=0), kw_only=True)
+    smoothing: float = attrs.field(default=0.0, validator=Number(least=0, below=1), kw_only=True)
+    mixup: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
+    cutmix: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
     loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
         default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
     )
@@ -264,12 +260,12 @@ class Task:
     head: Component | None = attrs.field(default=None, kw_only=True)
     supervised: bool = attrs.field(default=True, kw_only=True)
     width: int | None = attrs.field(
-        default=None, validator=number(least=1, whole=True, optional=True), kw_only=True
+        default=None, validator=Number(least=1, whole=True, optional=True), kw_only=True
     )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, kw_only=True)
     freeze_extractor: bool = attrs.field(default=False, kw_only=True)
-    freeze_stages: int = attrs.field(default=0, validator=number(least=0, whole=True), kw_only=True)
+    freeze_stages: int = attrs.field(default=0, validator=WHOLE, kw_only=True)
     recompute_activations: bool = attrs.field(default=False, kw_only=True)
 
     def __attrs_post_init__(self) -> None:

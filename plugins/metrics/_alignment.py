@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
+from compatkit.limits import Number
 
 from ..patch_covariance import PatchMoments, patches_of, unsuitable
 
@@ -40,14 +41,8 @@ class PatchMetric:
         further: State dicts of further networks, such as other seeds, whose filters are pooled with this network's.
     """
 
-    patches: int | None = None
+    patches: int | None = attrs.field(default=None, validator=Number(least=1, whole=True, optional=True))
     further: Sequence[Mapping[str, Tensor]] = ()
-
-    def __attrs_post_init__(self) -> None:
-        if self.patches is not None and self.patches < 1:
-            raise UsageError(
-                f"patches is a number of positions from 1 up, or None for all; got {self.patches}."
-            )
 
     def init(self) -> SeenPatches:
         """Return the empty state."""

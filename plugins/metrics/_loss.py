@@ -14,6 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
+from compatkit.limits import COUNT, WHOLE, one_of
 from compatkit.metrics import equal_norm_weights
 
 from ._moments import drawn_keys
@@ -190,17 +191,11 @@ class LossMetric:
         seed: Of the sample, the controls, and what else a metric draws.
     """
 
-    examples: int = 256
-    chunk: int = 64
-    precision: str = "float32"
+    examples: int = attrs.field(default=256, validator=COUNT)
+    chunk: int = attrs.field(default=64, validator=COUNT)
+    precision: str = attrs.field(default="float32", validator=one_of(("float32", "float64")))
     controls: bool = False
-    seed: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        for word in ("examples", "chunk"):
-            at_least(type(self).__name__, word, getattr(self, word), 1)
-        if self.precision not in ("float32", "float64"):
-            raise UsageError(f"precision is 'float32' or 'float64'; got {self.precision!r:.60}.")
+    seed: int = attrs.field(default=0, validator=WHOLE)
 
     def init(self) -> Kept | None:
         """Return the empty state."""
@@ -258,18 +253,6 @@ class LossMetric:
                 chosen = {name: varied.get_submodule(paths[id(one)]) for name, one in layers.items()}
             found[case] = _surface(varied, chosen, images, labels, kind, self.chunk)
         return found
-
-
-def at_least(owner: str, word: str, value: Any, least: int) -> None:
-    """Raise unless a setting is a whole number from ``least`` up.
-
-    Raises:
-        UsageError: It is not; ``subject`` is the setting's name.
-    """
-    if type(value) is not int or value < least:
-        raise UsageError(
-            f"{owner}: {word} is a whole number from {least} up; got {value!r:.60}.", subject=word
-        )
 
 
 def _surface(

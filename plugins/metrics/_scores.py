@@ -11,10 +11,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
+from compatkit.limits import COUNT, WHOLE, one_of
 from compatkit.metrics import Cell, Table
 
-from ._loss import at_least
 from ._moments import drawn_keys
 
 Floats = NDArray[np.float64]
@@ -34,17 +34,13 @@ class Score:
         seed: Of these draws.
     """
 
-    permuted: int = 3
-    seed: int = 0
+    permuted: int = attrs.field(default=3, validator=COUNT)
+    seed: int = attrs.field(default=0, validator=WHOLE)
     name: ClassVar[str]
     unit: ClassVar[str]
     estimator: ClassVar[str]
     paper: ClassVar[str]
     equation: ClassVar[str]
-
-    def __attrs_post_init__(self) -> None:
-        for word, least in (("permuted", 1), ("seed", 0)):
-            at_least(self.name, word, getattr(self, word), least)
 
     def prepared(self, values: Floats) -> Callable[[Labels], float]:
         """Return the score of values as a function of labels; what labels do not change is computed once.
@@ -109,14 +105,7 @@ class FeatureScore(Score):
         pool: ``"mean"`` over positions or tokens, or ``"flatten"``.
     """
 
-    pool: str = "mean"
-
-    def __attrs_post_init__(self) -> None:
-        Score.__attrs_post_init__(self)
-        if self.pool not in ("mean", "flatten"):
-            raise UsageError(
-                f"{self.name}: pool is 'mean' or 'flatten'; got {self.pool!r:.60}.", subject="pool"
-            )
+    pool: str = attrs.field(default="mean", validator=one_of(("mean", "flatten")))
 
     def update(self, state: Seen, positions: Tensor, labels: Tensor, outputs: Mapping[str, Tensor]) -> Seen:
         """Return the state with one more batch.

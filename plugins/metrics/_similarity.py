@@ -10,7 +10,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
+from compatkit.limits import one_of
 from compatkit.metrics import FLATTENINGS, Cell, Status, Table, flattened
 
 from ._rows import Rows, alike
@@ -148,11 +149,7 @@ class FlatteningMetric:
             ``positions``: channels, with every position of every image a row.
     """
 
-    flatten: str = "all"
-
-    def __attrs_post_init__(self) -> None:
-        if self.flatten not in FLATTENINGS:
-            raise UsageError(f"flatten is one of {', '.join(FLATTENINGS)}; got {self.flatten!r:.60}.")
+    flatten: str = attrs.field(default="all", validator=one_of(FLATTENINGS))
 
     def sides(
         self, outputs: Mapping[str, Tensor], others: Mapping[str, Tensor]

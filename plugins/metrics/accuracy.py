@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT
 from compatkit.metrics import Result
 
 compatkit_api = 1
@@ -59,11 +60,6 @@ class Counts:
     classes: int = 0
 
 
-def _count(instance: object, attribute: object, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"accuracy: top must be a number of classes, at least 1; got {value!r}.")
-
-
 @attrs.frozen
 class Accuracy:
     """Top-``top`` accuracy.
@@ -72,7 +68,7 @@ class Accuracy:
         top: Number of classes considered, >= 1; fewer than there are, or the figure says nothing.
     """
 
-    top: int = attrs.field(default=1, validator=_count)
+    top: int = attrs.field(default=1, validator=COUNT)
 
     def init(self) -> Counts:
         """Return zero counts."""

@@ -22,8 +22,8 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import WHOLE
 from compatkit.metrics import Cell, Table
 
 from ._moments import Pair, best_pairs, drawn_keys, rows_of
@@ -44,11 +44,6 @@ def compatkit_metrics(register: Register) -> None:
     register("cross_correlation", CrossCorrelation)
 
 
-def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> None:
-    if type(value) is not int or value < 0:
-        raise UsageError(f"cross_correlation: {attribute.name} is a whole number from 0; got {value!r:.60}.")
-
-
 @attrs.frozen
 class CrossCorrelation:
     """Correlation of the layers of one network with those of another.
@@ -59,9 +54,9 @@ class CrossCorrelation:
         seed: Seed of the sample and the pairings.
     """
 
-    shuffles: int = attrs.field(default=3, validator=_count)
-    shuffled_images: int = attrs.field(default=2048, validator=_count)
-    seed: int = attrs.field(default=0, validator=_count)
+    shuffles: int = attrs.field(default=3, validator=WHOLE)
+    shuffled_images: int = attrs.field(default=2048, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=WHOLE)
 
     def init(self) -> State:
         """Return the empty state."""

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import filter_covariance, principal_directions
@@ -106,17 +107,8 @@ class EigenvectorMatch(PatchMetric):
         threshold: An eigenvector of the data matches if |cos| is above this.
     """
 
-    top: int = 10
-    threshold: float = THRESHOLD
-
-    def __attrs_post_init__(self) -> None:
-        PatchMetric.__attrs_post_init__(self)
-        if self.top < 1:
-            raise UsageError(f"eigenvector_match: top is a number of eigenvectors from 1 up; got {self.top}.")
-        if not 0 < self.threshold < 1:
-            raise UsageError(
-                f"eigenvector_match: threshold is a cosine between 0 and 1; got {self.threshold}."
-            )
+    top: int = attrs.field(default=10, validator=COUNT)
+    threshold: float = attrs.field(default=THRESHOLD, validator=Number(above=0, below=1))
 
     def finalise(self, state: SeenPatches, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
         """Return the tables."""

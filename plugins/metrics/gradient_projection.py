@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT
 from compatkit.metrics import Cell, Table
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least, weighted
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, weighted
 from ._singular import usual_tolerance
 
 compatkit_api = 1
@@ -45,11 +46,7 @@ class GradientProjection(LossMetric):
         top: Singular vectors.
     """
 
-    top: int = 20
-
-    def __attrs_post_init__(self) -> None:
-        LossMetric.__attrs_post_init__(self)
-        at_least("gradient_projection", "top", self.top, 1)
+    top: int = attrs.field(default=20, validator=COUNT)
 
     def finalise(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
         """Return the table."""

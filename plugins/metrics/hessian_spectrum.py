@@ -26,10 +26,11 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, WHOLE, Number
 from compatkit.metrics import Cell, Table
 
 from ._lanczos import Ritz, block_lanczos, quadrature, residuals
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
 
 compatkit_api = 1
 ENDS = ("largest", "smallest", "magnitude")
@@ -59,33 +60,17 @@ class HessianSpectrum(LossMetric):
         width: Deviation of the Gaussian that smooths it, as a share of the range of eigenvalues.
     """
 
-    count: int = 20
+    count: int = attrs.field(default=20, validator=COUNT)
     ends: Sequence[str] = ENDS
-    block: int = 4
-    most: int = 200
-    tolerance: float = 1e-3
-    probes: int = 0
-    steps: int = 60
-    points: int = 200
-    width: float = 0.01
+    block: int = attrs.field(default=4, validator=COUNT)
+    most: int = attrs.field(default=200, validator=Number(least=2, whole=True))
+    tolerance: float = attrs.field(default=1e-3, validator=Number(above=0, below=1))
+    probes: int = attrs.field(default=0, validator=WHOLE)
+    steps: int = attrs.field(default=60, validator=Number(least=2, whole=True))
+    points: int = attrs.field(default=200, validator=Number(least=2, whole=True))
+    width: float = attrs.field(default=0.01, validator=Number(above=0, below=1))
 
     def __attrs_post_init__(self) -> None:
-        LossMetric.__attrs_post_init__(self)
-        for word, least in (
-            ("count", 1),
-            ("block", 1),
-            ("most", 2),
-            ("probes", 0),
-            ("steps", 2),
-            ("points", 2),
-        ):
-            at_least("hessian_spectrum", word, getattr(self, word), least)
-        for word in ("tolerance", "width"):
-            if not 0 < getattr(self, word) < 1:
-                raise UsageError(
-                    f"hessian_spectrum: {word} is a share between 0 and 1; got {getattr(self, word)!r:.60}.",
-                    subject=word,
-                )
         unknown = [one for one in self.ends if one not in ENDS]
         if isinstance(self.ends, str) or unknown or not self.ends:
             raise UsageError(

@@ -28,9 +28,10 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 from compatkit.metrics import Cell, Table
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least, differentiable
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, differentiable
 
 compatkit_api = 1
 SHAPE = ("centre", "least", "largest", "deviation")
@@ -77,26 +78,16 @@ class LossLandscape(LossMetric):
         resume: File (.npz) that keeps the losses computed so far; one of another grid is refused. None keeps none.
     """
 
-    points: int = 21
-    step: float = 0.01
-    dimensions: int = 2
+    points: int = attrs.field(default=21, validator=Number(least=2, whole=True))
+    step: float = attrs.field(default=0.01, validator=Number(above=0))
+    dimensions: int = attrs.field(default=2, validator=Number(least=1, most=2, whole=True))
     resume: str | Path | None = None
 
     def __attrs_post_init__(self) -> None:
-        LossMetric.__attrs_post_init__(self)
-        at_least("loss_landscape", "points", self.points, 2)
-        if not 0 < self.step < float("inf"):
-            raise UsageError(
-                f"loss_landscape: step is a number above 0; got {self.step!r:.60}.", subject="step"
-            )
         if self.resume is not None and not Path(self.resume).parent.is_dir():
             raise UsageError(
                 f"loss_landscape: resume is a file in a folder that exists; got {str(self.resume)!r:.100}.",
                 subject="resume",
-            )
-        if self.dimensions not in (1, 2):
-            raise UsageError(
-                f"loss_landscape: dimensions is 1 or 2; got {self.dimensions!r:.60}.", subject="dimensions"
             )
 
     @property

@@ -17,11 +17,11 @@ import attrs
 from torch import nn
 
 from compatkit import hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
-from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, at_least
+from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface
 
 compatkit_api = 1
 PROTOCOLS = ("gradient", "fixed")
@@ -44,19 +44,9 @@ class LossVariation(LossMetric):
         length: Step of the protocol ``fixed``.
     """
 
-    points: int = 100
-    rate: float = 0.01
-    length: float = 0.001
-
-    def __attrs_post_init__(self) -> None:
-        LossMetric.__attrs_post_init__(self)
-        at_least("loss_variation", "points", self.points, 1)
-        for word in ("rate", "length"):
-            if not 0 < getattr(self, word) < float("inf"):
-                raise UsageError(
-                    f"loss_variation: {word} is a number above 0; got {getattr(self, word)!r:.60}.",
-                    subject=word,
-                )
+    points: int = attrs.field(default=100, validator=COUNT)
+    rate: float = attrs.field(default=0.01, validator=Number(above=0))
+    length: float = attrs.field(default=0.001, validator=Number(above=0))
 
     def finalise(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
         """Return the table."""

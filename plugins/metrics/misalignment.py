@@ -21,8 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, WHOLE, Number
 from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import TOLERANCE, Eigenspaces, filter_covariance
@@ -94,19 +95,10 @@ class Misalignment(PatchMetric):
             1; None refuses layers with too few filters.
     """
 
-    draws: int = 10
-    seed: int = 0
-    tolerance: float = TOLERANCE
-    shrinkage: float | None = None
-
-    def __attrs_post_init__(self) -> None:
-        PatchMetric.__attrs_post_init__(self)
-        if self.draws < 1:
-            raise UsageError(f"misalignment: draws is a number of bases from 1 up; got {self.draws}.")
-        if not 0 <= self.tolerance < 1:
-            raise UsageError(f"misalignment: tolerance is a share in [0, 1); got {self.tolerance}.")
-        if self.shrinkage is not None and not 0 < self.shrinkage <= 1:
-            raise UsageError(f"misalignment: shrinkage is a share in (0, 1], or None; got {self.shrinkage}.")
+    draws: int = attrs.field(default=10, validator=COUNT)
+    seed: int = attrs.field(default=0, validator=WHOLE)
+    tolerance: float = attrs.field(default=TOLERANCE, validator=Number(least=0, below=1))
+    shrinkage: float | None = attrs.field(default=None, validator=Number(above=0, most=1, optional=True))
 
     def finalise(
         self,

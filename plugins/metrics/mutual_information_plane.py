@@ -27,6 +27,7 @@ from torch import Tensor
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 from compatkit.metrics import Cell, Table
 
 compatkit_api = 1
@@ -98,20 +99,10 @@ class MutualInformationPlane:
         saturation: Distance from log2 N, in bits, within which I(X;T) is ``degenerate``.
     """
 
-    edges: int = 30
-    range: str = "tanh"
+    edges: int = attrs.field(default=30, validator=Number(least=2, whole=True))
+    range: str = attrs.field(default="tanh", validator=one_of(("tanh", "adapted")))
     last: str | None = None
-    saturation: float = 0.1
-
-    def __attrs_post_init__(self) -> None:
-        if isinstance(self.edges, bool) or not isinstance(self.edges, int) or self.edges < 2:
-            raise UsageError(f"mutual_information_plane: edges is a count, at least 2; got {self.edges!r}.")
-        if self.range not in ("tanh", "adapted"):
-            raise UsageError(f"mutual_information_plane: range is 'tanh' or 'adapted'; got {self.range!r}.")
-        if not 0 <= self.saturation < math.inf:
-            raise UsageError(
-                f"mutual_information_plane: saturation is in bits, from 0; got {self.saturation!r}."
-            )
+    saturation: float = attrs.field(default=0.1, validator=Number(least=0))
 
     def init(self) -> Parts:
         """Return the empty state."""

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, one_of
 from compatkit.metrics import Cell
 
 from ._rows import Rows
@@ -44,19 +45,8 @@ class MutualNeighbours(RowsMetric):
         distance: ``cosine`` of the values as they are, as in the paper, or ``euclidean``.
     """
 
-    neighbours: int = 10
-    distance: str = "cosine"
-
-    def __attrs_post_init__(self) -> None:
-        RowsMetric.__attrs_post_init__(self)
-        if type(self.neighbours) is not int or self.neighbours < 1:
-            raise UsageError(
-                f"mutual_neighbours: neighbours is a whole number from 1; got {self.neighbours!r:.60}."
-            )
-        if self.distance not in DISTANCES:
-            raise UsageError(
-                f"mutual_neighbours: distance is one of {', '.join(DISTANCES)}; got {self.distance!r:.60}."
-            )
+    neighbours: int = attrs.field(default=10, validator=COUNT)
+    distance: str = attrs.field(default="cosine", validator=one_of(DISTANCES))
 
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from compatkit import hookimpl, pictures
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import one_of
 from compatkit.metrics import Cell, Table
 
 from ..regularizers.reverse_pass.chain import chain_of
@@ -108,19 +109,8 @@ class Reconstruction:
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
     """
 
-    bn_reverse: Statistics = "running"
-    output_activation: str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.bn_reverse not in STATISTICS:
-            raise UsageError(
-                f"reconstruction: bn_reverse must be one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}."
-            )
-        if self.output_activation is not None and self.output_activation not in OUTPUTS:
-            raise UsageError(
-                f"reconstruction: output_activation must be one of {', '.join(OUTPUTS)}, or None; got "
-                f"{self.output_activation!r}."
-            )
+    bn_reverse: Statistics = attrs.field(default="running", validator=one_of(STATISTICS))
+    output_activation: str | None = attrs.field(default=None, validator=one_of(OUTPUTS, optional=True))
 
     def init(self) -> Errors:
         """Return the empty state."""

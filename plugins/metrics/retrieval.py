@@ -25,8 +25,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, one_of
 from compatkit.metrics import Cell, Table
 
 from ._partners import partner
@@ -109,16 +110,6 @@ class Seen:
     features: Mapping[str, tuple[tuple[Tensor, Tensor], ...]] = attrs.field(factory=dict)
 
 
-def _known(instance: object, attribute: attrs.Attribute[str], value: Any) -> None:
-    if value not in ("cosine", "euclidean"):
-        raise UsageError(f"retrieval: distance is 'cosine' or 'euclidean'; got {value!r:.60}.")
-
-
-def _count(instance: object, attribute: attrs.Attribute[int], value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise UsageError(f"retrieval: top is a number of images, at least 1; got {value!r:.60}.")
-
-
 @attrs.frozen
 class Retrieval:
     """Retrieval of images by the features of a layer of vectors.
@@ -129,8 +120,8 @@ class Retrieval:
         distance: ``"cosine"`` or ``"euclidean"``.
     """
 
-    top: int = attrs.field(default=1, validator=_count)
-    distance: str = attrs.field(default="cosine", validator=_known)
+    top: int = attrs.field(default=1, validator=COUNT)
+    distance: str = attrs.field(default="cosine", validator=one_of(("cosine", "euclidean")))
 
     def init(self) -> Seen:
         """Return the empty state."""

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 from ._matching import WINDOW, ImageMatch, pearson
@@ -119,20 +120,14 @@ class SingularFeatures:
         lpips_sha256: SHA-256 of that file.
     """
 
-    top: int = 10
-    tolerance: float | None = None
+    top: int = attrs.field(default=10, validator=COUNT)
+    tolerance: float | None = attrs.field(default=None, validator=Number(least=0, below=1, optional=True))
     image_range: Sequence[Any] | None = None
     lpips_trunk: str | None = None
     lpips_sha256: str | None = None
     _images: ImageMatch | None = attrs.field(default=None, init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
-        if isinstance(self.top, bool) or not isinstance(self.top, int) or self.top < 1:
-            raise UsageError(
-                f"singular_features: top is a number of directions, at least 1; got {self.top!r}."
-            )
-        if self.tolerance is not None and not 0 <= self.tolerance < 1:
-            raise UsageError(f"singular_features: tolerance is a share in [0, 1); got {self.tolerance!r}.")
         if (self.lpips_trunk is None) != (self.lpips_sha256 is None):
             raise UsageError("singular_features: lpips_trunk and lpips_sha256 must be given together.")
         if self.lpips_trunk is not None and self.image_range is None:

@@ -11,7 +11,6 @@ Cost: no extra pass; a count of each unit, and one fraction of each input.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
@@ -21,8 +20,9 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
 compatkit_api = 1
@@ -52,16 +52,6 @@ class Activity:
     inputs: tuple[Tensor, ...]
 
 
-def _count(instance: object, attribute: object, value: Any) -> None:
-    if type(value) is not int or value < 1:
-        raise UsageError(f"specialisation: bins is a number of bins, at least 1; got {value!r:.60}.")
-
-
-def _finite(instance: object, attribute: object, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UsageError(f"specialisation: threshold is a finite number; got {value!r:.60}.")
-
-
 @attrs.frozen
 class Specialisation:
     """Activity of the units of layers; choose layers of activations, such as ``layers=["blocks.*.act", "act"]``.
@@ -71,8 +61,8 @@ class Specialisation:
         threshold: A unit is active where it gives more than this; 0 for ReLU.
     """
 
-    bins: int = attrs.field(default=20, validator=_count)
-    threshold: float = attrs.field(default=0.0, validator=_finite)
+    bins: int = attrs.field(default=20, validator=COUNT)
+    threshold: float = attrs.field(default=0.0, validator=Number())
 
     def init(self) -> Mapping[str, Activity]:
         """Return the empty state."""

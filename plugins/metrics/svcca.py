@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from compatkit import hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 from compatkit.metrics import Cell
 
 from ._rows import Rows
@@ -43,12 +43,7 @@ class SVCCA(RowsMetric):
         share: Share of a layer's variance in the directions that are kept, in (0, 1].
     """
 
-    share: float = 0.99
-
-    def __attrs_post_init__(self) -> None:
-        RowsMetric.__attrs_post_init__(self)
-        if not 0 < self.share <= 1:
-            raise UsageError(f"svcca: share is a share of the variance in (0, 1]; got {self.share!r:.60}.")
+    share: float = attrs.field(default=0.99, validator=Number(above=0, most=1))
 
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""

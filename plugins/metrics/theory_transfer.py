@@ -28,11 +28,12 @@ from scipy.linalg import cho_factor, cho_solve, eigvalsh
 from torch import Tensor
 
 from compatkit import hookimpl, match_classes
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DataError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
-from ._loss import Kept, LossMetric, at_least
+from ._loss import Kept, LossMetric
 from ._scores import Floats, Labels
 
 compatkit_api = 1
@@ -166,17 +167,10 @@ class TheoryTransfer(LossMetric):
 
     source: tuple[Tensor, Tensor, Sequence[str]] | str
     examples: int = 1000
-    permuted: int = 3
-    jitter: float = 0.0
+    permuted: int = attrs.field(default=3, validator=COUNT)
+    jitter: float = attrs.field(default=0.0, validator=Number(least=0))
 
     def __attrs_post_init__(self) -> None:
-        LossMetric.__attrs_post_init__(self)
-        at_least("theory_transfer", "permuted", self.permuted, 1)
-        at_least("theory_transfer", "seed", self.seed, 0)
-        if not 0 <= self.jitter < float("inf"):
-            raise UsageError(
-                f"theory_transfer: jitter is a number from 0 up; got {self.jitter!r:.60}.", subject="jitter"
-            )
         if isinstance(self.source, str):
             self.source = _read(self.source)
         images, labels, names = self.source

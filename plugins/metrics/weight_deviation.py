@@ -21,9 +21,10 @@ from torch import nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, WHOLE
 from compatkit.metrics import Cell, Table, equal_norm_weights
 
-from ._loss import PAPER, at_least, weighted
+from ._loss import PAPER, weighted
 
 compatkit_api = 1
 TOTAL = "total"
@@ -45,11 +46,8 @@ class WeightDeviation:
         seed: Of the control.
     """
 
-    examples: int
-    seed: int = 0
-
-    def __attrs_post_init__(self) -> None:
-        at_least("weight_deviation", "examples", self.examples, 1)
+    examples: int = attrs.field(validator=COUNT)
+    seed: int = attrs.field(default=0, validator=WHOLE)
 
     def init(self) -> None:
         """Return the empty state."""

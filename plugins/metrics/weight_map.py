@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import WHOLE
 from compatkit.metrics import Cell, Table
 
 from ._loss import PAPER, weighted
@@ -53,7 +54,7 @@ class WeightMap:
 
     networks: Mapping[str, Mapping[str, Tensor]]
     perplexity: float | None = None
-    seed: int = 0
+    seed: int = attrs.field(default=0, validator=WHOLE)
 
     def __attrs_post_init__(self) -> None:
         given = self.networks.values() if isinstance(self.networks, Mapping) else ()

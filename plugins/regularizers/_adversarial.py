@@ -12,9 +12,9 @@ from torch.func import functional_call
 
 from compatkit import LayerCall, SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
+from compatkit.limits import WHOLE, Number
 
 from ._generated import ImageObjective
-from ._variational import number
 from .reverse_pass._chains import residual
 
 
@@ -57,11 +57,11 @@ class Adversarial(ImageObjective):
         UsageError: A setting is out of range, or the images cannot be averaged by that factor.
     """
 
-    condition: int = attrs.field(default=0, validator=number("adversarial"))
-    features: float = attrs.field(default=0.0, validator=number("adversarial"))
+    condition: int = attrs.field(default=0, validator=WHOLE)
+    features: float = attrs.field(default=0.0, validator=Number(least=0))
     channels: Sequence[int] = (16, 32, 64, 64)
-    noise: float = attrs.field(default=0.0, validator=number("adversarial"))
-    reverse: float = attrs.field(default=0.0, validator=number("adversarial"))
+    noise: float = attrs.field(default=0.0, validator=Number(least=0))
+    reverse: float = attrs.field(default=0.0, validator=Number(least=0))
     _critics: dict[str, Critic] = attrs.field(factory=dict, init=False)
 
     @hookimpl

@@ -11,6 +11,7 @@ from torch import nn
 
 from compatkit import SetUp, TaskState
 from compatkit.errors import UsageError
+from compatkit.limits import Number
 
 from ._called_layers import Called, called_layers
 
@@ -46,9 +47,8 @@ def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, fl
         raise UsageError(
             f"{plugin}: layers is a table of factors by path, such as {{'conv1': 0.1}}; got {layers!r:.60}."
         )
-    for name, one in {"scale": scale, **layers}.items():
-        if isinstance(one, bool) or not isinstance(one, int | float) or not 0 < one < math.inf:
-            raise UsageError(f"{plugin}: scales are finite numbers above 0; {name} is {one!r:.60}.")
+    Number(above=0).check(plugin, scale=scale)
+    Number(above=0).check(f"{plugin}: layers", **{str(name): one for name, one in layers.items()})
 
 
 @torch.no_grad()

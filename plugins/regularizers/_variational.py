@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import attrs
 import torch.nn.functional as F
@@ -99,20 +98,3 @@ class VariationalObjective:
 def learning(**losses: Tensor) -> Mapping[str, Tensor]:
     """Return the losses that have a gradient: where the encoder is frozen, the divergence is a constant."""
     return {name: loss for name, loss in losses.items() if loss.requires_grad}
-
-
-def number(plugin: str, least: float = 0.0) -> Callable[[Any, Any, Any], None]:
-    """Return a validator of attrs for finite numbers.
-
-    Args:
-        plugin: Its name, for the message.
-        least: Smallest number.
-    """
-
-    def check(instance: object, attribute: Any, value: object) -> None:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < float("inf"):
-            raise UsageError(
-                f"{plugin}: {attribute.name} is a finite number from {least:g}; got {value!r:.60}."
-            )
-
-    return check

@@ -16,10 +16,10 @@ import attrs
 from torch import Tensor
 
 from compatkit import Step, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 
-from ._variational import VariationalObjective, learning, number
+from ._variational import VariationalObjective, learning
 
 compatkit_api = 1
 
@@ -28,11 +28,6 @@ compatkit_api = 1
 def compatkit_regularizers(register: Register) -> None:
     """Offer ``annealed_vae``."""
     register("annealed_vae", AnnealedVAE)
-
-
-def _steps(instance: object, attribute: object, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise UsageError(f"annealed_vae: steps is a whole number from 1; got {value!r:.60}.")
 
 
 @attrs.define(eq=False)
@@ -45,9 +40,9 @@ class AnnealedVAE(VariationalObjective):
         steps: Steps of a task in which it rises from 0; the paper's 100,000 are for 300,000 steps.
     """
 
-    capacity: float = attrs.field(default=25.0, validator=number("annealed_vae"))
-    gamma: float = attrs.field(default=1000.0, validator=number("annealed_vae"))
-    steps: int = attrs.field(default=100_000, validator=_steps)
+    capacity: float = attrs.field(default=25.0, validator=Number(least=0))
+    gamma: float = attrs.field(default=1000.0, validator=Number(least=0))
+    steps: int = attrs.field(default=100_000, validator=COUNT)
 
     def at(self, step: int) -> float:
         """Return the capacity at a step, from 0, in nats."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 
 from ._classes import common_class_loss, names, outputs_of
 
@@ -41,16 +42,10 @@ class BackwardCompatibility:
         forward: Weight of the loss of the new head on the released extractor's features; 0 leaves it out.
     """
 
-    forward: float = 0.0
+    forward: float = attrs.field(default=0.0, validator=Number(least=0))
     _head: AuxiliaryHead = attrs.field(init=False)
     _places: dict[str, Tensor] = attrs.field(factory=dict, init=False)
     _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.forward < float("inf"):
-            raise UsageError(
-                f"backward_compatibility: forward is a weight, finite and not negative; got {self.forward!r}."
-            )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

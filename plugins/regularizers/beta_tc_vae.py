@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from compatkit import SetUp, Step, effect, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
-from ._variational import VariationalObjective, learning, number
+from ._variational import VariationalObjective, learning
 
 compatkit_api = 1
 ESTIMATORS = ("weighted", "stratified")
@@ -74,11 +74,6 @@ def total_correlation(mean: Tensor, log_variance: Tensor, drawn: Tensor, weights
     return (joint - alone.sum(1)).mean()
 
 
-def _known(instance: object, attribute: object, value: object) -> None:
-    if value not in ESTIMATORS:
-        raise UsageError(f"beta_tc_vae: estimator is one of {', '.join(ESTIMATORS)}; got {value!r:.60}.")
-
-
 @attrs.define(eq=False)
 class BetaTCVAE(VariationalObjective):
     """Trains tasks as variational autoencoders with independent latent variables.
@@ -89,8 +84,8 @@ class BetaTCVAE(VariationalObjective):
         estimator: ``"weighted"`` or ``"stratified"``.
     """
 
-    beta: float = attrs.field(default=4.0, validator=number("beta_tc_vae", least=1))
-    estimator: str = attrs.field(default="weighted", validator=_known)
+    beta: float = attrs.field(default=4.0, validator=Number(least=1))
+    estimator: str = attrs.field(default="weighted", validator=one_of(ESTIMATORS))
     _images: dict[str, int] = attrs.field(factory=dict, init=False)
 
     @hookimpl

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
 from compatkit.hooks import Register
+from compatkit.limits import Number
 
-from ._variational import VariationalObjective, learning, number
+from ._variational import VariationalObjective, learning
 
 compatkit_api = 1
 
@@ -35,7 +36,7 @@ class BetaVAE(VariationalObjective):
         beta: Factor of the divergence.
     """
 
-    beta: float = attrs.field(default=1.0, validator=number("beta_vae"))
+    beta: float = attrs.field(default=1.0, validator=Number(least=0))
 
     @hookimpl
     @effect("pure")

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT
 
 compatkit_api = 1
 
@@ -53,13 +53,7 @@ class BSS:
         count: Singular values.
     """
 
-    count: int = 1
-
-    def __attrs_post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(
-                f"bss: count is a number of singular values from 1 up; got {self.count}.", subject="count"
-            )
+    count: int = attrs.field(default=1, validator=COUNT)
 
     @hookimpl
     @effect("device")

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 
@@ -57,24 +58,11 @@ class CoTuning:
         temperature: Divides the source's logits there.
     """
 
-    steps: int = 20
-    batch_size: int = 64
-    temperature: float = 1.0
+    steps: int = attrs.field(default=20, validator=COUNT)
+    batch_size: int = attrs.field(default=64, validator=COUNT)
+    temperature: float = attrs.field(default=1.0, validator=Number(above=0))
     _layers: dict[str, nn.Linear] = attrs.field(factory=dict, init=False)
     _relations: dict[str, Tensor] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for word in ("steps", "batch_size"):
-            if type(getattr(self, word)) is not int or getattr(self, word) < 1:
-                raise UsageError(
-                    f"co_tuning: {word} is a whole number from 1 up; got {getattr(self, word)!r:.60}.",
-                    subject=word,
-                )
-        if not 0 < self.temperature < float("inf"):
-            raise UsageError(
-                f"co_tuning: temperature is a number above 0; got {self.temperature!r:.60}.",
-                subject="temperature",
-            )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

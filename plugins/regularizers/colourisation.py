@@ -26,6 +26,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, Label, SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 
 from ._lab import Lookup, bins, lightness_and_chroma, without_colours
 
@@ -99,19 +100,11 @@ class Colourisation:
         UsageError: A setting outside its range.
     """
 
-    cells: int = 4
-    bin_size: int = 20
+    cells: int = attrs.field(default=4, validator=COUNT)
+    bin_size: int = attrs.field(default=20, validator=Number(least=FINEST, most=COARSEST, whole=True))
     _head: AuxiliaryHead = attrs.field(init=False)
     _lookup: Lookup = attrs.field(init=False)
     _scales: dict[str, tuple[Tensor, Tensor]] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for word, low, high in (("cells", 1, None), ("bin_size", FINEST, COARSEST)):
-            value = getattr(self, word)
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            if not whole or value < low or (high is not None and value > high):
-                wanted = f"from {low}" if high is None else f"from {low} to {high}"
-                raise UsageError(f"colourisation: {word} is a whole number {wanted}, got {value!r}.")
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

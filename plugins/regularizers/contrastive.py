@@ -27,6 +27,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 
 compatkit_api = 1
 LONGEST = 4 / 3
@@ -150,28 +151,13 @@ class Contrastive:
         UsageError: A setting outside its range.
     """
 
-    temperature: float = 0.5
-    dimensions: int = 128
-    least_area: float = 0.08
+    temperature: float = attrs.field(default=0.5, validator=Number(above=0))
+    dimensions: int = attrs.field(default=128, validator=Number(least=2, whole=True))
+    least_area: float = attrs.field(default=0.08, validator=Number(above=0, most=1))
     flip: bool = True
-    strength: float = 0.5
+    strength: float = attrs.field(default=0.5, validator=Number(least=0, most=1))
     _head: AuxiliaryHead = attrs.field(init=False)
     _scales: dict[str, tuple[Tensor, Tensor]] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        def refuse(word: str, wanted: str) -> None:
-            raise UsageError(f"contrastive: {word} is {wanted}, got {getattr(self, word)!r}.")
-
-        if not _number(self.temperature) or not 0 < self.temperature < math.inf:
-            refuse("temperature", "a finite number above 0")
-        if not isinstance(self.dimensions, int) or isinstance(self.dimensions, bool) or self.dimensions < 2:
-            refuse("dimensions", "a whole number from 2")
-        if not _number(self.least_area) or not 0 < self.least_area <= 1:
-            refuse("least_area", "a share of the image above 0 and at most 1")
-        if not isinstance(self.flip, bool):
-            refuse("flip", "True or False")
-        if not _number(self.strength) or not 0 <= self.strength <= 1:
-            refuse("strength", "a number from 0 to 1")
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -204,7 +190,3 @@ class Contrastive:
         if self.strength:
             view = (coloured(view * std + mean, self.strength) - mean) / std
         return view.contiguous(memory_format=step.precision.memory_format)
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

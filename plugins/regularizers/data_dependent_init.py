@@ -12,7 +12,6 @@ Cost: ``images`` passes through the layers below each layer (two with ``"pca"``)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, called_layers, chosen_layers, given_by, given_to
@@ -57,29 +57,11 @@ class DataDependentInit:
     """
 
     layers: Sequence[str] | None = None
-    mean: float = 0.0
-    directions: Literal["drawn", "pca"] = "drawn"
-    images: int = 2000
-    patches: int | None = 64
-    batch_size: int = 250
-
-    def __attrs_post_init__(self) -> None:
-        """Check that the settings can be used.
-
-        Raises:
-            UsageError: One cannot.
-        """
-        if self.directions not in DIRECTIONS:
-            raise UsageError(
-                f"{NAME}: directions is one of {', '.join(DIRECTIONS)}; got {self.directions!r}."
-            )
-        if not math.isfinite(self.mean):
-            raise UsageError(f"{NAME}: mean is a finite number; got {self.mean!r}.")
-        for word in ("images", "batch_size"):
-            if getattr(self, word) < 2:
-                raise UsageError(f"{NAME}: {word} is a whole number from 2 up; got {getattr(self, word)!r}.")
-        if self.patches is not None and self.patches < 1:
-            raise UsageError(f"{NAME}: patches is a number from 1 up, or None; got {self.patches!r}.")
+    mean: float = attrs.field(default=0.0, validator=Number())
+    directions: Literal["drawn", "pca"] = attrs.field(default="drawn", validator=one_of(DIRECTIONS))
+    images: int = attrs.field(default=2000, validator=Number(least=2, whole=True))
+    patches: int | None = attrs.field(default=64, validator=Number(least=1, whole=True, optional=True))
+    batch_size: int = attrs.field(default=250, validator=Number(least=2, whole=True))
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError, suggest
 from compatkit.hooks import Batch, Register
+from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 
@@ -69,11 +70,11 @@ class Delta:
 
     layers: Sequence[str]
     attention: bool = True
-    beta: float = 0.01
-    fit_steps: int = 100
-    fit_lr: float = 0.01
-    batch_size: int = 64
-    temperature: float = 5.0
+    beta: float = attrs.field(default=0.01, validator=Number(least=0))
+    fit_steps: int = attrs.field(default=100, validator=COUNT)
+    fit_lr: float = attrs.field(default=0.01, validator=Number(above=0))
+    batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
+    temperature: float = attrs.field(default=5.0, validator=Number(above=0))
     _starts: dict[str, nn.Sequential] = attrs.field(factory=dict, init=False)
     _weights: dict[str, Tensor] = attrs.field(factory=dict, init=False)
 
@@ -83,18 +84,6 @@ class Delta:
                 f"delta: layers is a list of layers, such as ['layer1', 'layer2']; got {self.layers!r:.60}.",
                 subject="layers",
             )
-        for word, least in (("fit_steps", 1), ("batch_size", 2)):
-            if type(getattr(self, word)) is not int or getattr(self, word) < least:
-                raise UsageError(
-                    f"delta: {word} is a whole number from {least} up; got {getattr(self, word)!r:.60}.",
-                    subject=word,
-                )
-        for word in ("beta", "fit_lr", "temperature"):
-            value = getattr(self, word)
-            if not 0 <= value < float("inf") or (word != "beta" and not value):
-                raise UsageError(
-                    f"delta: {word} is a finite number above 0; got {value!r:.60}.", subject=word
-                )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

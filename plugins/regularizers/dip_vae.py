@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
-from ._variational import VariationalObjective, learning, number
+from ._variational import VariationalObjective, learning
 
 compatkit_api = 1
 TYPES = {"i": 10.0, "ii": 1.0}
@@ -60,11 +60,6 @@ def penalty(found: Tensor, off_diagonal: float, diagonal: float) -> Tensor:
     return off_diagonal * (found.square().sum() - own.square().sum()) + diagonal * (own - 1).square().sum()
 
 
-def _known(instance: object, attribute: object, value: object) -> None:
-    if value not in TYPES:
-        raise UsageError(f"dip_vae: kind is one of {', '.join(TYPES)}; got {value!r:.60}.")
-
-
 @attrs.define(eq=False)
 class DIPVAE(VariationalObjective):
     """Trains tasks as variational autoencoders with uncorrelated latent variables.
@@ -75,9 +70,9 @@ class DIPVAE(VariationalObjective):
         diagonal: Factor of those on it; None takes ``off_diagonal``, for type I ten times that.
     """
 
-    kind: str = attrs.field(default="ii", validator=_known)
-    off_diagonal: float = attrs.field(default=1.0, validator=number("dip_vae"))
-    diagonal: float | None = attrs.field(default=None, validator=attrs.validators.optional(number("dip_vae")))
+    kind: str = attrs.field(default="ii", validator=one_of(TYPES))
+    off_diagonal: float = attrs.field(default=1.0, validator=Number(least=0))
+    diagonal: float | None = attrs.field(default=None, validator=Number(least=0, optional=True))
 
     @hookimpl
     @effect("pure")

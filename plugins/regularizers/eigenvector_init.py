@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, chosen_layers, given_to
@@ -112,15 +113,15 @@ class EigenvectorInit:
     """
 
     layers: Sequence[str] | None = None
-    choose: Literal["top", "smallest"] = "top"
+    choose: Literal["top", "smallest"] = attrs.field(default="top", validator=one_of(CHOICES))
     skip: int | Mapping[str, int] = 0
     tau: str | Sequence[float] = "f2"
     sampled: bool = False
-    signs: Literal["random", "positive"] = "random"
+    signs: Literal["random", "positive"] = attrs.field(default="random", validator=one_of(SIGNS))
     match_norm: bool = False
-    images: int = 5000
-    patches: int | None = 64
-    batch_size: int = 250
+    images: int = attrs.field(default=5000, validator=Number(least=2, whole=True))
+    patches: int | None = attrs.field(default=64, validator=Number(least=1, whole=True, optional=True))
+    batch_size: int = attrs.field(default=250, validator=Number(least=2, whole=True))
     _tau: tuple[float, ...] = attrs.field(default=(), init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -129,14 +130,6 @@ class EigenvectorInit:
         Raises:
             UsageError: One cannot.
         """
-        for word, known in (("choose", CHOICES), ("signs", SIGNS)):
-            if getattr(self, word) not in known:
-                raise UsageError(f"{NAME}: {word} is one of {', '.join(known)}; got {getattr(self, word)!r}.")
-        for word in ("images", "batch_size"):
-            if getattr(self, word) < 2:
-                raise UsageError(f"{NAME}: {word} is a whole number from 2 up; got {getattr(self, word)!r}.")
-        if self.patches is not None and self.patches < 1:
-            raise UsageError(f"{NAME}: patches is a number from 1 up, or None; got {self.patches!r}.")
         skips = self.skip.values() if isinstance(self.skip, Mapping) else [self.skip]
         if not all(isinstance(one, int) and one >= 0 for one in skips):
             raise UsageError(f"{NAME}: skip counts directions, from 0 up, or by layer; got {self.skip!r}.")

@@ -22,6 +22,7 @@ from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPriva
 from compatkit import SetUp, Step, TaskState, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Batch, Register
+from compatkit.limits import COUNT, Number
 
 compatkit_api = 1
 
@@ -41,18 +42,10 @@ class GradualUnfreezing:
         stages: Groups; None makes each stage one.
     """
 
-    every: int
-    stages: int | None = None
+    every: int = attrs.field(validator=COUNT)
+    stages: int | None = attrs.field(default=None, validator=Number(least=1, whole=True, optional=True))
     _opens: dict[str, dict[str, int]] = attrs.field(factory=dict, init=False)
     _kept: list[tuple[nn.Parameter, Tensor]] = attrs.field(factory=list, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for word, value in (("every", self.every), ("stages", 1 if self.stages is None else self.stages)):
-            if type(value) is not int or value < 1:
-                raise UsageError(
-                    f"gradual_unfreezing: {word} is a whole number from 1 up; got {value!r:.60}.",
-                    subject=word,
-                )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

@@ -28,6 +28,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 
 compatkit_api = 1
 MOST = {2: 24, 3: 1000}
@@ -120,12 +121,9 @@ class Jigsaw:
         if isinstance(self.grid, bool) or self.grid not in MOST:
             raise UsageError(f"jigsaw: grid is 2 or 3 tiles a side, got {self.grid!r}.")
         most = MOST[self.grid]
-        whole = isinstance(self.permutations, int) and not isinstance(self.permutations, bool)
-        if not whole or not 2 <= self.permutations <= most:
-            raise UsageError(
-                f"jigsaw: permutations is a whole number from 2 to {most} for a grid of {self.grid}, got "
-                f"{self.permutations!r}."
-            )
+        Number(least=2, most=most, whole=True).check(
+            f"jigsaw with a grid of {self.grid}", permutations=self.permutations
+        )
 
     @property
     def orders(self) -> tuple[tuple[int, ...], ...]:

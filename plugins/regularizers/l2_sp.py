@@ -19,6 +19,7 @@ from torch import Tensor
 from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number
 
 compatkit_api = 1
 
@@ -38,17 +39,9 @@ class L2SP:
         beta: Strength for a new class layer.
     """
 
-    alpha: float = 0.01
-    beta: float = 0.01
+    alpha: float = attrs.field(default=0.01, validator=Number(least=0))
+    beta: float = attrs.field(default=0.01, validator=Number(least=0))
     _starts: dict[str, dict[str, Tensor]] = attrs.field(factory=dict, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        for word in ("alpha", "beta"):
-            if not 0 <= getattr(self, word) < float("inf"):
-                raise UsageError(
-                    f"l2_sp: {word} is a finite number from 0 up; got {getattr(self, word)!r:.60}.",
-                    subject=word,
-                )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

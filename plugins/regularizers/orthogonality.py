@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from compatkit import SetUp, Step, effect, hookimpl
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, one_of
 
 compatkit_api = 1
 Kind = Literal["srip", "so", "dso", "mc"]
@@ -135,28 +136,19 @@ def spectral_excess(weight: Tensor, start: Tensor, side: Side = "input", iterati
 class Orthogonality:
     """Adds up one term a layer; see ``orthogonality`` for the settings."""
 
-    kind: Kind = "srip"
+    kind: Kind = attrs.field(default="srip", validator=one_of(KINDS))
     squared: bool = True
     layers: Sequence[str] | None = None
     schedule: Sequence[Sequence[float]] | None = None
-    side: Side | None = None
-    iterations: int = 1
+    side: Side | None = attrs.field(default=None, validator=one_of(("input", "smaller"), optional=True))
+    iterations: int = attrs.field(default=1, validator=COUNT)
     shared: bool = False
     _setup: SetUp = attrs.field(init=False)
     _found: dict[str, list[nn.Module]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UsageError(f"orthogonality: kind is one of {', '.join(KINDS)}; got {self.kind!r}.")
-        if self.side not in (None, "input", "smaller"):
-            raise UsageError(f"orthogonality: side is 'input', 'smaller' or None; got {self.side!r}.")
         if self.side is not None and self.kind == "dso":
             raise UsageError("orthogonality: dso takes the Gram matrices of both sides; leave side out.")
-        if isinstance(self.iterations, bool) or not isinstance(self.iterations, int) or self.iterations < 1:
-            raise UsageError(
-                f"orthogonality: iterations is a count of turns of power iteration, at least 1; got "
-                f"{self.iterations!r}."
-            )
         if self.kind != "srip" and (not self.squared or self.iterations != 1):
             raise UsageError(
                 f"orthogonality: squared and iterations are settings of kind='srip'; got kind={self.kind!r}, "

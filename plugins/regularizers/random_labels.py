@@ -17,6 +17,7 @@ import numpy as np
 from compatkit import DataSet, Split, Task, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import WHOLE, Number
 
 compatkit_api = 1
 
@@ -48,11 +49,6 @@ def randomly_labelled(split: Split, classes: int, seed: int) -> Split:
     return attrs.evolve(split, labels=np.array(drawn, dtype=np.int64), classes=names)
 
 
-def _count(instance: object, attribute: object, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 2:
-        raise UsageError(f"random_labels: classes is a number of classes, at least 2; got {value!r:.60}.")
-
-
 @attrs.frozen
 class RandomLabels:
     """Gives all images of a run's tasks random labels; each network is built with that many outputs.
@@ -64,8 +60,8 @@ class RandomLabels:
         seed: Of the labels, whatever the seed of the run.
     """
 
-    classes: int = attrs.field(default=10, validator=_count)
-    seed: int = 0
+    classes: int = attrs.field(default=10, validator=Number(least=2, whole=True))
+    seed: int = attrs.field(default=0, validator=WHOLE)
 
     @hookimpl
     def compatkit_task(self, task: Task) -> Task:

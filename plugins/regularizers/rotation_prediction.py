@@ -23,6 +23,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import one_of
 
 compatkit_api = 1
 VIEWS = 4
@@ -66,11 +67,9 @@ class RotationPrediction:
     """
 
     views: Literal["mixed", "per_view", "separate"] = attrs.field(
-        default="mixed", validator=attrs.validators.in_(("mixed", "per_view", "separate"))
+        default="mixed", validator=one_of(("mixed", "per_view", "separate"))
     )
-    half_turn: Literal["rotate", "flip"] = attrs.field(
-        default="rotate", validator=attrs.validators.in_(("rotate", "flip"))
-    )
+    half_turn: Literal["rotate", "flip"] = attrs.field(default="rotate", validator=one_of(("rotate", "flip")))
     like: str | None = None
     _head: AuxiliaryHead = attrs.field(init=False)
 

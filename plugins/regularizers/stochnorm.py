@@ -24,6 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from compatkit import SetUp, Step, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Batch, Register
+from compatkit.limits import Number
 
 compatkit_api = 1
 
@@ -42,13 +43,9 @@ class StochNorm:
         p: Probability that a channel uses the statistics of the batch, from 0 to 1.
     """
 
-    p: float = 0.5
+    p: float = attrs.field(default=0.5, validator=Number(least=0, most=1))
     _draw: torch.Generator | None = attrs.field(default=None, init=False)
     _handles: list[RemovableHandle] = attrs.field(factory=list, init=False)
-
-    def __attrs_post_init__(self) -> None:
-        if not 0 <= self.p <= 1:
-            raise UsageError(f"stochnorm: p is a probability; got {self.p!r:.60}.", subject="p")
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

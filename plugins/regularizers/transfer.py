@@ -11,7 +11,6 @@ Cost: none in a step; two passes of four images before the first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import accumulate
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from compatkit import SetUp, TaskState, hookimpl
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
 from ._called_layers import Called, check_globs
 from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
@@ -61,10 +61,7 @@ def rescale(kept: Sequence[Called], factors: Sequence[float], scale_bias: str = 
 def _mapping(value: object) -> Mapping[str, float] | None:
     if value is None:
         return None
-    if not isinstance(value, Mapping) or not all(
-        isinstance(one, int | float) and not isinstance(one, bool) and 0 < one < math.inf
-        for one in value.values()
-    ):
+    if not isinstance(value, Mapping) or not all(map(Number(above=0).takes, value.values())):
         raise UsageError(
             "transfer: norms is a table of norms above 0 by layer, such as scaled_init reports for each task; got "
             f"{value!r:.100}."
@@ -90,11 +87,11 @@ class Transfer:
         scheme: Of layers drawn anew, as for ``scaled_init``; so are ``scale`` and ``layers``.
     """
 
-    first: int | None = None
+    first: int | None = attrs.field(default=None, validator=Number(least=0, whole=True, optional=True))
     fresh: Sequence[str] = ()
     zero_biases: bool = False
     norms: Mapping[str, float] | None = attrs.field(default=None, converter=_mapping)
-    scale_bias: str = "cumulative"
+    scale_bias: str = attrs.field(default="cumulative", validator=one_of(BIASES))
     scheme: str = "he"
     scale: float = 1.0
     layers: Mapping[str, float] = attrs.field(factory=dict)
@@ -102,14 +99,8 @@ class Transfer:
     def __attrs_post_init__(self) -> None:
         """Check all settings."""
         check_scheme("transfer", self.scheme, self.scale, self.layers)
-        if self.first is not None and (isinstance(self.first, bool) or self.first < 0):
-            raise UsageError(f"transfer: first is a number of layers from 0 up, or None; got {self.first!r}.")
         if isinstance(self.fresh, str):
             raise UsageError(f"transfer: fresh is a list of layers, such as [{self.fresh!r}]; got one text.")
-        if self.scale_bias not in BIASES:
-            raise UsageError(
-                f"transfer: scale_bias is one of {', '.join(BIASES)}; got {self.scale_bias!r:.60}."
-            )
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

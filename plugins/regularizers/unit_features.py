@@ -10,15 +10,14 @@ Cost: one square and one sum over the features a step.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
-from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import one_of
 
 compatkit_api = 1
 OVER = ("position", "image")
@@ -48,11 +47,6 @@ def length_excess(features: Tensor, over: str = "position") -> Tensor:
     return (torch.linalg.vector_norm(values, dim=axis) - 1).square().mean()
 
 
-def _known(instance: object, attribute: object, value: Any) -> None:
-    if value not in OVER:
-        raise UsageError(f"unit_features: over is one of {', '.join(OVER)}; got {value!r:.60}.")
-
-
 @attrs.define(eq=False)
 class UnitFeatures:
     """Pulls features to unit length; there is no shared head, so it alone makes no promise of compatibility.
@@ -61,7 +55,7 @@ class UnitFeatures:
         over: Whose length: that of the channels at each ``"position"``, or of all features of an ``"image"``.
     """
 
-    over: str = attrs.field(default="position", validator=_known)
+    over: str = attrs.field(default="position", validator=one_of(OVER))
 
     @hookimpl
     @effect("pure")

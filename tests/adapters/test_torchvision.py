@@ -150,8 +150,8 @@ def test_maxvit_says_which_sizes_it_takes() -> None:
     ("kwargs", "message"),
     [
         ({"in_chans": 1}, "take RGB images, in_chans=3; got 1"),
-        ({"num_classes": 0}, "num_classes must be a whole number from 1, got 0"),
-        ({"num_classes": "7"}, "num_classes must be a whole number from 1, got '7'"),
+        ({"num_classes": 0}, "'num_classes' must be a whole number from 1 up; got 0"),
+        ({"num_classes": "7"}, "'num_classes' must be a whole number from 1 up; got '7'"),
         ({"depht": 3}, "torchvision does not build 'resnet18' with depht=3"),
         ({"img_size": 64}, "img_size=64"),
         ({"norm_layer": "os.system"}, "torchvision does not build 'resnet18'"),

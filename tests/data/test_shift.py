@@ -76,12 +76,12 @@ def test_grey_images_have_no_hue():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"hue": math.nan}, "hue must be a finite number"),
-        ({"hue": "red"}, "hue must be a finite number"),
-        ({"blur": True}, "blur must be a finite number"),
-        ({"blur": -1}, "0 to 100"),
-        ({"brightness": 0}, "above 0 and at most 1"),
-        ({"brightness": 1.5}, "above 0 and at most 1"),
+        ({"hue": math.nan}, "'hue' must be a finite number"),
+        ({"hue": "red"}, "'hue' must be a finite number"),
+        ({"blur": True}, "'blur' must be a number"),
+        ({"blur": -1}, "from 0 and up to 100"),
+        ({"brightness": 0}, "above 0 and up to 1"),
+        ({"brightness": 1.5}, "above 0 and up to 1"),
     ],
 )
 def test_values_out_of_range_are_refused(values, message):

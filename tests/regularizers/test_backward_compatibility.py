@@ -245,7 +245,7 @@ def test_what_cannot_be_trained_against_is_refused(kept: ck.Registry) -> None:
     refused(r"takes images of size \(16, 16\)", small, BOTH[1:], alone)
     refused(r"released extractor d/left.extractor@1.0.0 is used by none", later(), BOTH[:1], both)
     refused(r"'released' is used by none", later(), [], head)
-    refused(r"forward is a weight, finite and not negative", later(), [ck.use(BOTH[0], forward=-1.0)], head)
+    refused(r"'forward' must be a number from 0 up", later(), [ck.use(BOTH[0], forward=-1.0)], head)
     bare = kept.task("x", data_set("right").train, extractor=EXTRACTOR, head=HEAD, supervised=False)
     refused(r"needs labels; task 'x' has none", bare, BOTH[:1], head)
     assert kept.frozen() == {}

@@ -158,9 +158,9 @@ def grey_in_colour() -> DataSet:
         (lambda: task(data=grey_in_colour()), {}, r"those of task 'a' \(faded\) are grey"),
         (task, {"cells": 3}, r"3 x 3 windows; the features of task 'a' after layer2 are \(32, 8, 8\)"),
         (lambda: task(split="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
-        (task, {"cells": 0}, "cells is a whole number from 1, got 0"),
+        (task, {"cells": 0}, "'cells' must be a whole number from 1 up; got 0"),
         (task, {"cells": True}, "the setting 'cells' is a whole number; got True"),
-        (task, {"bin_size": 4}, "bin_size is a whole number from 5 to 50, got 4"),
+        (task, {"bin_size": 4}, "'bin_size' must be a whole number from 5 and up to 50; got 4"),
         (task, {"bin_size": 20.0}, r"the setting 'bin_size' is a whole number; got 20\.0"),
     ],
 )

@@ -162,15 +162,15 @@ def test_views_are_others_for_every_image_view_task_and_step(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"temperature": 0}, "temperature is a finite number above 0, got 0"),
-        ({"temperature": math.inf}, "temperature is a finite number above 0, got inf"),
-        ({"temperature": math.nan}, "temperature is a finite number above 0, got nan"),
-        ({"dimensions": 1}, "dimensions is a whole number from 2, got 1"),
+        ({"temperature": 0}, "'temperature' must be a number above 0; got 0"),
+        ({"temperature": math.inf}, "'temperature' must be a number above 0; got inf"),
+        ({"temperature": math.nan}, "'temperature' must be a number above 0; got nan"),
+        ({"dimensions": 1}, "'dimensions' must be a whole number from 2 up; got 1"),
         ({"dimensions": 8.0}, r"the setting 'dimensions' is a whole number; got 8\.0"),
-        ({"least_area": 0}, "least_area is a share of the image above 0 and at most 1, got 0"),
-        ({"least_area": 1.5}, r"least_area is .* got 1\.5"),
+        ({"least_area": 0}, "'least_area' must be a number above 0 and up to 1; got 0"),
+        ({"least_area": 1.5}, r"'least_area' must be .* got 1\.5"),
         ({"flip": 1}, "the setting 'flip' is True or False; got 1"),
-        ({"strength": -0.1}, r"strength is a number from 0 to 1, got -0\.1"),
+        ({"strength": -0.1}, r"'strength' must be a number from 0 and up to 1; got -0\.1"),
         ({"strength": True}, "the setting 'strength' is a number; got True"),
     ],
 )

@@ -339,10 +339,13 @@ def test_a_chain_that_is_known_is_not_looked_for(monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"bn_reverse": "forward"}, "bn_reverse must be one of batch, forward_batch, running; got 'forward'"),
+        (
+            {"bn_reverse": "forward"},
+            "'bn_reverse' must be one of batch, forward_batch, running; got 'forward'",
+        ),
         (
             {"output_activation": "elu"},
-            "output_activation must be one of relu, sigmoid, tanh, or None; got 'elu'",
+            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'elu'",
         ),
     ],
 )

@@ -144,17 +144,17 @@ def test_progress_is_shown(capsys):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"steps": 0}, "steps is a whole number from 1 up; got 0"),
-        ({"lr": 0.0}, "lr is a finite number above 0; got 0.0"),
-        ({"lr": float("inf")}, "lr is a finite number above 0; got inf"),
-        ({"batch_size": 1}, "batch_size is a whole number from 2 up.*; got 1"),
-        ({"noise": -1.0}, "noise is a finite number from 0 up; got -1.0"),
-        ({"noise": float("nan")}, "noise is a finite number from 0 up; got nan"),
+        ({"steps": 0}, "'steps' must be a whole number from 1 up; got 0"),
+        ({"lr": 0.0}, "'lr' must be a number above 0; got 0.0"),
+        ({"lr": float("inf")}, "'lr' must be a number above 0; got inf"),
+        ({"batch_size": 1}, "'batch_size' must be a whole number from 2 up; got 1"),
+        ({"noise": -1.0}, "'noise' must be a number from 0 up; got -1.0"),
+        ({"noise": float("nan")}, "'noise' must be a number from 0 up; got nan"),
         ({"tied": "yes"}, "the setting 'tied' is True or False; got 'yes'"),
         ({"steps": True}, "the setting 'steps' is a whole number; got True"),
         (
             {"output_activation": "gelu"},
-            "output_activation must be one of relu, sigmoid, tanh, or None; got 'gelu'",
+            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'gelu'",
         ),
     ],
 )

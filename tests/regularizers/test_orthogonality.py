@@ -202,8 +202,8 @@ def test_conforms() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"kind": "svb"}, "kind is one of srip, so, dso, mc; got 'svb'"),
-        ({"side": "output"}, "side is 'input', 'smaller' or None; got 'output'"),
+        ({"kind": "svb"}, "'kind' must be one of srip, so, dso, mc; got 'svb'"),
+        ({"side": "output"}, "'side' must be one of input, smaller or None; got 'output'"),
         (
             {"kind": "so", "squared": False},
             "squared and iterations are settings of kind='srip'; got kind='so'",
@@ -216,7 +216,7 @@ def test_conforms() -> None:
         ({"layers": [3]}, r"layers is a list of module paths or globs, .*; got \[3\]"),
         ({"schedule": [[0, True]]}, "schedule is pairs of a step and a factor"),
         ({"kind": "dso", "side": "input"}, "dso takes the Gram matrices of both sides"),
-        ({"iterations": 0}, "iterations is a count of turns"),
+        ({"iterations": 0}, "'iterations' must be a whole number from 1 up"),
         *(
             ({"schedule": one}, "schedule is pairs of a step and a factor")
             for one in ([], [[1, 1.0]], [[0, 1.0], [0, 0.5]], [[0, -1.0]], [[0.5, 1.0]], [1, 2], "0")

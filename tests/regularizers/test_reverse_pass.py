@@ -371,17 +371,17 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"variant": "global"}, "variant must be one of local, full, first; got 'global'"),
-        ({"bn_reverse": "none"}, "bn_reverse must be one of batch, forward_batch, running"),
-        ({"reduction": "sum"}, "reduction must be one of mean; got 'sum'"),
-        ({"layer_weights": {"conv1": -1}}, "expected a finite number from 0 for 'conv1', got -1"),
+        ({"variant": "global"}, "'variant' must be one of local, full, first; got 'global'"),
+        ({"bn_reverse": "none"}, "'bn_reverse' must be one of batch, forward_batch, running"),
+        ({"reduction": "sum"}, "'reduction' must be one of mean; got 'sum'"),
+        ({"layer_weights": {"conv1": -1}}, "'conv1' must be a number from 0 up; got -1"),
         ({"layer_weights": ["conv1"]}, r"layer_weights must map patterns to factors, .*; got \['conv1'\]"),
         ({"layer_weights": {1: 1}}, "layer_weights: expected a pattern such as 'layer2.*', got 1"),
         ({"layers": []}, r"layers must be a list of path patterns, .* or None for all; got \[\]"),
         ({"layers": 3}, "layers must be a list of path patterns, .*; got 3"),
         (
             {"output_activation": "elu"},
-            "output_activation must be one of relu, sigmoid, tanh, or None; got 'elu'",
+            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'elu'",
         ),
     ],
 )

@@ -215,5 +215,5 @@ def test_layers_of_factor_0_are_not_drawn() -> None:
 @pytest.mark.parametrize("word", ["sample_images", "sample_layers"])
 @pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "half", float("nan")])
 def test_shares_are_checked(word: str, share: Any) -> None:
-    with pytest.raises(CompatkitError, match=f"{word} must be a share above 0 and at most 1; got"):
+    with pytest.raises(CompatkitError, match=f"'{word}' must be a number above 0 and up to 1; got"):
         reverse_pass(**{word: share})

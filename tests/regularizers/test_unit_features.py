@@ -55,7 +55,7 @@ def test_zeros_count_one_and_pull_nowhere() -> None:
 
 def test_it_conforms_and_refuses_another_reading() -> None:
     assert_regularizer(UnitFeatures, over="image")
-    with pytest.raises(UsageError, match="over is one of position, image"):
+    with pytest.raises(UsageError, match="'over' must be one of position, image"):
         UnitFeatures(over="channel")
 
 

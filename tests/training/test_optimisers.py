@@ -218,7 +218,7 @@ def test_timms_optimisers_are_taken_or_refused_with_the_reason() -> None:
             "adamw",
         ),
         ({"optimiser_options": {"betas": object()}}, "must be a table of JSON values", None),
-        ({"layer_decay": 1.5}, "'layer_decay' must be a number above 0 and up to 1", None),
+        ({"layer_decay": 1.5}, "'layer_decay' must be a number above 0 and up to 1", "layer_decay"),
     ],
 )
 def test_what_no_optimiser_takes_is_refused(settings: dict[str, Any], said: str, subject: str | None) -> None:

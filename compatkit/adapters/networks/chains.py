@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, check_counts, square, stage
+from compatkit.adapters.networks.classifier import Classifier, square, stage
 from compatkit.adapters.networks.layers import LayerStyle, activation, planned
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT
 
 
 class FullyConnected(Classifier):
@@ -55,7 +56,7 @@ class FullyConnected(Classifier):
         self.kind = LayerStyle("FullyConnected", norm, activation, norm_eps)
         self.last_norm_on, self.last_act_on = last_norm, last_activation
         for width in widths:
-            check_counts("FullyConnected", widths=width)
+            COUNT.check("FullyConnected", widths=width)
         counts = [in_chans * size[0] * size[1], *widths]
         self.flatten = nn.Flatten()
         self.blocks = nn.Sequential(
@@ -206,8 +207,8 @@ def _check(channels: Sequence[int], reduce: str, top: str, kernel: int) -> None:
     if not channels:
         raise UsageError("ConvChain: channels names at least one convolution, got none.")
     for filters in channels:
-        check_counts("ConvChain", channels=filters)
-    check_counts("ConvChain", kernel=kernel)
+        COUNT.check("ConvChain", channels=filters)
+    COUNT.check("ConvChain", kernel=kernel)
     if kernel % 2 == 0:
         raise UsageError(f"ConvChain: kernel is an odd number, so that maps keep their size; got {kernel}.")
     if reduce not in REDUCTIONS:
@@ -225,7 +226,7 @@ def _check_strides(strides: Sequence[int], count: int, reduce: str) -> None:
             f"{list(strides)} and reduce={reduce!r}."
         )
     for stride in strides:
-        check_counts("ConvChain", strides=stride)
+        COUNT.check("ConvChain", strides=stride)
 
 
 def conv_chain(**kwargs: Any) -> ConvChain:

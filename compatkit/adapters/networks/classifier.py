@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT, WHOLE
 
 
 class Classifier(nn.Module):
@@ -32,8 +33,8 @@ class Classifier(nn.Module):
 
     def __init__(self, num_classes: int, in_chans: int, drop_rate: float, img_size: tuple[int, int]) -> None:
         super().__init__()
-        check_counts(type(self).__name__, in_chans=in_chans)
-        check_counts(type(self).__name__, least=0, num_classes=num_classes)
+        COUNT.check(type(self).__name__, in_chans=in_chans)
+        WHOLE.check(type(self).__name__, num_classes=num_classes)
         self.num_classes = num_classes
         self.in_chans = in_chans
         self.drop_rate = drop_rate
@@ -182,22 +183,6 @@ def draw_class_layer(layer: nn.Module, initial: str = "he") -> None:
         nn.init.zeros_(layer.bias)
 
 
-def check_counts(network: str, least: int = 1, **counts: int) -> None:
-    """Refuse counts that are no whole numbers from ``least``.
-
-    Args:
-        network: Its name, for the message.
-        least: Smallest count that is allowed.
-        counts: Values by name of the argument.
-
-    Raises:
-        UsageError: Names the network and the argument.
-    """
-    for name, value in counts.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise UsageError(f"{network}: {name} must be a whole number from {least}, got {value!r}.")
-
-
 def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[int, int]:
     """Return height and width from timm's ``img_size``: one number, or two.
 
@@ -211,8 +196,8 @@ def square(network: str, img_size: int | tuple[int, int] | list[int]) -> tuple[i
     sizes = (img_size, img_size) if isinstance(img_size, int) else tuple(img_size)
     if len(sizes) != 2:
         raise UsageError(f"{network}: img_size is one number or (height, width), got {img_size!r}.")
-    check_counts(network, img_size=sizes[0])
-    check_counts(network, img_size=sizes[1])
+    COUNT.check(network, img_size=sizes[0])
+    COUNT.check(network, img_size=sizes[1])
     return sizes[0], sizes[1]
 
 

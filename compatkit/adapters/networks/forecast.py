@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import (
     WithoutClassLayer,
-    check_counts,
     draw_initial_weights,
     square,
     stage,
 )
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT
 
 SLOPE = 0.3
 SPAN = 8.0
@@ -94,7 +94,7 @@ class ForecastResNet(WithoutClassLayer):
     ) -> None:
         size = square("ForecastResNet", img_size or ((inputs + outputs) * 32, 64))
         super().__init__(num_classes, in_chans, drop_rate, size)
-        check_counts("ForecastResNet", inputs=inputs, outputs=outputs, channels=channels, blocks=blocks)
+        COUNT.check("ForecastResNet", inputs=inputs, outputs=outputs, channels=channels, blocks=blocks)
         if in_chans != 1 or size[0] % (inputs + outputs):
             raise UsageError(
                 f"ForecastResNet takes grey images of {inputs} + {outputs} fields one below the other; got {in_chans} "

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from compatkit.adapters.networks.chains import ConvChain
 from compatkit.adapters.networks.classifier import (
     WithoutClassLayer,
-    check_counts,
     divided,
     draw_initial_weights,
     square,
@@ -30,6 +29,7 @@ from compatkit.adapters.networks.classifier import (
 from compatkit.adapters.networks.generators import Generator, Upscaler
 from compatkit.adapters.networks.layers import Layer, activation, planned
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT, WHOLE
 
 WIDTHS = (16, 32, 32, 16, 8)
 """Maps of the first five of six layers of a super-resolution generator."""
@@ -182,8 +182,8 @@ class Codes(nn.Module):
 
     def __init__(self, categories: int, uniform: int, noise: int) -> None:
         super().__init__()
-        check_counts("Codes", categories=categories)
-        check_counts("Codes", least=0, uniform=uniform, noise=noise)
+        COUNT.check("Codes", categories=categories)
+        WHOLE.check("Codes", uniform=uniform, noise=noise)
         self.counts = categories, uniform, noise
 
     def forward(self, images: Tensor) -> Tensor:

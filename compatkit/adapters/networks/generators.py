@@ -12,9 +12,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import check_counts, divided, draw_initial_weights
+from compatkit.adapters.networks.classifier import divided, draw_initial_weights
 from compatkit.adapters.networks.layers import Layer, LayerStyle, activation, planned
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT, WHOLE
 
 ENLARGING = ("transpose", "nearest")
 
@@ -50,9 +51,9 @@ class Generator(nn.Module):
         output: str = "none",
     ) -> None:
         super().__init__()
-        check_counts("Generator", latent=latent, start=start, out_chans=out_chans, layers=len(channels))
+        COUNT.check("Generator", latent=latent, start=start, out_chans=out_chans, layers=len(channels))
         for count in channels:
-            check_counts("Generator", channels=count)
+            COUNT.check("Generator", channels=count)
         kind = LayerStyle("Generator", norm, activation)
         dense = nn.Linear(latent, channels[0] * start * start)
         self.dense = Layer(dense, nn.Identity(), kind.layer(dense).act)
@@ -101,9 +102,9 @@ class Upscaler(nn.Module):
         super().__init__()
         counts = [in_chans, *channels, out_chans]
         for count in counts:
-            check_counts("Upscaler", channels=count)
+            COUNT.check("Upscaler", channels=count)
         layers = len(counts) - 1
-        check_counts("Upscaler", least=0, doublings=doublings)
+        WHOLE.check("Upscaler", doublings=doublings)
         if doublings > layers:
             raise UsageError(f"Upscaler: {layers} layers cannot double the size {doublings} times.")
         places = {round((turn + 0.5) * layers / doublings - 0.5) for turn in range(doublings)}
@@ -168,7 +169,7 @@ class VAETrunk(nn.Module):
 
     def __init__(self, *, in_chans: int = 1, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
-        check_counts("VAETrunk", in_chans=in_chans)
+        COUNT.check("VAETrunk", in_chans=in_chans)
         height, width = (side // 16 for side in divided("VAETrunk", img_size, 16))
         self.conv1 = RELU.layer(nn.Conv2d(in_chans, 32, 4, 2, 1))
         self.conv2 = RELU.layer(nn.Conv2d(32, 32, 4, 2, 1))
@@ -192,7 +193,7 @@ class VAEEncoder(VAETrunk):
 
     def __init__(self, *, in_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__(in_chans=in_chans, img_size=img_size)
-        check_counts("VAEEncoder", latent=latent)
+        COUNT.check("VAEEncoder", latent=latent)
         self.mean = nn.Linear(self.width, latent)
         self.log_variance = nn.Linear(self.width, latent)
         draw_initial_weights(self, "glorot")
@@ -217,7 +218,7 @@ class VAEDecoder(nn.Module):
 
     def __init__(self, *, out_chans: int = 1, latent: int = 10, img_size: int | tuple[int, int] = 64) -> None:
         super().__init__()
-        check_counts("VAEDecoder", out_chans=out_chans, latent=latent)
+        COUNT.check("VAEDecoder", out_chans=out_chans, latent=latent)
         height, width = (side // 16 for side in divided("VAEDecoder", img_size, 16))
         self.dense1 = RELU.layer(nn.Linear(latent, 256))
         self.dense2 = RELU.layer(nn.Linear(256, 64 * height * width))

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import (
     Classifier,
-    check_counts,
     draw_class_layer,
     draw_initial_weights,
     square,
     stage,
 )
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT
 
 
 class LeNet(Classifier):
@@ -99,7 +99,7 @@ class SimpleCNN(Classifier):
     ) -> None:
         size = square("SimpleCNN", img_size)
         super().__init__(num_classes, in_chans, drop_rate, size)
-        check_counts("SimpleCNN", convolutions=convolutions, filters=filters, units=units)
+        COUNT.check("SimpleCNN", convolutions=convolutions, filters=filters, units=units)
         self.blocks = nn.Sequential(
             *(ConvReLU(filters if i else in_chans, filters) for i in range(convolutions)),
         )
@@ -191,7 +191,7 @@ class TwoLayerHead(Classifier):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
-        check_counts("TwoLayerHead", channels=channels, units=units)
+        COUNT.check("TwoLayerHead", channels=channels, units=units)
         self.units = units
         self.conv1 = nn.Conv2d(in_chans, channels, 1)
         self.global_pool = nn.AdaptiveAvgPool2d(1)

@@ -9,9 +9,10 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, check_counts, stage
+from compatkit.adapters.networks.classifier import Classifier, stage
 from compatkit.adapters.networks.layers import UnitLength, normalisation
 from compatkit.errors import UsageError
+from compatkit.limits import COUNT
 
 STAGES = ("layer1", "layer2", "layer3")
 
@@ -81,7 +82,7 @@ class ResidualCifar(Classifier):
         unit_over: str = "position",
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
-        check_counts(type(self).__name__, depth=depth, width=width)
+        COUNT.check(type(self).__name__, depth=depth, width=width)
         if unit_length not in ("", *STAGES):
             raise UsageError(
                 f"{type(self).__name__}: unit_length names a stage ({', '.join(STAGES)}), or none by an empty text; "
@@ -206,7 +207,7 @@ class WideResidualCifar(Classifier):
         block_drop_rate: float = 0.0,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
-        check_counts(type(self).__name__, depth=depth, width=width)
+        COUNT.check(type(self).__name__, depth=depth, width=width)
         if depth < 10 or (depth - 4) % 6:
             raise UsageError(f"A wide residual network has 6 n + 4 layers (10, 16, 22, ...), got {depth}.")
         blocks, channels = (depth - 4) // 6, 16 * width
@@ -257,7 +258,7 @@ class ResidualV2Cifar(Classifier):
         width: int = 64,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, (32, 32))
-        check_counts(type(self).__name__, width=width)
+        COUNT.check(type(self).__name__, width=width)
         block = functools.partial(PreActivationBlock, drop_rate=0.0, norm=norm)
         self.conv1 = nn.Conv2d(in_chans, width, 3, 1, 1, bias=False)
         channels = width

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 from compatkit.adapters.networks.classifier import (
     Classifier,
     WithoutClassLayer,
-    check_counts,
     draw_initial_weights,
     square,
     stage,
 )
 from compatkit.adapters.networks.generators import VAEDecoder, VAETrunk
 from compatkit.adapters.networks.layers import LayerStyle
+from compatkit.limits import COUNT
 
 
 class DenseTrunk(nn.Module):
@@ -63,9 +63,9 @@ class DenseTrunk(nn.Module):
 
 
 def _check_widths(network: str, widths: Sequence[int], **counts: int) -> None:
-    check_counts(network, layers=len(widths), **counts)
+    COUNT.check(network, layers=len(widths), **counts)
     for width in widths:
-        check_counts(network, widths=width)
+        COUNT.check(network, widths=width)
 
 
 class DenseDecoder(nn.Module):
@@ -107,7 +107,7 @@ class Latent(nn.Module):
 
     def __init__(self, width: int, latent: int) -> None:
         super().__init__()
-        check_counts("Latent", latent=latent)
+        COUNT.check("Latent", latent=latent)
         self.mean = nn.Linear(width, latent)
         self.log_variance = nn.Linear(width, latent)
         draw_initial_weights(self, "glorot")

@@ -19,6 +19,7 @@ from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.weights import load_part
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UnknownName, UsageError, suggest, type_of
+from compatkit.limits import COUNT, WHOLE, Number
 
 DTYPES = {
     "float16": torch.float16,
@@ -42,7 +43,8 @@ class SeamAdapter(nn.Module):
 
     def __init__(self, port: int | None = None) -> None:
         super().__init__()
-        self.port = None if port is None else whole_number("port", port, least=0)
+        Number(least=0, whole=True, optional=True).check("adapter", port=port)
+        self.port = port
 
     def forward(self, features: Features) -> Features:
         """Return the features with the one at ``port`` changed; one tensor gives one, a tuple a tuple."""
@@ -93,7 +95,9 @@ class DropTokens(SeamAdapter):
 
     def __init__(self, keep: int, drop: int, port: int | None = None) -> None:
         super().__init__(port)
-        self.keep, self.drop = whole_number("keep", keep, least=0), whole_number("drop", drop, least=1)
+        WHOLE.check("drop-tokens", keep=keep)
+        COUNT.check("drop-tokens", drop=drop)
+        self.keep, self.drop = keep, drop
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return ``(n, tokens - drop, c)`` for ``(n, tokens, c)``."""
@@ -122,7 +126,8 @@ class Pool(SeamAdapter):
     def __init__(self, layout: str, to: str, prefix_tokens: int = 0, port: int | None = None) -> None:
         super().__init__(port)
         self.layout, self.to_layout = one_of("layout", layout, MAPS_AND_TOKENS), one_of("to", to, AXES)
-        self.prefix_tokens = whole_number("prefix_tokens", prefix_tokens, least=0)
+        WHOLE.check("adapter", prefix_tokens=prefix_tokens)
+        self.prefix_tokens = prefix_tokens
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return ``(n, c)``, or one position of a map or of tokens."""
@@ -167,7 +172,8 @@ class Resize(SeamAdapter):
             two_counts("size", size),
             None if sides is None else two_counts("sides", sides),
         )
-        self.prefix_tokens = whole_number("prefix_tokens", prefix_tokens, least=0)
+        WHOLE.check("adapter", prefix_tokens=prefix_tokens)
+        self.prefix_tokens = prefix_tokens
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return the features with ``size[0] * size[1]`` positions, in the layout that came.
@@ -282,22 +288,8 @@ def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise UsageError(f"{name} of an adapter are two whole numbers, not {value!r}.", subject=value)
-    return whole_number(name, value[0], least=1), whole_number(name, value[1], least=1)
-
-
-def whole_number(name: str, value: int, *, least: int) -> int:
-    """Return a whole number from ``least``, else raise a UsageError.
-
-    Args:
-        name: Of the argument.
-        value: As given.
-        least: Smallest value that is allowed.
-    """
-    if type(value) is not int or value < least:
-        raise UsageError(
-            f"{name} of an adapter is a whole number from {least}, not {value!r}.", subject=value
-        )
-    return value
+    COUNT.check("adapter", **{f"{name}[{position}]": one for position, one in enumerate(value)})
+    return value[0], value[1]
 
 
 class Project(SeamAdapter):
@@ -322,7 +314,8 @@ class Project(SeamAdapter):
         super().__init__(port)
         self.layout, self.nonnegative = one_of("layout", layout, AXES), bool(nonnegative)
         came, gone = two_counts("channels", channels)
-        self.kernel = whole_number("kernel", kernel, least=1)
+        COUNT.check("project", kernel=kernel)
+        self.kernel = kernel
         if kernel % 2 == 0 or (kernel > 1 and layout not in ("NCHW", "NHWC")):
             raise UsageError(
                 f"kernel of a projection is odd, and 1 unless it takes maps; got {kernel} for {layout}.",

@@ -26,6 +26,7 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalisation import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
+from compatkit.limits import Number
 
 T = TypeVar("T")
 SEEDS = 2**63
@@ -42,10 +43,10 @@ class BridgeRequest:
     test: Split | None = None
     head_data: Split | None = None
     rungs: Sequence[str] | None = None
-    until: float | None = 0.8
-    images: int = 1000
+    until: float | None = attrs.field(default=0.8, validator=Number(least=0, most=1, optional=True))
+    images: int = attrs.field(default=1000, validator=Number(least=2, whole=True))
     on: On = "src"
-    seed: int = 0
+    seed: int = attrs.field(default=0, validator=Number(least=0, below=SEEDS, whole=True))
     progress: Progress | None = None
 
     def __attrs_post_init__(self) -> None:
@@ -60,11 +61,6 @@ class BridgeRequest:
             value = getattr(self, name)
             if value is not None and not value.labelled:
                 raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
-            raise UsageError(f"seed= is a whole number from 0 to below 2**63, got {self.seed!r:.40}.")
-        known = isinstance(self.until, int | float) and not isinstance(self.until, bool)
-        if self.until is not None and not (known and 0 <= self.until <= 1):
-            raise UsageError(f"until= is an agreement from 0 to 1, or None, got {self.until!r:.40}.")
         if self.on not in ("src", "dst", "mix"):
             raise UsageError(
                 f"on= says where features are paired: 'src', 'dst' or 'mix', not {self.on!r:.40}."
@@ -75,8 +71,6 @@ class BridgeRequest:
                 if self.head_data is None
                 else "head_data= are images to pair features on; pass on='dst' or on='mix' with it."
             )
-        if isinstance(self.images, bool) or not isinstance(self.images, int) or self.images < 2:
-            raise UsageError(f"images= is a whole number from 2, got {self.images!r:.40}.")
 
 
 @attrs.define(eq=False)

@@ -22,6 +22,7 @@ from torch import Tensor
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import TrainingError, UsageError
 from compatkit.hooks import Register
+from compatkit.limits import COUNT, Number
 
 from ..reverse_pass._chains import Stage, Walk, chain_of
 from .single import Single
@@ -58,31 +59,14 @@ class LayerwiseAutoencoder:
     """
 
     tied: bool = True
-    steps: int = 500
-    lr: float = 1e-3
-    batch_size: int = 64
-    noise: float = 0.0
+    steps: int = attrs.field(default=500, validator=COUNT)
+    lr: float = attrs.field(default=1e-3, validator=Number(above=0))
+    batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
+    noise: float = attrs.field(default=0.0, validator=Number(least=0))
     output_activation: str | None = None
     _chains: dict[str, tuple[Stage, ...]] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Check that the settings can be used.
-
-        Raises:
-            UsageError: One cannot.
-        """
-        for word, fits, said in (
-            ("steps", self.steps >= 1, "a whole number from 1 up"),
-            ("lr", 0 < self.lr < math.inf, "a finite number above 0"),
-            (
-                "batch_size",
-                self.batch_size >= 2,
-                "a whole number from 2 up: one image has no batch statistics",
-            ),
-            ("noise", 0 <= self.noise < math.inf, "a finite number from 0 up"),
-        ):
-            if not fits:
-                raise UsageError(f"{word} is {said}; got {getattr(self, word)!r}.")
         Walk(output_activation=self.output_activation)
 
     @hookimpl

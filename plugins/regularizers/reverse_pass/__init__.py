@@ -21,6 +21,7 @@ from torch import Tensor
 from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
+from compatkit.limits import Number, one_of
 
 from .local import Records, local_loss
 from .sampling import drawn_layers, first_images
@@ -126,33 +127,25 @@ class ReversePass:
         UsageError: Settings are invalid or inconsistent.
     """
 
-    variant: str = "local"
+    variant: str = attrs.field(default="local", validator=one_of(VARIANTS))
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: Statistics = "batch"
+    bn_reverse: Statistics = attrs.field(default="batch", validator=one_of(STATISTICS))
     output_activation: str | None = None
     detach_target: bool = False
-    sample_images: float = 1.0
-    sample_layers: float = 1.0
-    reduction: str = "mean"
-    balance: str = "weight"
+    sample_images: float = attrs.field(default=1.0, validator=Number(above=0, most=1))
+    sample_layers: float = attrs.field(default=1.0, validator=Number(above=0, most=1))
+    reduction: str = attrs.field(default="mean", validator=one_of(("mean",)))
+    balance: str = attrs.field(default="weight", validator=one_of(("weight", "gradient")))
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
     _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
         """Check that settings are consistent."""
-        _one_of("variant", self.variant, VARIANTS)
-        _one_of("bn_reverse", self.bn_reverse, STATISTICS)
-        _one_of("reduction", self.reduction, ("mean",))
-        _one_of("balance", self.balance, ("weight", "gradient"))
         self._walk()
         _check_variant(self)
-        for word in ("sample_images", "sample_layers"):
-            share = getattr(self, word)
-            if isinstance(share, bool) or not isinstance(share, int | float) or not 0 < share <= 1:
-                raise UsageError(f"{word} must be a share above 0 and at most 1; got {share!r}.")
         if not isinstance(self.layer_weights, Mapping | None):
             raise UsageError(
                 f'layer_weights must map patterns to factors, such as {{"layer2.*": 0.5}}; got {self.layer_weights!r}.'
@@ -160,14 +153,7 @@ class ReversePass:
         for glob, weight in (self.layer_weights or {}).items():
             if not isinstance(glob, str):
                 raise UsageError(f"layer_weights: expected a pattern such as 'layer2.*', got {glob!r}.")
-            if (
-                isinstance(weight, bool)
-                or not isinstance(weight, int | float)
-                or not 0 <= weight < float("inf")
-            ):
-                raise UsageError(
-                    f"layer_weights: expected a finite number from 0 for {glob!r}, got {weight!r}."
-                )
+            Number(least=0).check("layer_weights", **{glob: weight})
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -259,11 +245,6 @@ class SampledReversePass(ReversePass):
                 {} if step.logits is None else {"loss": 0 * step.logits.sum()}
             )  # keeps means of losses unbiased
         return {"loss": loss / self.sample_layers}
-
-
-def _one_of(word: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise UsageError(f"{word} must be one of {', '.join(known)}; got {value!r}.")
 
 
 def _check_variant(one: ReversePass) -> None:

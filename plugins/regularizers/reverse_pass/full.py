@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit import LayerCall, TaskState
-from compatkit.errors import UsageError
+from compatkit.limits import one_of
 
 from .chain import chain_of
 from .local import Records, wide
@@ -46,16 +46,8 @@ class Walk:
         UsageError: A setting is unknown.
     """
 
-    bn_reverse: Statistics = "batch"
-    output_activation: str | None = None
-
-    def __attrs_post_init__(self) -> None:
-        if self.bn_reverse not in STATISTICS:
-            raise UsageError(f"bn_reverse must be one of {', '.join(STATISTICS)}; got {self.bn_reverse!r}.")
-        if self.output_activation is not None and self.output_activation not in OUTPUTS:
-            raise UsageError(
-                f"output_activation must be one of {', '.join(OUTPUTS)}, or None; got {self.output_activation!r}."
-            )
+    bn_reverse: Statistics = attrs.field(default="batch", validator=one_of(STATISTICS))
+    output_activation: str | None = attrs.field(default=None, validator=one_of(OUTPUTS, optional=True))
 
 
 USUAL = Walk()

@@ -217,13 +217,13 @@ def test_the_body_does_not_depend_on_the_count_of_classes(build):
     [
         (lambda: ResidualCifar(21), "6 n \\+ 2 layers"),
         (lambda: WideResidualCifar(20, 2), "6 n \\+ 4 layers"),
-        (lambda: ResidualCifar(20, width=0), "width must be a whole number from 1, got 0"),
+        (lambda: ResidualCifar(20, width=0), "'width' must be a whole number from 1"),
         (lambda: resnet20_cifar(in_chans=0), "in_chans"),
         (lambda: resnet20_cifar(num_classes=-1), "num_classes"),
         (lambda: simple_cnn(filters=1.5), "filters"),
         (lambda: simple_cnn(img_size=(1, 2, 3)), "img_size"),
         (lambda: lenet(img_size=12), "at least 16x16"),
-        (lambda: two_layer_head(units=0), "units must be a whole number from 1, got 0"),
+        (lambda: two_layer_head(units=0), "'units' must be a whole number from 1"),
         (lambda: resnet20_cifar().reset_classifier(2, "max"), "global_pool"),
     ],
 )

@@ -126,7 +126,7 @@ def test_shapes_that_do_not_fit(logits: Tensor, labels: Tensor) -> None:
 
 @pytest.mark.parametrize("top", [0, -1, 1.0, True, np.nan])
 def test_top_is_a_count(top: object) -> None:
-    with pytest.raises(UsageError, match="top must be a number of classes"):
+    with pytest.raises(UsageError, match="'top' must be a whole number from 1 up"):
         Accuracy(top)  # type: ignore[arg-type]
 
 

@@ -169,9 +169,9 @@ def test_an_example_that_comes_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"edges": 1}, "edges is a count, at least 2"),
-        ({"range": "relu"}, "range is 'tanh' or 'adapted'"),
-        ({"saturation": -1}, "saturation is in bits"),
+        ({"edges": 1}, "'edges' must be a whole number from 2"),
+        ({"range": "relu"}, "'range' must be one of tanh, adapted"),
+        ({"saturation": -1}, "'saturation' must be a number from 0"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:

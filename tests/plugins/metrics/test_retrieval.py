@@ -171,7 +171,7 @@ def test_what_is_no_vector_is_refused() -> None:
 
 @pytest.mark.parametrize("settings", [{"top": 0}, {"top": True}, {"top": 1.5}, {"distance": "l2"}])
 def test_settings_are_checked(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match=r"retrieval: (top|distance) is"):
+    with pytest.raises(UsageError, match=r"'(top|distance)' must be"):
         Retrieval(**settings)
 
 

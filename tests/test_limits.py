@@ -1,0 +1,114 @@
+"""What a setting or an argument may be: every bound, and a message that says it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import pytest
+from small import data_set, quick
+
+import compatkit as ck
+from compatkit.errors import DataError, UsageError
+from compatkit.limits import COUNT, WHOLE, Number, one_of
+
+
+def refused(validator: Any, value: Any) -> str:
+    """Return what is said of a value, or nothing where it is taken."""
+    made = attrs.make_class("Made", {"rate": attrs.field(validator=validator)})
+    try:
+        made(value)
+    except UsageError as error:
+        assert error.subject == "rate"
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("validator", "taken", "not_taken", "words"),
+    [
+        (Number(least=0), (0, 0.0, 3.5), (-1e-9, "1", None, True), "a number from 0 up"),
+        (Number(above=0), (1e-9, 7), (0, -1), "a number above 0"),
+        (COUNT, (1, 10**9), (0, 1.0, 2.5, True), "a whole number from 1 up"),
+        (Number(above=0, below=1), (0.5,), (0, 1), "a number above 0 and below 1"),
+        (Number(least=0, most=1), (0, 1), (-0.1, 1.1), "a number from 0 and up to 1"),
+        (Number(least=1, optional=True), (None, 1), (0,), "a number from 1 up or None"),
+        (Number(), (-2.5, 0), ("1", None), "a finite number"),
+        (WHOLE, (0, 10**400), (-1, "0"), "a whole number from 0 up"),
+        (
+            one_of(("loss", "accuracy"), optional=True),
+            ("loss", None),
+            ("f1", 1),
+            "one of loss, accuracy or None",
+        ),
+        (one_of(("loss", "accuracy")), ("loss",), ("f1", None, 1), "one of loss, accuracy"),
+    ],
+)
+def test_bounds(validator: Any, taken: tuple[Any, ...], not_taken: tuple[Any, ...], words: str) -> None:
+    assert [refused(validator, one) for one in taken] == [""] * len(taken)
+    for one in not_taken:
+        assert refused(validator, one) == f"'rate' must be {words}; got {one!r}."
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_within_no_bounds(value: float) -> None:
+    assert "got" in refused(Number(least=0), value) and "got" in refused(Number(above=0), value)
+
+
+def test_infinity_is_taken_where_it_means_no_bound() -> None:
+    assert refused(Number(above=0, endless=True), math.inf) == ""
+    assert "got -inf" in refused(Number(above=0, endless=True), -math.inf)
+    assert "got nan" in refused(Number(above=0, endless=True), math.nan)
+
+
+@pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), np.float32(3), np.float64(3)])
+def test_numbers_of_numpy_become_those_of_python_which_json_can_hold(value: Any) -> None:
+    made = attrs.make_class("Made", {"rate": attrs.field(validator=Number(least=0))}, frozen=True)(value)
+    assert type(made.rate) is type(value.item()) and made.rate == 3
+    assert "got" in refused(COUNT, np.float64(3)) and "got" in refused(WHOLE, np.bool_(True))
+
+
+def test_a_run_with_numbers_of_numpy_is_recorded(tmp_path: Path) -> None:
+    trainer = quick(steps=np.int64(1), lr=np.float32(0.5), checkpoint=tmp_path / "run.checkpoint")
+    fit = trainer.fit([ck.Task("a", data_set("rows"), "resnet8_cifar", "layer2")])
+    assert fit.run["trainer"]["steps"] == 1 and fit.run["trainer"]["lr"] == 0.5
+
+
+def test_arguments_of_functions_have_the_same_limits() -> None:
+    COUNT.check("Generator", latent=1, start=8)
+    with pytest.raises(
+        UsageError, match="Generator: 'start' must be a whole number from 1 up; got 0"
+    ) as caught:
+        COUNT.check("Generator", latent=1, start=0)
+    assert caught.value.subject == "start"
+    with pytest.raises(DataError):
+        Number(below=1).check("Shift", DataError, hue=1.0)
+    with pytest.raises(UsageError):
+        COUNT.check("Generator", latent=np.int64(1))  # would reach a manifest as it is
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lr": 0}, "'lr' must be a number above 0; got 0"),
+        ({"lr": math.nan}, "'lr' must be a number above 0; got nan"),
+        ({"lr": "fast"}, "'lr' must be a number above 0; got 'fast'"),
+        ({"momentum": -1}, "'momentum' must be a number from 0 up; got -1"),
+        ({"weight_decay": -1}, "'weight_decay' must be a number from 0 up; got -1"),
+        ({"warmup": 1.5}, "'warmup' must be a whole number from 0 up; got 1.5"),
+        ({"optimiser": "loin"}, "There is no optimiser 'loin'. Did you mean 'lion'"),
+        ({"precision": "fp8"}, "'precision' must be one of auto, float32, bf16; got 'fp8'"),
+        (
+            {"execution": "fast"},
+            "'execution' must be one of auto, eager, compile, graph, compile\\+graph; got 'fast'",
+        ),
+        ({"schedule": "linear"}, "'schedule' must be step, cosine, constant, or a Schedule; got 'linear'"),
+        ({"schedule": ck.Schedule("cosine"), "warmup": 5}, "Give warmup inside the Schedule"),
+    ],
+)
+def test_a_trainer_that_cannot_train_is_not_made(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        ck.Trainer(steps=1, **settings)
