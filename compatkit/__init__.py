@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from compatkit.components.checkpoints.reading import read_checkpoint
     from compatkit.components.exports.reading import load_exported
     from compatkit.components.outcomes import Outcome
-    from compatkit.components.ranking import Ranking, rank
+    from compatkit.components.ranking import Ranking
     from compatkit.components.registry import Registry
+    from compatkit.components.scoring import rank
     from compatkit.contracts.check import Finding, Report, check
     from compatkit.contracts.contract import Blueprint, Contract, Label
     from compatkit.contracts.labels import common as match_classes
@@ -104,7 +105,7 @@ _HOMES = {
     "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
     "probe": "compatkit.evaluation.probes",
-    "rank": "compatkit.components.ranking",
+    "rank": "compatkit.components.scoring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
     "similarity": "compatkit.training.similarity",
     "use": "compatkit.plugins",

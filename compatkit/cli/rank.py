@@ -71,7 +71,7 @@ class RankAsked(DataAsked):
 def rank_command(context: click.Context, asked: RankAsked) -> None:
     """Score, and print the table."""
     from compatkit.components.images import images_again
-    from compatkit.components.ranking import SCORES, rank
+    from compatkit.components.scoring import SCORES, rank
 
     held = registry(context)
     target = load_data_set(asked.name, asked.data_root, asked.download)

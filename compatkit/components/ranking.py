@@ -1,48 +1,19 @@
-"""Rank extractors for a data set: scores before any training, beside what was measured after it."""
+"""A ranking of extractors: scores beside what was measured after training, and how far their orders agree."""
 
 from __future__ import annotations
 
-import inspect
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Mapping, Sequence
 from itertools import combinations, permutations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 import numpy as np
 
-from compatkit.components.images import OR_SET, images_again
-from compatkit.components.loading import Parts
-from compatkit.components.matrices.bounds import bounds_of
-from compatkit.contracts.arguments import named, texts_of
 from compatkit.contracts.display import Shown, aligned
-from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import DataError, UsageError, type_of
-from compatkit.evaluation.component import Component
-from compatkit.evaluation.records import read_figures
-from compatkit.limits import COUNT, WHOLE, Number
-from compatkit.metrics import (
-    Cell,
-    Direction,
-    Observation,
-    Result,
-    Subject,
-    advance,
-    check_metric,
-    conclude,
-    equal_norm_weights,
-    observed,
-)
+from compatkit.errors import DataError, UsageError
+from compatkit.metrics import Cell, Direction
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from compatkit.components.registry import Registry
-    from compatkit.registry.store import Store
-
-SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 FEW = 6
 """Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
 RANDOM = "random weights"
@@ -198,264 +169,16 @@ def _shown(cell: Cell) -> str:
     return "-" if cell.value is None else f"{cell.value:.4g}"
 
 
-@named
-def rank(
-    registry: Registry,
-    extractors: str | Sequence[str],
-    data: DataSet | Split,
-    *,
-    scores: Sequence[str] = SCORES,
-    examples: int = 1000,
-    controls: bool = False,
-    seed: int = 0,
-    batch_size: int = 256,
-    device: str = "cpu",
-    sources: Callable[[str], DataSet] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
-) -> Ranking:
-    """Score extractors for a data set before any training.
-
-    Each extractor runs once over a sample of the target's training images, with its stored statistics, and its own
-    head over the features. Accuracy that was measured on the target's test images is read from evidence: of heads
-    trained on the extractor's features, and of extractors that started from it.
-
-    Args:
-        registry: Where the extractors are.
-        extractors: Pattern, or patterns.
-        data: The target; of a data set the training split is scored.
-        scores: Names of metrics whose first figure is the score. One with a setting ``source`` is given images, labels
-            and class names of the extractor's own training data.
-        examples: Most examples, balanced over classes.
-        controls: Whether to score extractors with Gaussian weights of equal norms, too.
-        seed: Of the sample and the controls.
-        batch_size: Images a pass.
-        device: Where the networks run.
-        sources: Returns the data set of an extractor by its reference; None looks where they were.
-        progress: Called with done, total and the extractor.
-
-    Raises:
-        NotFound: A pattern matches nothing.
-        UnknownName: A score is not installed.
-        UsageError: ``data`` is no data set; no score is named; a number is too small.
-    """
-    if not isinstance(data, DataSet | Split):
-        raise UsageError(
-            f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
-        )
-    Number(least=2, whole=True).check("rank", examples=examples)
-    COUNT.check("rank", batch_size=batch_size)
-    WHOLE.check("rank", seed=seed)
-    chosen = texts_of(scores, "scores", "the name of a score, such as 'logme'")
-    if not chosen:
-        raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
-    offers = {name: _offer(name) for name in chosen}
-    split = data.train if isinstance(data, DataSet) else data
-    sample = split if len(split) <= examples else split.subset(examples, seed)
-    parts = Parts(registry.store)
-    lefts = [parts.component(place) for place in registry.store.select(extractors, "extractor")]
-    heads = bounds_of(parts, lefts, [])
-    rows, passes = list[Scored](), dict[str, float]()
-    for number, part in enumerate(lefts):
-        if progress is not None:
-            progress(number, len(lefts), part.reference)
-        found, passes[part.reference] = _score(
-            part,
-            heads.get(part.reference),
-            sample,
-            offers,
-            registry.store,
-            sources,
-            controls,
-            seed,
-            batch_size,
-            device,
-        )
-        rows += found
-    if progress is not None:
-        progress(len(lefts), len(lefts), "")
-    tests = data.test if isinstance(data, DataSet) else data
-    measured = {
-        part.reference: one
-        for part in lefts
-        if (one := _measured(registry.store, parts, part, tests)) is not None
-    }
-    ordered = [
-        one
-        for name in chosen
-        for one in sorted(
-            (row for row in rows if row.score == name),
-            key=lambda row: (row.goodness is None, -(row.goodness or 0.0)),
-        )
-    ]
-    return Ranking(
-        data=split.name,
-        examples=len(sample),
-        rows=tuple(ordered),
-        measured=measured,
-        agreements=_agreements(chosen, ordered, measured),
-        passes=passes,
-    )
-
-
-def _offer(name: str) -> Any:
-    from compatkit.plugins.discovery import find
-
-    return find("metrics", name)
-
-
-def _score(
-    part: Component,
-    head: Component | None,
-    sample: Split,
-    offers: Mapping[str, Any],
-    store: Store,
-    sources: Callable[[str], DataSet] | None,
-    controls: bool,
-    seed: int,
-    batch_size: int,
-    device: str,
-) -> tuple[list[Scored], float]:
-    """Return all scores of one extractor, and the seconds of its pass."""
-    import torch
-
-    contract = part.manifest.contract.data
-    began, rows = time.perf_counter(), list[Scored]()
-    seen = _observe(part.module, head, sample, contract, batch_size, device)
-    took, random = time.perf_counter() - began, list[Observation]()
-    if controls:
-        other = equal_norm_weights(part.module, torch.Generator().manual_seed(seed))
-        random = _observe(other, head, sample, contract, batch_size, device)
-    subject = Subject(network=part.module, layers={"features": part.module}, classes=sample.classes)
-    for name, offer in offers.items():
-        start = time.perf_counter()
-        settings: dict[str, Any] = {}
-        beside, direction = dict[str, Cell](), "none"
-        try:
-            if "source" in inspect.signature(offer.factory).parameters:
-                settings["source"] = _source(part, store, sources, seed)
-            metric = check_metric(offer, settings)
-            if "logits" in (wanted := observed(metric)) and head is None:
-                raise DataError("it has no head of its own in this registry, whose predictions are scored")
-            cell, beside, direction = _figures(metric, seen, subject)
-            if controls and {"outputs", "logits"} & set(wanted):
-                beside[RANDOM] = _figures(metric, random, subject)[0]
-        except DataError as error:
-            cell = Cell(None, "undefined", str(error))
-        rows.append(
-            Scored(
-                score=name,
-                extractor=part.reference,
-                cell=cell,
-                beside=beside,
-                direction=direction,  # type: ignore[arg-type]
-                seconds=time.perf_counter() - start,
-            )
-        )
-    return rows, took
-
-
-def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> tuple[Cell, dict[str, Cell], str]:
-    """Return the first figure of a metric, the others by their name along the last axis, and the direction."""
-    state = metric.init()
-    for one in seen:
-        state = advance(metric, state, one, subject)
-    found = conclude(metric, state, subject)[0]
-    if isinstance(found, Result):
-        return Cell(found.value, found.status, found.reason), {}, found.direction
-    if not found.cells:
-        raise DataError("it gives no figure for a single network; a score such as logme does")
-    (_, first), *others = list(found)
-    return first, {names[-1]: cell for names, cell in others}, found.direction
-
-
-def _observe(
-    module: nn.Module, head: Component | None, sample: Split, contract: Any, batch_size: int, device: str
-) -> list[Observation]:
-    """Return what an extractor gives for images, and what its own head makes of it, on the CPU."""
-    import torch
-
-    from compatkit.evaluation.conditions import Conditions
-    from compatkit.evaluation.normalisation import evaluation_mode
-    from compatkit.evaluation.passes import numerics, placed
-    from compatkit.evaluation.preprocessing import normalise, prepare
-
-    labels, found = torch.from_numpy(sample.labels).long(), list[Observation]()
-    modules = [module, *([head.module] if head is not None else [])]
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(numerics(Conditions("running", batch_size, 0, "float32", device)))
-        for one in modules:
-            stack.enter_context(placed(one, device))
-            stack.enter_context(evaluation_mode(one))
-        for at in torch.arange(len(sample)).split(batch_size):
-            prepared = prepare(sample.take(at.numpy()), contract)
-            images = normalise(prepared.images, contract, device=device)
-            features = module(images.clone())
-            kept = features.clone()  # the head may change its input
-            logits = features.flatten(1) if head is None else head.module(features)
-            found.append(
-                Observation(
-                    images=images.cpu(),
-                    labels=labels[at],
-                    positions=at,
-                    logits=logits.float().cpu(),
-                    outputs={"features": kept.cpu()},
-                )
-            )
-    return found
-
-
-def _source(
-    part: Component, store: Store, sources: Callable[[str], DataSet] | None, seed: int
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """Return images as the extractor takes them, labels and class names of what it was trained on."""
-    import torch
-
-    from compatkit.evaluation.preprocessing import normalise, prepare
-
-    if sources is None:
-        held = images_again(store, [part.resolved], f"Give sources=, {OR_SET}")[part.reference]
-    else:
-        held = sources(part.reference)
-        if not isinstance(held, DataSet):
-            raise UsageError(
-                f"rank: sources= returns the data set of an extractor; got {type_of(held)}.",
-                subject="sources",
-            )
-    train = held.train if len(held.train) <= SOURCE else held.train.subset(SOURCE, seed)
-    contract = part.manifest.contract.data
-    images = normalise(prepare(train, contract).images, contract)
-    return images, torch.from_numpy(train.labels).long(), train.classes
-
-
-SOURCE = 1000
-"""Most examples of a source."""
-
-
-def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tuple[float, str] | None:
-    """Return the best accuracy on the target's test images, of the extractor or of one that started from it."""
-    found = list[tuple[float, str]]()
-    started = {
-        str(hit.digest): parts.function_of(str(hit.digest))
-        for hit in store.index.search(parent=part.digest, kind="extractor")
-        if ("initialised_from", part.digest) in hit.parents
-    }
-    ways = {part.function: "a head on its features"}
-    ways |= {function: "fine-tuned from it" for function in started.values() if function is not None}
-    for function, how in ways.items():
-        partners = sorted(store.evidence.partners(function))
-        for result in store.evidence.kept([function], partners) if partners else ():
-            settings = result.settings
-            if result.error or settings.get("data_digest") != tests.digest or settings.get("adapters"):
-                continue
-            figure = read_figures(result.figures)[1]
-            found.append((figure.accuracy, how))
-    return max(found, default=None)
-
-
-def _agreements(
+def agreements_of(
     scores: Sequence[str], rows: Sequence[Scored], measured: Mapping[str, tuple[float, str]]
 ) -> tuple[Agreement, ...]:
+    """Return the rank correlation of each pair of columns.
+
+    Args:
+        scores: Their names, in the order of the columns.
+        rows: Scores of all extractors.
+        measured: As of ``Ranking``.
+    """
     columns: dict[str, dict[str, float]] = {
         name: {one.extractor: one.goodness for one in rows if one.score == name and one.goodness is not None}
         for name in scores
