@@ -39,7 +39,7 @@ from compatkit.registry.signing.trust import Trusted
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import read_header
 
-SECONDS, MEGABYTES = 2.0, 300
+SECONDS, MEGABYTES = 4.0, 300
 Read = Callable[[Path], Any]
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a reader is measured in a fork")
 
