@@ -17,7 +17,7 @@ import attrs
 import pluggy
 
 from compatkit.errors import UsageError
-from compatkit.limits import WHOLE, Number
+from compatkit.limits import WHOLE, Number, OneOf
 
 if TYPE_CHECKING:
     import torch
@@ -64,8 +64,7 @@ def effect(kind: Effect) -> Callable[[Function], Function]:
     Raises:
         UsageError: ``kind`` is not one of these.
     """
-    if kind not in EFFECTS:
-        raise UsageError(f"An effect is one of {', '.join(EFFECTS)}; got {kind!r}.")
+    OneOf(EFFECTS).check("effect", kind=kind)
 
     def mark(function: Function) -> Function:
         function.compatkit_effect = kind  # type: ignore[attr-defined]

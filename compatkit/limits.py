@@ -3,20 +3,59 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from numbers import Real
 from typing import Any
 
 import attrs
 
-from compatkit.errors import CompatkitError, UsageError
+from compatkit.errors import CompatkitError, UsageError, suggest
+
+
+class Limit:
+    """What a value may be: a validator of attrs, and a check of arguments."""
+
+    def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        """Validate an attribute.
+
+        Raises:
+            UsageError: Names the setting, what it takes, and the value given; ``subject`` is the setting's name.
+        """
+        self._demand("", UsageError, attribute.name, value)
+
+    def check(self, owner: str, error: type[CompatkitError] = UsageError, /, **given: Any) -> None:
+        """Check arguments of a function.
+
+        Args:
+            owner: Of the arguments, for the message.
+            error: What to raise.
+            given: Values by name.
+
+        Raises:
+            CompatkitError: ``error``, with the words of the validator.
+        """
+        for name, value in given.items():
+            self._demand(f"{owner}: ", error, name, value)
+
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is within the limits."""
+        raise NotImplementedError
+
+    def hint(self, value: Any) -> str:
+        """Return what else to say of a value that is not taken."""
+        return ""
+
+    def _demand(self, owner: str, error: type[CompatkitError], name: str, value: Any) -> None:
+        if not self.takes(value):
+            told = f"{owner}'{name}' must be {self}; got {value!r:.60}.{self.hint(value)}"
+            raise error(told, subject=name)
 
 
 @attrs.frozen(kw_only=True)
-class Number:
-    """Finite numbers within bounds; a validator of attrs, and a check of arguments.
+class Number(Limit):
+    """Finite numbers within bounds; True and False are no numbers.
 
-    As a validator it replaces numbers of numpy by Python's, which JSON can hold. True and False are no numbers.
+    As a validator it replaces numbers of numpy by Python's, which JSON can hold.
 
     Attributes:
         least: Smallest number taken.
@@ -37,31 +76,11 @@ class Number:
     optional: bool = False
 
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        """Validate an attribute.
-
-        Raises:
-            UsageError: Names the setting, its bounds, and the value given; ``subject`` is the setting's name.
-        """
+        """Validate an attribute; a number of numpy is replaced by Python's."""
         if isinstance(value, Real) and (item := getattr(value, "item", None)):
             value = item()
             object.__setattr__(instance, attribute.name, value)
-        if not self.takes(value):
-            raise _refusal(UsageError, "", attribute.name, str(self), value)
-
-    def check(self, owner: str, error: type[CompatkitError] = UsageError, /, **given: Any) -> None:
-        """Check arguments of a function.
-
-        Args:
-            owner: Of the arguments, for the message.
-            error: What to raise.
-            given: Values by name.
-
-        Raises:
-            CompatkitError: ``error``, with the words of the validator.
-        """
-        for name, value in given.items():
-            if not self.takes(value):
-                raise _refusal(error, f"{owner}: ", name, str(self), value)
+        super().__call__(instance, attribute, value)
 
     def takes(self, value: Any) -> bool:
         """Return whether a value is a number within the bounds."""
@@ -85,34 +104,29 @@ class Number:
         return f"{' '.join([kind, ' and '.join(said)]).rstrip()}{up}{' or None' * self.optional}"
 
 
-COUNT = Number(least=1, whole=True)
-WHOLE = Number(least=0, whole=True)
+@attrs.frozen
+class OneOf(Limit):
+    """One of some words.
 
-
-def one_of(
-    words: Collection[str], *, optional: bool = False
-) -> Callable[[object, attrs.Attribute[Any], Any], None]:
-    """Return a validator of attrs that takes one of some words.
-
-    Args:
+    Attributes:
         words: What is taken.
         optional: Whether None is taken too.
-
-    Raises:
-        UsageError: By the validator: names the setting, the words it takes, and the value given; ``subject`` is the
-            setting's name.
     """
 
-    def check(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        taken = value in words if isinstance(value, str) else optional and value is None
-        if not taken:
-            wanted = f"one of {', '.join(words)}{' or None' * optional}"
-            raise _refusal(UsageError, "", attribute.name, wanted, value)
+    words: Collection[str]
+    optional: bool = attrs.field(default=False, kw_only=True)
 
-    return check
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is one of the words."""
+        return value in self.words if isinstance(value, str) else self.optional and value is None
+
+    def hint(self, value: Any) -> str:
+        """Return the words that a value is close to."""
+        return suggest(value, self.words)
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.words)}{' or None' * self.optional}"
 
 
-def _refusal(
-    error: type[CompatkitError], owner: str, name: str, wanted: str, value: object
-) -> CompatkitError:
-    return error(f"{owner}'{name}' must be {wanted}; got {value!r:.60}.", subject=name)
+COUNT = Number(least=1, whole=True)
+WHOLE = Number(least=0, whole=True)

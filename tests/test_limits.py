@@ -13,7 +13,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.limits import COUNT, WHOLE, Number, one_of
+from compatkit.limits import COUNT, WHOLE, Number, OneOf
 
 
 def refused(validator: Any, value: Any) -> str:
@@ -39,18 +39,25 @@ def refused(validator: Any, value: Any) -> str:
         (Number(), (-2.5, 0), ("1", None), "a finite number"),
         (WHOLE, (0, 10**400), (-1, "0"), "a whole number from 0 up"),
         (
-            one_of(("loss", "accuracy"), optional=True),
+            OneOf(("loss", "accuracy"), optional=True),
             ("loss", None),
             ("f1", 1),
             "one of loss, accuracy or None",
         ),
-        (one_of(("loss", "accuracy")), ("loss",), ("f1", None, 1), "one of loss, accuracy"),
+        (OneOf(("loss", "accuracy")), ("loss",), ("f1", None, 1), "one of loss, accuracy"),
     ],
 )
 def test_bounds(validator: Any, taken: tuple[Any, ...], not_taken: tuple[Any, ...], words: str) -> None:
     assert [refused(validator, one) for one in taken] == [""] * len(taken)
     for one in not_taken:
         assert refused(validator, one) == f"'rate' must be {words}; got {one!r}."
+
+
+def test_a_word_that_is_nearly_one_of_them_is_answered_with_that_one() -> None:
+    assert refused(OneOf(("loss", "accuracy")), "los").endswith("got 'los'. Did you mean 'loss'?")
+    with pytest.raises(UsageError, match="export: 'names' must be one of whole, parts; got") as caught:
+        OneOf(("whole", "parts")).check("export", names=["parts"])
+    assert caught.value.subject == "names"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

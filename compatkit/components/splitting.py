@@ -19,6 +19,7 @@ from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.component import pinned
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
+from compatkit.limits import OneOf
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 
@@ -185,8 +186,7 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
                     f"{name}: expected {what} for each of {given.channels} channels, or one for all, on the scale 0 "
                     f"to 1; got {numbers}."
                 )
-    if values.get("interpolation", "nearest") not in KERNELS:
-        raise UsageError(f"interpolation is one of {', '.join(KERNELS)}, got {values['interpolation']!r}.")
+    OneOf(KERNELS).check("split", interpolation=values.get("interpolation", "nearest"))
     if not 0 < float(values.get("crop_pct", 1)) <= LARGEST_CROP:
         raise UsageError(f"crop_pct is a share above 0, at most {LARGEST_CROP}, got {values['crop_pct']}.")
     return attrs.evolve(given, **values)

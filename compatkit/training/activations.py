@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.contracts.arguments import named
-from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, UsageError, suggest
+from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
+from compatkit.limits import OneOf
 from compatkit.metrics import FLATTENINGS, Result, flattened
 from compatkit.training.measuring import measure
 
@@ -204,10 +205,7 @@ def activations(
         DataError: Values of a layer are not finite, or have no form that can be flattened; the folder is not empty.
         EnvironmentFailure: The folder cannot be written.
     """
-    if flatten not in FLATTENINGS:
-        raise UsageError(
-            f"flatten= is one of {', '.join(FLATTENINGS)}; got {flatten!r:.60}.", subject=flatten
-        )
+    OneOf(FLATTENINGS).check("activations", flatten=flatten)
     where = None if folder is None else _empty(Path(folder))
     sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
     taker = _Taker(flatten, len(sized), where)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
-from compatkit.limits import WHOLE, Number, one_of
+from compatkit.limits import WHOLE, Number, OneOf
 
 Decay = Literal["step", "cosine", "constant"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)
@@ -34,7 +34,7 @@ class Schedule:
         UsageError: One of them cannot be used.
     """
 
-    kind: Decay = attrs.field(default="step", validator=one_of(DECAYS))
+    kind: Decay = attrs.field(default="step", validator=OneOf(DECAYS))
     warmup: int = attrs.field(default=0, validator=WHOLE)
     every: int | None = attrs.field(default=None, validator=Number(least=1, whole=True, optional=True))
     factor: float = attrs.field(default=0.1, validator=Number(least=0))

@@ -11,7 +11,7 @@ import attrs
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
-from compatkit.limits import COUNT, WHOLE, Number, one_of
+from compatkit.limits import COUNT, WHOLE, Number, OneOf
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
@@ -74,19 +74,19 @@ class Settings:
     schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     warmup: int = attrs.field(default=0, validator=WHOLE)
     precision: Choice = attrs.field(
-        default="auto", converter=spelled, validator=one_of(get_args(Choice)), metadata=_HIDDEN
+        default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
     )
     channels_last: bool | None = attrs.field(default=None, metadata=_HIDDEN)
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
-    execution: Asked = attrs.field(default="auto", validator=one_of(get_args(Asked)), metadata=_HIDDEN)
+    execution: Asked = attrs.field(default="auto", validator=OneOf(get_args(Asked)), metadata=_HIDDEN)
     deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
-    images: Place = attrs.field(default="auto", validator=one_of(PLACES), metadata=_HIDDEN)
+    images: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
         default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
     )
-    cache: Cache = attrs.field(default="auto", validator=one_of(get_args(Cache)), metadata=_BESIDE)
-    passes: Passes = attrs.field(default="auto", validator=one_of(PASSES), metadata=_HIDDEN)
+    cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
+    passes: Passes = attrs.field(default="auto", validator=OneOf(PASSES), metadata=_HIDDEN)
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(
@@ -104,7 +104,7 @@ class Settings:
     evaluate_every: int | None = attrs.field(
         default=None, validator=Number(least=1, whole=True, optional=True), metadata=_TO_STOP
     )
-    evaluate_on: On = attrs.field(default="validation", validator=one_of(get_args(On)), metadata=_TO_STOP)
+    evaluate_on: On = attrs.field(default="validation", validator=OneOf(get_args(On)), metadata=_TO_STOP)
     stop_early: EarlyStopping | None = attrs.field(default=None, metadata=_WHERE_ON)
     scalars: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
     synchronise_statistics: bool = attrs.field(default=False, metadata=_WHERE_ON)

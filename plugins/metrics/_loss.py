@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
-from compatkit.limits import COUNT, WHOLE, one_of
+from compatkit.limits import COUNT, WHOLE, OneOf
 from compatkit.metrics import equal_norm_weights
 
 from ._moments import drawn_keys
@@ -193,7 +193,7 @@ class LossMetric:
 
     examples: int = attrs.field(default=256, validator=COUNT)
     chunk: int = attrs.field(default=64, validator=COUNT)
-    precision: str = attrs.field(default="float32", validator=one_of(("float32", "float64")))
+    precision: str = attrs.field(default="float32", validator=OneOf(("float32", "float64")))
     controls: bool = False
     seed: int = attrs.field(default=0, validator=WHOLE)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compatkit.errors import DataError
-from compatkit.limits import COUNT, WHOLE, one_of
+from compatkit.limits import COUNT, WHOLE, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._moments import drawn_keys
@@ -105,7 +105,7 @@ class FeatureScore(Score):
         pool: ``"mean"`` over positions or tokens, or ``"flatten"``.
     """
 
-    pool: str = attrs.field(default="mean", validator=one_of(("mean", "flatten")))
+    pool: str = attrs.field(default="mean", validator=OneOf(("mean", "flatten")))
 
     def update(self, state: Seen, positions: Tensor, labels: Tensor, outputs: Mapping[str, Tensor]) -> Seen:
         """Return the state with one more batch.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import DataError
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 from compatkit.metrics import FLATTENINGS, Cell, Status, Table, flattened
 
 from ._rows import Rows, alike
@@ -149,7 +149,7 @@ class FlatteningMetric:
             ``positions``: channels, with every position of every image a row.
     """
 
-    flatten: str = attrs.field(default="all", validator=one_of(FLATTENINGS))
+    flatten: str = attrs.field(default="all", validator=OneOf(FLATTENINGS))
 
     def sides(
         self, outputs: Mapping[str, Tensor], others: Mapping[str, Tensor]

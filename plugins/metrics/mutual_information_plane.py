@@ -27,7 +27,7 @@ from torch import Tensor
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 from compatkit.metrics import Cell, Table
 
 compatkit_api = 1
@@ -100,7 +100,7 @@ class MutualInformationPlane:
     """
 
     edges: int = attrs.field(default=30, validator=Number(least=2, whole=True))
-    range: str = attrs.field(default="tanh", validator=one_of(("tanh", "adapted")))
+    range: str = attrs.field(default="tanh", validator=OneOf(("tanh", "adapted")))
     last: str | None = None
     saturation: float = attrs.field(default=0.1, validator=Number(least=0))
 

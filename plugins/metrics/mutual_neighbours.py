@@ -18,7 +18,7 @@ from torch import Tensor
 from compatkit import hookimpl
 from compatkit.errors import DataError
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, one_of
+from compatkit.limits import COUNT, OneOf
 from compatkit.metrics import Cell
 
 from ._rows import Rows
@@ -46,7 +46,7 @@ class MutualNeighbours(RowsMetric):
     """
 
     neighbours: int = attrs.field(default=10, validator=COUNT)
-    distance: str = attrs.field(default="cosine", validator=one_of(DISTANCES))
+    distance: str = attrs.field(default="cosine", validator=OneOf(DISTANCES))
 
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl, pictures
 from compatkit.errors import DataError
 from compatkit.hooks import Register
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 from compatkit.metrics import Cell, Table
 
 from ..regularizers.reverse_pass.chain import chain_of
@@ -109,8 +109,8 @@ class Reconstruction:
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
     """
 
-    bn_reverse: Statistics = attrs.field(default="running", validator=one_of(STATISTICS))
-    output_activation: str | None = attrs.field(default=None, validator=one_of(OUTPUTS, optional=True))
+    bn_reverse: Statistics = attrs.field(default="running", validator=OneOf(STATISTICS))
+    output_activation: str | None = attrs.field(default=None, validator=OneOf(OUTPUTS, optional=True))
 
     def init(self) -> Errors:
         """Return the empty state."""

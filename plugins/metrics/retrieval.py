@@ -27,7 +27,7 @@ from torch import Tensor
 from compatkit import hookimpl
 from compatkit.errors import DataError
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, one_of
+from compatkit.limits import COUNT, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._partners import partner
@@ -121,7 +121,7 @@ class Retrieval:
     """
 
     top: int = attrs.field(default=1, validator=COUNT)
-    distance: str = attrs.field(default="cosine", validator=one_of(("cosine", "euclidean")))
+    distance: str = attrs.field(default="cosine", validator=OneOf(("cosine", "euclidean")))
 
     def init(self) -> Seen:
         """Return the empty state."""

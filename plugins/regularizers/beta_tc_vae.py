@@ -23,7 +23,7 @@ from torch import Tensor
 
 from compatkit import SetUp, Step, effect, hookimpl
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from ._variational import VariationalObjective, learning
 
@@ -85,7 +85,7 @@ class BetaTCVAE(VariationalObjective):
     """
 
     beta: float = attrs.field(default=4.0, validator=Number(least=1))
-    estimator: str = attrs.field(default="weighted", validator=one_of(ESTIMATORS))
+    estimator: str = attrs.field(default="weighted", validator=OneOf(ESTIMATORS))
     _images: dict[str, int] = attrs.field(factory=dict, init=False)
 
     @hookimpl

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, called_layers, chosen_layers, given_by, given_to
@@ -58,7 +58,7 @@ class DataDependentInit:
 
     layers: Sequence[str] | None = None
     mean: float = attrs.field(default=0.0, validator=Number())
-    directions: Literal["drawn", "pca"] = attrs.field(default="drawn", validator=one_of(DIRECTIONS))
+    directions: Literal["drawn", "pca"] = attrs.field(default="drawn", validator=OneOf(DIRECTIONS))
     images: int = attrs.field(default=2000, validator=Number(least=2, whole=True))
     patches: int | None = attrs.field(default=64, validator=Number(least=1, whole=True, optional=True))
     batch_size: int = attrs.field(default=250, validator=Number(least=2, whole=True))

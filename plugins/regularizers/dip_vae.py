@@ -17,7 +17,7 @@ from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from ._variational import VariationalObjective, learning
 
@@ -70,7 +70,7 @@ class DIPVAE(VariationalObjective):
         diagonal: Factor of those on it; None takes ``off_diagonal``, for type I ten times that.
     """
 
-    kind: str = attrs.field(default="ii", validator=one_of(TYPES))
+    kind: str = attrs.field(default="ii", validator=OneOf(TYPES))
     off_diagonal: float = attrs.field(default=1.0, validator=Number(least=0))
     diagonal: float | None = attrs.field(default=None, validator=Number(least=0, optional=True))
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, chosen_layers, given_to
@@ -113,11 +113,11 @@ class EigenvectorInit:
     """
 
     layers: Sequence[str] | None = None
-    choose: Literal["top", "smallest"] = attrs.field(default="top", validator=one_of(CHOICES))
+    choose: Literal["top", "smallest"] = attrs.field(default="top", validator=OneOf(CHOICES))
     skip: int | Mapping[str, int] = 0
     tau: str | Sequence[float] = "f2"
     sampled: bool = False
-    signs: Literal["random", "positive"] = attrs.field(default="random", validator=one_of(SIGNS))
+    signs: Literal["random", "positive"] = attrs.field(default="random", validator=OneOf(SIGNS))
     match_norm: bool = False
     images: int = attrs.field(default=5000, validator=Number(least=2, whole=True))
     patches: int | None = attrs.field(default=64, validator=Number(least=1, whole=True, optional=True))

@@ -14,7 +14,7 @@ import attrs
 from compatkit import SetUp, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 
 compatkit_api = 1
 
@@ -45,7 +45,7 @@ class IdenticalInit:
 
     seed: int | None = None
     class_layer: Literal["identical", "own"] = attrs.field(
-        default="identical", validator=one_of(("identical", "own"))
+        default="identical", validator=OneOf(("identical", "own"))
     )
 
     @hookimpl

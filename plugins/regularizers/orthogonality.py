@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from compatkit import SetUp, Step, effect, hookimpl
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, one_of
+from compatkit.limits import COUNT, OneOf
 
 compatkit_api = 1
 Kind = Literal["srip", "so", "dso", "mc"]
@@ -136,11 +136,11 @@ def spectral_excess(weight: Tensor, start: Tensor, side: Side = "input", iterati
 class Orthogonality:
     """Adds up one term a layer; see ``orthogonality`` for the settings."""
 
-    kind: Kind = attrs.field(default="srip", validator=one_of(KINDS))
+    kind: Kind = attrs.field(default="srip", validator=OneOf(KINDS))
     squared: bool = True
     layers: Sequence[str] | None = None
     schedule: Sequence[Sequence[float]] | None = None
-    side: Side | None = attrs.field(default=None, validator=one_of(("input", "smaller"), optional=True))
+    side: Side | None = attrs.field(default=None, validator=OneOf(("input", "smaller"), optional=True))
     iterations: int = attrs.field(default=1, validator=COUNT)
     shared: bool = False
     _setup: SetUp = attrs.field(init=False)

@@ -23,7 +23,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 
 compatkit_api = 1
 VIEWS = 4
@@ -67,9 +67,9 @@ class RotationPrediction:
     """
 
     views: Literal["mixed", "per_view", "separate"] = attrs.field(
-        default="mixed", validator=one_of(("mixed", "per_view", "separate"))
+        default="mixed", validator=OneOf(("mixed", "per_view", "separate"))
     )
-    half_turn: Literal["rotate", "flip"] = attrs.field(default="rotate", validator=one_of(("rotate", "flip")))
+    half_turn: Literal["rotate", "flip"] = attrs.field(default="rotate", validator=OneOf(("rotate", "flip")))
     like: str | None = None
     _head: AuxiliaryHead = attrs.field(init=False)
 

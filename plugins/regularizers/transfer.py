@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from compatkit import SetUp, TaskState, hookimpl
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from ._called_layers import Called, check_globs
 from ._initial_weights import STREAM, check_scheme, draw, layers_of, norm_of
@@ -91,7 +91,7 @@ class Transfer:
     fresh: Sequence[str] = ()
     zero_biases: bool = False
     norms: Mapping[str, float] | None = attrs.field(default=None, converter=_mapping)
-    scale_bias: str = attrs.field(default="cumulative", validator=one_of(BIASES))
+    scale_bias: str = attrs.field(default="cumulative", validator=OneOf(BIASES))
     scheme: str = "he"
     scale: float = 1.0
     layers: Mapping[str, float] = attrs.field(factory=dict)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from compatkit import Step, effect, hookimpl
 from compatkit.hooks import Register
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 
 compatkit_api = 1
 OVER = ("position", "image")
@@ -55,7 +55,7 @@ class UnitFeatures:
         over: Whose length: that of the channels at each ``"position"``, or of all features of an ``"image"``.
     """
 
-    over: str = attrs.field(default="position", validator=one_of(OVER))
+    over: str = attrs.field(default="position", validator=OneOf(OVER))
 
     @hookimpl
     @effect("pure")

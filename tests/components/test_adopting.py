@@ -219,7 +219,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
         ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
         ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),
         ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
-        ({"images": {"interpolation": "best"}}, UsageError, "interpolation is one of"),
+        ({"images": {"interpolation": "best"}}, UsageError, "'interpolation' must be one of"),
         ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
         ({"images": {"colour": "red"}}, UsageError, "'colour' is not a known fact about images"),
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from compatkit.adapters.networks.classifier import Classifier, square, stage
 from compatkit.adapters.networks.layers import LayerStyle, activation, planned
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT
+from compatkit.limits import COUNT, OneOf
 
 
 class FullyConnected(Classifier):
@@ -211,10 +211,8 @@ def _check(channels: Sequence[int], reduce: str, top: str, kernel: int) -> None:
     COUNT.check("ConvChain", kernel=kernel)
     if kernel % 2 == 0:
         raise UsageError(f"ConvChain: kernel is an odd number, so that maps keep their size; got {kernel}.")
-    if reduce not in REDUCTIONS:
-        raise UsageError(f"ConvChain: reduce is one of {', '.join(REDUCTIONS)}; got {reduce!r}.")
-    if top not in TOPS:
-        raise UsageError(f"ConvChain: top is one of {', '.join(TOPS)}; got {top!r}.")
+    OneOf(REDUCTIONS).check("ConvChain", reduce=reduce)
+    OneOf(TOPS).check("ConvChain", top=top)
 
 
 def _check_strides(strides: Sequence[int], count: int, reduce: str) -> None:

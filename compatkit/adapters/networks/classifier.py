@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE
+from compatkit.limits import COUNT, WHOLE, OneOf
 
 
 class Classifier(nn.Module):
@@ -157,10 +157,7 @@ def draw_initial_weights(network: nn.Module, initial: str = "he") -> None:
     Raises:
         UsageError: There is no such way to draw.
     """
-    if initial not in INITIAL:
-        raise UsageError(
-            f"{type(network).__name__}: initial is one of {', '.join(INITIAL)}; got {initial!r}."
-        )
+    OneOf(INITIAL).check(type(network).__name__, initial=initial)
     for module in network.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
             INITIAL[initial](module)

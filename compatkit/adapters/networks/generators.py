@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compatkit.adapters.networks.classifier import divided, draw_initial_weights
 from compatkit.adapters.networks.layers import Layer, LayerStyle, activation, planned
 from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE
+from compatkit.limits import COUNT, WHOLE, OneOf
 
 ENLARGING = ("transpose", "nearest")
 
@@ -128,8 +128,7 @@ class _Enlarging(nn.Sequential):
         self, kind: LayerStyle, counts: Sequence[int], doubles: Sequence[bool], enlarge: str, output: str
     ) -> None:
         super().__init__()
-        if enlarge not in ENLARGING:
-            raise UsageError(f"{kind.owner}: enlarge is one of {', '.join(ENLARGING)}; got {enlarge!r}.")
+        OneOf(ENLARGING).check(kind.owner, enlarge=enlarge)
         for number, double in enumerate(doubles, 1):
             before, after = counts[number - 1], counts[number]
             if double and enlarge == "nearest":

@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.errors import UsageError
+from compatkit.limits import OneOf
 
 ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {
     "none": nn.Identity,
@@ -61,8 +61,7 @@ class LayerStyle:
     norm_eps: float = 1e-5
 
     def __attrs_post_init__(self) -> None:
-        if self.norm not in NORMS:
-            raise UsageError(f"{self.owner}: norm is one of {', '.join(NORMS)}; got {self.norm!r}.")
+        OneOf(NORMS).check(self.owner, norm=self.norm)
         activation(self.owner, self.activation)
 
     def layer(self, linear: nn.Module) -> Layer:
@@ -88,8 +87,7 @@ def activation(owner: str, name: str) -> nn.Module:
     Raises:
         UsageError: There is none of that name.
     """
-    if name not in ACTIVATIONS:
-        raise UsageError(f"{owner}: activations are {', '.join(ACTIVATIONS)}; got {name!r}.")
+    OneOf(ACTIVATIONS).check(owner, activation=name)
     return ACTIVATIONS[name]()
 
 
@@ -137,8 +135,7 @@ def normalisation(owner: str, name: str, channels: int) -> nn.Module:
     Raises:
         UsageError: There is none of that name.
     """
-    if name not in MAPS:
-        raise UsageError(f"{owner}: norm is one of {', '.join(MAPS)}; got {name!r:.60}.")
+    OneOf(MAPS).check(owner, norm=name)
     return MAPS[name](channels)
 
 
@@ -159,8 +156,7 @@ class UnitLength(nn.Module):
 
     def __init__(self, owner: str, over: str = "position") -> None:
         super().__init__()
-        if over not in OVER:
-            raise UsageError(f"{owner}: unit_over is one of {', '.join(OVER)}; got {over!r:.60}.")
+        OneOf(OVER).check(owner, unit_over=over)
         self.over = over
 
     def forward(self, x: Tensor) -> Tensor:

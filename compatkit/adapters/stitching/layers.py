@@ -19,7 +19,7 @@ from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.weights import load_part
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UnknownName, UsageError, suggest, type_of
-from compatkit.limits import COUNT, WHOLE, Number
+from compatkit.limits import COUNT, WHOLE, Number, OneOf
 
 DTYPES = {
     "float16": torch.float16,
@@ -73,7 +73,8 @@ class Cast(SeamAdapter):
 
     def __init__(self, to: str, port: int | None = None) -> None:
         super().__init__(port)
-        self.dtype = DTYPES[one_of("to", to, DTYPES)]
+        OneOf(DTYPES).check("cast", to=to)
+        self.dtype = DTYPES[to]
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return the same values in the other type, any shape."""
@@ -125,7 +126,9 @@ class Pool(SeamAdapter):
 
     def __init__(self, layout: str, to: str, prefix_tokens: int = 0, port: int | None = None) -> None:
         super().__init__(port)
-        self.layout, self.to_layout = one_of("layout", layout, MAPS_AND_TOKENS), one_of("to", to, AXES)
+        OneOf(MAPS_AND_TOKENS).check("pool", layout=layout)
+        OneOf(AXES).check("pool", to=to)
+        self.layout, self.to_layout = layout, to
         WHOLE.check("adapter", prefix_tokens=prefix_tokens)
         self.prefix_tokens = prefix_tokens
 
@@ -167,7 +170,8 @@ class Resize(SeamAdapter):
         port: int | None = None,
     ) -> None:
         super().__init__(port)
-        self.layout = one_of("layout", layout, MAPS_AND_TOKENS)
+        OneOf(MAPS_AND_TOKENS).check("resize", layout=layout)
+        self.layout = layout
         self.size, self.sides = (
             two_counts("size", size),
             None if sides is None else two_counts("sides", sides),
@@ -215,10 +219,8 @@ class Permute(SeamAdapter):
         self, layout: str, to: str, sides: Sequence[int] | None = None, port: int | None = None
     ) -> None:
         super().__init__(port)
-        self.layout, self.to_layout = (
-            one_of("layout", layout, MAPS_AND_TOKENS),
-            one_of("to", to, MAPS_AND_TOKENS),
-        )
+        OneOf(MAPS_AND_TOKENS).check("permute", layout=layout, to=to)
+        self.layout, self.to_layout = layout, to
         self.sides = None if sides is None else two_counts("sides", sides)
 
     def adapted(self, features: Tensor) -> Tensor:
@@ -266,19 +268,6 @@ def wide_type(features: Tensor) -> torch.dtype:
     return torch.promote_types(features.dtype, torch.float32)
 
 
-def one_of(name: str, value: str, known: Mapping[str, object] | Sequence[str]) -> str:
-    """Return ``value`` if it is one of ``known``, else raise a UsageError.
-
-    Args:
-        name: Of the argument.
-        value: As given.
-        known: Allowed values.
-    """
-    if not isinstance(value, str) or value not in known:
-        raise UsageError(f"{name} of an adapter is one of {', '.join(known)}, not {value!r}.", subject=value)
-    return value
-
-
 def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
     """Return two whole numbers from 1, else raise a UsageError.
 
@@ -312,7 +301,8 @@ class Project(SeamAdapter):
         kernel: int = 1,
     ) -> None:
         super().__init__(port)
-        self.layout, self.nonnegative = one_of("layout", layout, AXES), bool(nonnegative)
+        OneOf(AXES).check("project", layout=layout)
+        self.layout, self.nonnegative = layout, bool(nonnegative)
         came, gone = two_counts("channels", channels)
         COUNT.check("project", kernel=kernel)
         self.kernel = kernel

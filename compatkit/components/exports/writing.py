@@ -25,6 +25,7 @@ from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.recombination import Recombination
+from compatkit.limits import OneOf
 from compatkit.registry import disk as durable
 from compatkit.registry.weights.tensorfile import pieces, state_digest
 
@@ -152,8 +153,7 @@ def prefixes(
     Raises:
         UsageError: ``names`` is unknown, or the parts do not make up a whole network.
     """
-    if names not in NAMES:
-        raise UsageError(f"names is one of {', '.join(NAMES)}, got {names!r:.40}.")
+    OneOf(NAMES).check("export", names=names)
     if len(modules) == 1:
         if names == "whole":
             raise UsageError("names='whole' needs all parts of a network; a single part keeps its own names.")

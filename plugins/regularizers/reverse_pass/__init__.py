@@ -21,7 +21,7 @@ from torch import Tensor
 from compatkit import SetUp, Step, TaskState, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, one_of
+from compatkit.limits import Number, OneOf
 
 from .local import Records, local_loss
 from .sampling import drawn_layers, first_images
@@ -127,17 +127,17 @@ class ReversePass:
         UsageError: Settings are invalid or inconsistent.
     """
 
-    variant: str = attrs.field(default="local", validator=one_of(VARIANTS))
+    variant: str = attrs.field(default="local", validator=OneOf(VARIANTS))
     layers: tuple[str, ...] | None = attrs.field(default=None, converter=_globs)
     layer_weights: Mapping[str, float] | None = None
     activation: bool = False
-    bn_reverse: Statistics = attrs.field(default="batch", validator=one_of(STATISTICS))
+    bn_reverse: Statistics = attrs.field(default="batch", validator=OneOf(STATISTICS))
     output_activation: str | None = None
     detach_target: bool = False
     sample_images: float = attrs.field(default=1.0, validator=Number(above=0, most=1))
     sample_layers: float = attrs.field(default=1.0, validator=Number(above=0, most=1))
-    reduction: str = attrs.field(default="mean", validator=one_of(("mean",)))
-    balance: str = attrs.field(default="weight", validator=one_of(("weight", "gradient")))
+    reduction: str = attrs.field(default="mean", validator=OneOf(("mean",)))
+    balance: str = attrs.field(default="weight", validator=OneOf(("weight", "gradient")))
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
     _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit import LayerCall, TaskState
-from compatkit.limits import one_of
+from compatkit.limits import OneOf
 
 from .chain import chain_of
 from .local import Records, wide
@@ -46,8 +46,8 @@ class Walk:
         UsageError: A setting is unknown.
     """
 
-    bn_reverse: Statistics = attrs.field(default="batch", validator=one_of(STATISTICS))
-    output_activation: str | None = attrs.field(default=None, validator=one_of(OUTPUTS, optional=True))
+    bn_reverse: Statistics = attrs.field(default="batch", validator=OneOf(STATISTICS))
+    output_activation: str | None = attrs.field(default=None, validator=OneOf(OUTPUTS, optional=True))
 
 
 USUAL = Walk()

@@ -58,9 +58,9 @@ def test_the_last_step_of_a_stage_makes_unit_length() -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ({"norm": "power"}, "norm is one of batch, layer, instance, group; got 'power'"),
+        ({"norm": "power"}, "'norm' must be one of batch, layer, instance, group; got 'power'"),
         ({"unit_length": "stem"}, "unit_length names a stage .layer1, layer2, layer3."),
-        ({"unit_over": "channel"}, "unit_over is one of position, image"),
+        ({"unit_over": "channel"}, "'unit_over' must be one of position, image"),
     ],
 )
 def test_what_is_not_known_is_refused(kwargs: dict[str, Any], message: str) -> None:

@@ -277,7 +277,7 @@ def test_where_it_cannot_be_written(registry: ck.Registry, tmp_path: Path) -> No
         registry.export("nets/a.head", tmp_path)
     with pytest.raises(EnvironmentFailure):
         registry.export("nets/a.head", tmp_path / "nowhere" / "file.safetensors")
-    with pytest.raises(UsageError, match="names is one of"):
+    with pytest.raises(UsageError, match="'names' must be one of"):
         registry.export("nets/a.head", tmp_path / "file.safetensors", names="best")
 
 
