@@ -165,7 +165,7 @@ def test_other_settings_are_refused_or_run_anew(run: Run, toy: Any, tmp_path: Pa
     anew = run(*call, "--set", "shift=1", "--anew")
     assert anew.code == 0 and toy() == ["std 0", "rr 0"] and "dropped 2 runs" in anew.err
     assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["shift"] == 1.0
-    assert "Changed by hand: shift 1.0." in (tmp_path / "out" / "table.md").read_text()
+    assert "Changed by hand: shift 1.0 in place of 0.125." in (tmp_path / "out" / "table.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -44,18 +44,17 @@ class Results:
         )
 
     @property
-    def changed(self) -> dict[str, Any]:
-        """Settings that differ from those of the size."""
-        plain = settings_of(self.found, self.size)
-        return {name: value for name, value in self.settings.items() if value != plain[name]}
-
-    @property
     def scale(self) -> str:
         """How size and changed settings differ from the paper's; empty if they do not."""
         said = self.found.study.scale.get(self.size, "")
-        if self.changed:
-            changes = ", ".join(f"{name} {value}" for name, value in self.changed.items())
-            said += f" Changed by hand: {changes}."
+        plain = settings_of(self.found, self.size)
+        changes = [
+            f"{name} {value} in place of {plain[name]}"
+            for name, value in self.settings.items()
+            if value != plain[name]
+        ]
+        if changes:
+            said += f" Changed by hand: {', '.join(changes)}."
         return said.strip()
 
     @property
