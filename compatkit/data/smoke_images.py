@@ -103,6 +103,7 @@ def captured_smoke(
     Raises:
         DataError: A count is below its least value.
     """
+    WHOLE.check("Smoke", DataError, seed=seed)
     density = _smoke(simulations, frames, size, CAPTURED, seed + 1)
     found = np.empty((*density.shape, 3), np.uint8)
     for number, plume in enumerate(density):
