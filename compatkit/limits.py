@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections.abc import Collection
 from numbers import Real
 from typing import Any
@@ -42,28 +44,30 @@ class Limit:
         raise NotImplementedError
 
     def hint(self, value: Any) -> str:
-        """Return what else to say of a value that is not taken."""
+        """Return a suggestion to append to the message, or an empty text."""
         return ""
 
     def _demand(self, owner: str, error: type[CompatkitError], name: str, value: Any) -> None:
         if not self.takes(value):
-            told = f"{owner}'{name}' must be {self}; got {value!r:.60}.{self.hint(value)}"
-            raise error(told, subject=name)
+            # Python refuses to write integers of more than 4,300 digits
+            long = type(value) is int and value.bit_length() > 1024
+            came = f"an integer of {value.bit_length():,} bits" if long else f"{value!r:.60}"
+            raise error(f"{owner}'{name}' must be {self}; got {came}.{self.hint(value)}", subject=name)
 
 
 @attrs.frozen(kw_only=True)
 class Number(Limit):
     """Finite numbers within bounds; True and False are no numbers.
 
-    As a validator it replaces numbers of numpy by Python's, which JSON can hold.
+    As a validator it replaces numbers of numpy by Python's, which JSON can hold, when an object is made.
 
     Attributes:
-        least: Smallest number taken.
-        above: A number that is itself too small.
-        most: Largest number taken.
-        below: A number that is itself too large.
+        least: Lower bound.
+        above: Exclusive lower bound.
+        most: Upper bound.
+        below: Exclusive upper bound.
         whole: Whether it must be an integer.
-        endless: Whether infinity is taken too.
+        infinite: Whether infinity is taken too.
         optional: Whether None is taken too.
     """
 
@@ -72,7 +76,7 @@ class Number(Limit):
     most: float | None = None
     below: float | None = None
     whole: bool = False
-    endless: bool = False
+    infinite: bool = False
     optional: bool = False
 
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -88,25 +92,43 @@ class Number(Limit):
             return self.optional
         if type(value) is not int and (self.whole or not isinstance(value, float)):
             return False
+        finite = (
+            self.whole or abs(value) <= sys.float_info.max
+        )  # of a float, or of an integer that a float can hold
         return (
-            (type(value) is int or math.isfinite(value) or (self.endless and value == math.inf))
+            (finite or (self.infinite and value == math.inf))
             and (self.least is None or value >= self.least)
             and (self.above is None or value > self.above)
             and (self.most is None or value <= self.most)
             and (self.below is None or value < self.below)
         )
 
+    def hint(self, value: Any) -> str:
+        """Return that a number must be Python's, of one of numpy."""
+        foreign = isinstance(value, Real) and not isinstance(value, (int, float))
+        return f" Give Python's number: .item() of this {type(value).__name__}." * foreign
+
     def __str__(self) -> str:
-        bounds = {"from": self.least, "above": self.above, "up to": self.most, "below": self.below}
-        said = [f"{words} {bound:g}" for words, bound in bounds.items() if bound is not None]
+        closed = self.least is not None
+        bounds = {
+            "from": self.least,
+            "above": self.above,
+            "to" if closed else "up to": self.most,
+            "to below" if closed else "below": self.below,
+        }
+        said = [
+            f"{word} {bound:,}" if isinstance(bound, int) else f"{word} {bound:g}"
+            for word, bound in bounds.items()
+            if bound is not None
+        ]
         kind = "a whole number" if self.whole else "a number" if said else "a finite number"
-        up = " up" * (len(said) == 1 and self.least is not None)
-        return f"{' '.join([kind, ' and '.join(said)]).rstrip()}{up}{' or None' * self.optional}"
+        up = " up" * (closed and len(said) == 1)
+        return f"{' '.join([kind, (' ' if closed else ' and ').join(said)]).rstrip()}{up}{', or None' * self.optional}"
 
 
 @attrs.frozen
 class OneOf(Limit):
-    """One of some words.
+    """One word of a fixed set.
 
     Attributes:
         words: What is taken.
@@ -122,11 +144,35 @@ class OneOf(Limit):
 
     def hint(self, value: Any) -> str:
         """Return the words that a value is close to."""
-        return suggest(value, self.words)
+        return suggest(value, self.words) if isinstance(value, str) else ""
 
     def __str__(self) -> str:
-        return f"one of {', '.join(self.words)}{' or None' * self.optional}"
+        return f"one of {', '.join(self.words)}{', or None' * self.optional}"
+
+
+@attrs.frozen
+class OfType(Limit):
+    """A value of some types.
+
+    Attributes:
+        types: What ``isinstance`` takes.
+        words: Names them in the message.
+    """
+
+    types: type | tuple[type, ...]
+    words: str
+
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is of one of the types."""
+        return isinstance(value, self.types)
+
+    def __str__(self) -> str:
+        return self.words
 
 
 COUNT = Number(least=1, whole=True)
 WHOLE = Number(least=0, whole=True)
+SEED = Number(least=0, below=2**63, whole=True)
+FLAG = OfType(bool, "True or False")
+TEXT = OfType(str, "a text")
+PATH = OfType((str, os.PathLike, type(None)), "a path, or None")

@@ -9,11 +9,13 @@ from typing import Any
 import attrs
 import numpy as np
 import pytest
+import torch
 from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import DataError, UsageError
-from compatkit.limits import COUNT, WHOLE, Number, OneOf
+from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OneOf
+from compatkit.plugins.discovery import find, names
 
 
 def refused(validator: Any, value: Any) -> str:
@@ -34,15 +36,20 @@ def refused(validator: Any, value: Any) -> str:
         (Number(above=0), (1e-9, 7), (0, -1), "a number above 0"),
         (COUNT, (1, 10**9), (0, 1.0, 2.5, True), "a whole number from 1 up"),
         (Number(above=0, below=1), (0.5,), (0, 1), "a number above 0 and below 1"),
-        (Number(least=0, most=1), (0, 1), (-0.1, 1.1), "a number from 0 and up to 1"),
-        (Number(least=1, optional=True), (None, 1), (0,), "a number from 1 up or None"),
+        (Number(least=0, most=1), (0, 1), (-0.1, 1.1), "a number from 0 to 1"),
+        (Number(least=1, optional=True), (None, 1), (0,), "a number from 1 up, or None"),
         (Number(), (-2.5, 0), ("1", None), "a finite number"),
+        (Number(above=0, most=1), (1,), (0, 1.1), "a number above 0 and up to 1"),
+        (Number(most=10**6, whole=True), (10**6,), (10**6 + 1,), "a whole number up to 1,000,000"),
+        (SEED, (0, 2**63 - 1), (-1, 1.5), "a whole number from 0 to below 9,223,372,036,854,775,808"),
+        (FLAG, (True, False), ("no", 1, None), "True or False"),
+        (PATH, ("a", Path("a"), None), (3,), "a path, or None"),
         (WHOLE, (0, 10**400), (-1, "0"), "a whole number from 0 up"),
         (
             OneOf(("loss", "accuracy"), optional=True),
             ("loss", None),
             ("f1", 1),
-            "one of loss, accuracy or None",
+            "one of loss, accuracy, or None",
         ),
         (OneOf(("loss", "accuracy")), ("loss",), ("f1", None, 1), "one of loss, accuracy"),
     ],
@@ -55,6 +62,7 @@ def test_bounds(validator: Any, taken: tuple[Any, ...], not_taken: tuple[Any, ..
 
 def test_a_word_that_is_nearly_one_of_them_is_answered_with_that_one() -> None:
     assert refused(OneOf(("loss", "accuracy")), "los").endswith("got 'los'. Did you mean 'loss'?")
+    assert refused(OneOf(("off", "on")), None).endswith("got None.")
     with pytest.raises(UsageError, match="export: 'names' must be one of whole, parts; got") as caught:
         OneOf(("whole", "parts")).check("export", names=["parts"])
     assert caught.value.subject == "names"
@@ -66,9 +74,9 @@ def test_what_is_not_finite_is_within_no_bounds(value: float) -> None:
 
 
 def test_infinity_is_taken_where_it_means_no_bound() -> None:
-    assert refused(Number(above=0, endless=True), math.inf) == ""
-    assert "got -inf" in refused(Number(above=0, endless=True), -math.inf)
-    assert "got nan" in refused(Number(above=0, endless=True), math.nan)
+    assert refused(Number(above=0, infinite=True), math.inf) == ""
+    assert "got -inf" in refused(Number(above=0, infinite=True), -math.inf)
+    assert "got nan" in refused(Number(above=0, infinite=True), math.nan)
 
 
 @pytest.mark.parametrize("value", [np.int64(3), np.uint8(3), np.float32(3), np.float64(3)])
@@ -84,6 +92,13 @@ def test_a_run_with_numbers_of_numpy_is_recorded(tmp_path: Path) -> None:
     assert fit.run["trainer"]["steps"] == 1 and fit.run["trainer"]["lr"] == 0.5
 
 
+def test_settings_of_plugins_in_numbers_of_numpy_are_recorded(tmp_path: Path) -> None:
+    task = ck.Task("a", data_set("rows"), "resnet8_cifar", "layer2")
+    fit = quick(steps=1).fit([task], [ck.use("bss", count=np.int64(2))])
+    assert fit.run["plugins"][0]["settings"]["count"] == 2
+    assert ck.use("l2_sp", alpha=np.float32(0.5)).to_json()["alpha"] == 0.5
+
+
 def test_arguments_of_functions_have_the_same_limits() -> None:
     COUNT.check("Generator", latent=1, start=8)
     with pytest.raises(
@@ -93,8 +108,14 @@ def test_arguments_of_functions_have_the_same_limits() -> None:
     assert caught.value.subject == "start"
     with pytest.raises(DataError):
         Number(below=1).check("Shift", DataError, hue=1.0)
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError, match=r"Give Python's number: \.item\(\) of this int64\."):
         COUNT.check("Generator", latent=np.int64(1))  # would reach a manifest as it is
+
+
+@pytest.mark.parametrize("value", [10**400, 10**5000], ids=["10**400", "10**5000"])
+def test_an_integer_that_no_float_can_hold_is_no_number(value: int) -> None:
+    with pytest.raises(UsageError, match="got an integer of"):
+        Number(least=0).check("Shift", hue=value)
 
 
 @pytest.mark.parametrize(
@@ -119,3 +140,66 @@ def test_arguments_of_functions_have_the_same_limits() -> None:
 def test_a_trainer_that_cannot_train_is_not_made(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ck.Trainer(steps=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "subject"),
+    [
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"deterministic": "no"}, "deterministic"),
+        ({"channels_last": "yes"}, "channels_last"),
+        ({"checkpoint": 3}, "checkpoint"),
+        ({"stop_early": 5}, "stop_early"),
+    ],
+)
+def test_a_trainer_takes_no_other_types(settings: dict[str, Any], subject: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ck.Trainer(steps=1, **settings)
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"data": "mnist"},
+        {"data": None},
+        {"backbone": None},
+        {"split": ["layer2"]},
+        {"builder": []},
+        {"kwargs": None},
+        {"weights": 3},
+        {"supervised": "no"},
+        {"recompute_activations": 1},
+    ],
+    ids=str,
+)
+def test_a_task_takes_no_other_types(changed: dict[str, Any]) -> None:
+    given = {"name": "a", "data": data_set("rows"), "backbone": "resnet8_cifar", "split": "layer2"}
+    with pytest.raises(UsageError) as caught:
+        ck.Task(**{**given, **changed})
+    assert caught.value.subject == next(iter(changed))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"seed": True}, {"seed": 2**70}, {"batch_size": 0}, {"batch_size": True}]
+)
+def test_measure_refuses_what_is_no_seed_or_batch(settings: dict[str, Any]) -> None:
+    with pytest.raises(UsageError) as caught:
+        ck.measure(torch.nn.Flatten(), data_set("rows"), ["accuracy"], **settings)
+    assert caught.value.subject == next(iter(settings))
+
+
+def test_a_plugin_that_declares_a_setting_again_keeps_its_limit() -> None:
+    lost = [
+        f"{kind.__name__}.{field.name}"
+        for group in ("regularizers", "metrics")
+        for kind in (find(group, name).factory for name in names(group))
+        if isinstance(kind, type) and attrs.has(kind)
+        for field in attrs.fields(kind)
+        for above in kind.__mro__[1:]
+        if attrs.has(above) and field.validator is None
+        for other in attrs.fields(above)
+        if other.name == field.name and other.validator is not None
+    ]
+    assert not lost

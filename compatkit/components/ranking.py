@@ -127,8 +127,8 @@ class Ranking(Shown):
         if count >= FEW:
             return ""
         return (
-            f"{count} extractors: a rank correlation means little, as one random order in {math.factorial(count)} "
-            "agrees in full."
+            f"{count} extractor{'s' * (count != 1)}: a rank correlation means little, as one random order in "
+            f"{math.factorial(count)} agrees in full."
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.records import read_figures
-from compatkit.limits import COUNT, WHOLE, Number
+from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import (
     Cell,
     Observation,
@@ -87,8 +87,8 @@ def rank(
         )
     Number(least=2, whole=True).check("rank", examples=examples)
     COUNT.check("rank", batch_size=batch_size)
-    WHOLE.check("rank", seed=seed)
-    chosen = texts_of(scores, "scores", "the name of a score, such as 'logme'")
+    SEED.check("rank", seed=seed)
+    chosen = list(dict.fromkeys(texts_of(scores, "scores", "the name of a score, such as 'logme'")))
     if not chosen:
         raise UsageError(f"Name at least one score, such as {', '.join(SCORES)}.", subject="scores")
     offers = {name: _offer(name) for name in chosen}

@@ -33,7 +33,7 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
         DataError: The share is not between 0 and 1, or a class has one image.
     """
     name = whole.name.removesuffix("/train")
-    Number(above=0, below=1).check(f"{name}, held out", DataError, share=share)
+    Number(above=0, below=1).check(name, DataError, hold_out=share)
     test: list[NDArray[np.int64]] = []
     for label, (count, of_class) in enumerate(zip(whole.counts, whole.positions_by_class(), strict=True)):
         if count < 2:

@@ -156,6 +156,8 @@ def _words(annotation: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return a value as JSON values; other types, and numbers that are not finite, become texts."""
+    if isinstance(value, Real) and (item := getattr(value, "item", None)):  # of numpy
+        value = item()
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

@@ -18,7 +18,7 @@ from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalisation import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
-from compatkit.limits import COUNT, Number, OneOf
+from compatkit.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages
 from compatkit.training.precision import Precision
@@ -162,7 +162,7 @@ class EarlyStopping:
     patience: int = attrs.field(validator=COUNT)
     least: float = attrs.field(default=0.0, validator=Number(least=0))
     on: Literal["loss", "accuracy"] = attrs.field(default="loss", validator=OneOf(("loss", "accuracy")))
-    restore: bool = True
+    restore: bool = attrs.field(default=True, validator=FLAG)
 
 
 @attrs.define(eq=False)

@@ -22,6 +22,7 @@ from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, 
 from compatkit.evaluation.normalisation import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.limits import COUNT, SEED
 from compatkit.metrics import (
     OBSERVED,
     Measured,
@@ -157,6 +158,9 @@ def measure(
     """
     chosen = metrics_of(metrics)
     _check_images(data)
+    COUNT.check("measure", batch_size=batch_size)
+    if seed is not None:
+        SEED.check("measure", seed=seed)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
     wanted = {name for one in chosen for name in observed(one)}
     parts, found = parts_of(network), layers_of(parts_of(network))

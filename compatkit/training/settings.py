@@ -11,7 +11,7 @@ import attrs
 
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
-from compatkit.limits import COUNT, WHOLE, Number, OneOf
+from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
@@ -59,7 +59,7 @@ class Settings:
     """
 
     steps: int = attrs.field(validator=WHOLE)
-    seed: int = 0
+    seed: int = attrs.field(default=0, validator=SEED)
     batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
     optimiser: str = attrs.field(default="adam", validator=_optimiser)
     optimiser_options: Mapping[str, Any] | None = attrs.field(
@@ -76,10 +76,12 @@ class Settings:
     precision: Choice = attrs.field(
         default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
     )
-    channels_last: bool | None = attrs.field(default=None, metadata=_HIDDEN)
+    channels_last: bool | None = attrs.field(
+        default=None, validator=OfType((bool, type(None)), "True, False or None"), metadata=_HIDDEN
+    )
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
     execution: Asked = attrs.field(default="auto", validator=OneOf(get_args(Asked)), metadata=_HIDDEN)
-    deterministic: bool = attrs.field(default=False, metadata=_WHERE_ON)
+    deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
     images: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
@@ -87,27 +89,31 @@ class Settings:
     )
     cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
     passes: Passes = attrs.field(default="auto", validator=OneOf(PASSES), metadata=_HIDDEN)
-    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
+    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=PATH, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(
         default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
     )
     log_every: int = attrs.field(default=50, validator=COUNT)
-    progress: bool = attrs.field(default=True, metadata=_BESIDE)
+    progress: bool = attrs.field(default=True, validator=FLAG, metadata=_BESIDE)
     accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_WHERE_ON)
     clip_norm: float | None = attrs.field(
-        default=None, validator=Number(above=0, endless=True, optional=True), metadata=_WHERE_ON
+        default=None, validator=Number(above=0, infinite=True, optional=True), metadata=_WHERE_ON
     )
     ema: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
-    ema_warmup: bool = attrs.field(default=False, metadata=_WHERE_ON)
+    ema_warmup: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
     validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     evaluate_every: int | None = attrs.field(
         default=None, validator=Number(least=1, whole=True, optional=True), metadata=_TO_STOP
     )
     evaluate_on: On = attrs.field(default="validation", validator=OneOf(get_args(On)), metadata=_TO_STOP)
-    stop_early: EarlyStopping | None = attrs.field(default=None, metadata=_WHERE_ON)
-    scalars: str | os.PathLike[str] | None = attrs.field(default=None, metadata=_BESIDE)
-    synchronise_statistics: bool = attrs.field(default=False, metadata=_WHERE_ON)
+    stop_early: EarlyStopping | None = attrs.field(
+        default=None,
+        validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
+        metadata=_WHERE_ON,
+    )
+    scalars: str | os.PathLike[str] | None = attrs.field(default=None, validator=PATH, metadata=_BESIDE)
+    synchronise_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
 
     def __attrs_post_init__(self) -> None:
         """Check that the settings go together."""

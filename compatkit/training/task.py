@@ -17,7 +17,7 @@ from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
-from compatkit.limits import WHOLE, Number
+from compatkit.limits import FLAG, TEXT, WHOLE, Number, OfType
 from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
 
@@ -74,6 +74,14 @@ Augment = tuple[str, ...] | Mapping[str, Any] | Callable[[Any], Any]
 
 def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
+
+
+def _images(instance: object, attribute: object, value: object) -> None:
+    if not isinstance(value, DataSet):
+        named = f"ck.data.load({value!r:.60})" if isinstance(value, str) else "ck.data.load(NAME or folder)"
+        raise UsageError(
+            f"Task.data expects a data set, such as {named} gives; got {value!r:.60}.", subject="data"
+        )
 
 
 def _augment(value: object) -> Augment:
@@ -228,18 +236,24 @@ class Task:
     """
 
     name: str = attrs.field(validator=_segment)
-    data: DataSet
-    backbone: str
-    split: str
-    builder: str = attrs.field(default="timm", kw_only=True)
-    kwargs: Mapping[str, Any] = attrs.field(factory=dict, kw_only=True)
+    data: DataSet = attrs.field(validator=_images)
+    backbone: str = attrs.field(validator=TEXT)
+    split: str = attrs.field(validator=TEXT)
+    builder: str = attrs.field(default="timm", validator=TEXT, kw_only=True)
+    kwargs: Mapping[str, Any] = attrs.field(
+        factory=dict, validator=OfType(Mapping, "a mapping of arguments"), kw_only=True
+    )
     size: tuple[int, int] | None = attrs.field(
         default=None,
         kw_only=True,
         converter=_size,
         metadata={WRITTEN: int | tuple[int, int]},
     )
-    weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(default=None, kw_only=True)
+    weights: str | PathLike[str] | Mapping[str, Tensor] | None = attrs.field(
+        default=None,
+        validator=OfType((str, PathLike, Mapping, type(None)), "a file, tensors by name, or None"),
+        kw_only=True,
+    )
     augment: Augment = attrs.field(
         default=(),
         converter=_augment,
@@ -258,15 +272,15 @@ class Task:
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
     extractor: Component | None = attrs.field(default=None, kw_only=True)
     head: Component | None = attrs.field(default=None, kw_only=True)
-    supervised: bool = attrs.field(default=True, kw_only=True)
+    supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     width: int | None = attrs.field(
         default=None, validator=Number(least=1, whole=True, optional=True), kw_only=True
     )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
-    own_head: bool = attrs.field(default=True, kw_only=True)
-    freeze_extractor: bool = attrs.field(default=False, kw_only=True)
+    own_head: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
+    freeze_extractor: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
     freeze_stages: int = attrs.field(default=0, validator=WHOLE, kw_only=True)
-    recompute_activations: bool = attrs.field(default=False, kw_only=True)
+    recompute_activations: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
         """Check the start of the network, and drop the labels of a task that does not learn them."""

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from compatkit.errors import DataError, UsageError
-from compatkit.limits import COUNT, WHOLE, OneOf
+from compatkit.limits import COUNT, SEED, OneOf
 from compatkit.metrics import equal_norm_weights
 
 from ._moments import drawn_keys
@@ -195,7 +195,7 @@ class LossMetric:
     chunk: int = attrs.field(default=64, validator=COUNT)
     precision: str = attrs.field(default="float32", validator=OneOf(("float32", "float64")))
     controls: bool = False
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
 
     def init(self) -> Kept | None:
         """Return the empty state."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from compatkit.errors import DataError
-from compatkit.limits import COUNT, WHOLE, OneOf
+from compatkit.limits import COUNT, SEED, OneOf
 from compatkit.metrics import Cell, Table
 
 from ._moments import drawn_keys
@@ -35,7 +35,7 @@ class Score:
     """
 
     permuted: int = attrs.field(default=3, validator=COUNT)
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
     name: ClassVar[str]
     unit: ClassVar[str]
     estimator: ClassVar[str]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from compatkit import hookimpl
 from compatkit.hooks import Register
-from compatkit.limits import WHOLE
+from compatkit.limits import SEED, WHOLE
 from compatkit.metrics import Cell, Table
 
 from ._moments import Pair, best_pairs, drawn_keys, rows_of
@@ -56,7 +56,7 @@ class CrossCorrelation:
 
     shuffles: int = attrs.field(default=3, validator=WHOLE)
     shuffled_images: int = attrs.field(default=2048, validator=WHOLE)
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
 
     def init(self) -> State:
         """Return the empty state."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import DataError
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, WHOLE, Number
+from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import Cell, Table
 
 from ..patch_covariance import TOLERANCE, Eigenspaces, filter_covariance
@@ -96,7 +96,7 @@ class Misalignment(PatchMetric):
     """
 
     draws: int = attrs.field(default=10, validator=COUNT)
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
     tolerance: float = attrs.field(default=TOLERANCE, validator=Number(least=0, below=1))
     shrinkage: float | None = attrs.field(default=None, validator=Number(above=0, most=1, optional=True))
 

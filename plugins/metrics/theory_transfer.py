@@ -166,7 +166,7 @@ class TheoryTransfer(LossMetric):
     """
 
     source: tuple[Tensor, Tensor, Sequence[str]] | str
-    examples: int = 1000
+    examples: int = attrs.field(default=1000, validator=COUNT)
     permuted: int = attrs.field(default=3, validator=COUNT)
     jitter: float = attrs.field(default=0.0, validator=Number(least=0))
 

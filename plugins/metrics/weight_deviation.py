@@ -21,7 +21,7 @@ from torch import nn
 from compatkit import hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import COUNT, WHOLE
+from compatkit.limits import COUNT, SEED
 from compatkit.metrics import Cell, Table, equal_norm_weights
 
 from ._loss import PAPER, weighted
@@ -47,7 +47,7 @@ class WeightDeviation:
     """
 
     examples: int = attrs.field(validator=COUNT)
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
 
     def init(self) -> None:
         """Return the empty state."""

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from compatkit import hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import WHOLE
+from compatkit.limits import SEED
 from compatkit.metrics import Cell, Table
 
 from ._loss import PAPER, weighted
@@ -54,7 +54,7 @@ class WeightMap:
 
     networks: Mapping[str, Mapping[str, Tensor]]
     perplexity: float | None = None
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
 
     def __attrs_post_init__(self) -> None:
         given = self.networks.values() if isinstance(self.networks, Mapping) else ()

@@ -11,7 +11,7 @@ from torch import nn
 
 from compatkit import SetUp, TaskState
 from compatkit.errors import UsageError
-from compatkit.limits import Number
+from compatkit.limits import Number, OneOf
 
 from ._called_layers import Called, called_layers
 
@@ -41,8 +41,7 @@ def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, fl
     Raises:
         UsageError: An unknown scheme, or a scale that is not above 0.
     """
-    if scheme not in SCHEMES:
-        raise UsageError(f"{plugin}: scheme is one of {', '.join(SCHEMES)}; got {scheme!r:.60}.")
+    OneOf(SCHEMES).check(plugin, scheme=scheme)
     if not isinstance(layers, Mapping):
         raise UsageError(
             f"{plugin}: layers is a table of factors by path, such as {{'conv1': 0.1}}; got {layers!r:.60}."

@@ -27,7 +27,7 @@ from torch import Tensor
 from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number
+from compatkit.limits import FLAG, Number
 
 compatkit_api = 1
 LONGEST = 4 / 3
@@ -154,7 +154,7 @@ class Contrastive:
     temperature: float = attrs.field(default=0.5, validator=Number(above=0))
     dimensions: int = attrs.field(default=128, validator=Number(least=2, whole=True))
     least_area: float = attrs.field(default=0.08, validator=Number(above=0, most=1))
-    flip: bool = True
+    flip: bool = attrs.field(default=True, validator=FLAG)
     strength: float = attrs.field(default=0.5, validator=Number(least=0, most=1))
     _head: AuxiliaryHead = attrs.field(init=False)
     _scales: dict[str, tuple[Tensor, Tensor]] = attrs.field(factory=dict, init=False)

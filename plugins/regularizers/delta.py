@@ -79,9 +79,10 @@ class Delta:
     _weights: dict[str, Tensor] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
-        if isinstance(self.layers, str) or not self.layers:
+        listed = isinstance(self.layers, Sequence) and not isinstance(self.layers, str)
+        if not listed or not self.layers or len(set(self.layers)) < len(self.layers):
             raise UsageError(
-                f"delta: layers is a list of layers, such as ['layer1', 'layer2']; got {self.layers!r:.60}.",
+                f"delta: layers lists layers, such as ['layer1', 'layer2'], each once; got {self.layers!r:.60}.",
                 subject="layers",
             )
 

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from compatkit import Pretraining, SetUp, TaskState, hookimpl
 from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
+from compatkit.limits import WHOLE, Number, OneOf
 
 from ..patch_covariance import PatchMoments, patches_of, principal_directions, unsuitable
 from ._called_layers import batching, chosen_layers, given_to
@@ -130,9 +130,8 @@ class EigenvectorInit:
         Raises:
             UsageError: One cannot.
         """
-        skips = self.skip.values() if isinstance(self.skip, Mapping) else [self.skip]
-        if not all(isinstance(one, int) and one >= 0 for one in skips):
-            raise UsageError(f"{NAME}: skip counts directions, from 0 up, or by layer; got {self.skip!r}.")
+        for one in self.skip.values() if isinstance(self.skip, Mapping) else [self.skip]:
+            WHOLE.check(NAME, skip=one)
         self._tau = _sequence(self.tau)
 
     @hookimpl
@@ -164,6 +163,8 @@ class EigenvectorInit:
     def _layers(self, setup: SetUp, state: TaskState) -> tuple[dict[str, nn.Module], dict[str, str]]:
         """Return the layers in the order of their calls, and why others are left out."""
         chosen = chosen_layers(NAME, state, self.layers, setup.precision.device)
+        for name in self.skip if isinstance(self.skip, Mapping) else ():
+            OneOf(chosen).check(NAME, skip=name)
         left = {name: reason for name, layer in chosen.items() if (reason := self._unsuitable(name, layer))}
         named = [name for name in left if self.layers is not None]
         if named or len(left) == len(chosen):
@@ -230,9 +231,9 @@ def _sequence(tau: str | Sequence[float]) -> tuple[float, ...]:
         if tau not in TAUS:
             raise UsageError(f"{NAME}: tau is one of {', '.join(TAUS)}, or a list of numbers; got {tau!r}.")
         return (*TAUS[tau], 1.0)
-    usable = [isinstance(one, int | float) and math.isfinite(one) and one >= 0 for one in tau]
-    if not usable or not all(usable) or not any(tau):
+    listed = isinstance(tau, Sequence) and not isinstance(tau, bytes)
+    if not listed or not all(map(Number(least=0).takes, tau)) or not any(tau):
         raise UsageError(
-            f"{NAME}: tau lists finite numbers from 0 up, one of them above 0; got {list(tau)!r:.100}."
+            f"{NAME}: tau lists finite numbers from 0 up, one of them above 0; got {tau!r:.100}."
         )
     return tuple(float(one) for one in tau)

@@ -17,7 +17,7 @@ import numpy as np
 from compatkit import DataSet, Split, Task, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import WHOLE, Number
+from compatkit.limits import SEED, Number
 
 compatkit_api = 1
 
@@ -61,7 +61,7 @@ class RandomLabels:
     """
 
     classes: int = attrs.field(default=10, validator=Number(least=2, whole=True))
-    seed: int = attrs.field(default=0, validator=WHOLE)
+    seed: int = attrs.field(default=0, validator=SEED)
 
     @hookimpl
     def compatkit_task(self, task: Task) -> Task:

@@ -101,7 +101,7 @@ def test_a_share_lies_between_0_and_1(tmp_path: Path, share: object) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 4})
     with pytest.raises(DataError) as caught:
         ck.data.load_spec({"name": str(root), "hold_out": share})
-    assert caught.value.code == "data" and caught.value.subject == "share"
+    assert caught.value.code == "data" and caught.value.subject == "hold_out"
 
 
 def test_nothing_is_held_out_of_what_is_divided(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_grey_images_have_no_hue():
         ({"hue": math.nan}, "'hue' must be a finite number"),
         ({"hue": "red"}, "'hue' must be a finite number"),
         ({"blur": True}, "'blur' must be a number"),
-        ({"blur": -1}, "from 0 and up to 100"),
+        ({"blur": -1}, "from 0 to 100"),
         ({"brightness": 0}, "above 0 and up to 1"),
         ({"brightness": 1.5}, "above 0 and up to 1"),
     ],

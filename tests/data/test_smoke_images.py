@@ -119,7 +119,9 @@ def test_frames_are_divided_by_simulation_and_repeat_with_the_seed(make, channel
     assert not np.array_equal(make(simulations=2, frames=6, size=16, seed=1).train.images, few.train.images)
 
 
-@pytest.mark.parametrize("wrong", [{"simulations": 1}, {"frames": 1}, {"size": 8}, {"seed": -1}, {"seed": "a"}])
+@pytest.mark.parametrize(
+    "wrong", [{"simulations": 1}, {"frames": 1}, {"size": 8}, {"seed": -1}, {"seed": "a"}]
+)
 def test_too_little_smoke_is_refused(wrong) -> None:
     with pytest.raises(DataError):
         smoke(**wrong)

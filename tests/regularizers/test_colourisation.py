@@ -160,7 +160,7 @@ def grey_in_colour() -> DataSet:
         (lambda: task(split="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
         (task, {"cells": 0}, "'cells' must be a whole number from 1 up; got 0"),
         (task, {"cells": True}, "the setting 'cells' is a whole number; got True"),
-        (task, {"bin_size": 4}, "'bin_size' must be a whole number from 5 and up to 50; got 4"),
+        (task, {"bin_size": 4}, "'bin_size' must be a whole number from 5 to 50; got 4"),
         (task, {"bin_size": 20.0}, r"the setting 'bin_size' is a whole number; got 20\.0"),
     ],
 )

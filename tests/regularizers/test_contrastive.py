@@ -170,7 +170,7 @@ def test_views_are_others_for_every_image_view_task_and_step(
         ({"least_area": 0}, "'least_area' must be a number above 0 and up to 1; got 0"),
         ({"least_area": 1.5}, r"'least_area' must be .* got 1\.5"),
         ({"flip": 1}, "the setting 'flip' is True or False; got 1"),
-        ({"strength": -0.1}, r"'strength' must be a number from 0 and up to 1; got -0\.1"),
+        ({"strength": -0.1}, r"'strength' must be a number from 0 to 1; got -0\.1"),
         ({"strength": True}, "the setting 'strength' is a number; got True"),
     ],
 )

@@ -115,14 +115,14 @@ def test_loss_is_the_mean_over_all_permutations_of_every_image(grid: int, permut
     [
         ({"grid": 4}, "grid is 2 or 3 tiles a side, got 4"),
         ({"grid": True}, "the setting 'grid' is a whole number; got True"),
-        ({"permutations": 1}, "grid of 2: 'permutations' must be a whole number from 2 and up to 24; got 1"),
+        ({"permutations": 1}, "grid of 2: 'permutations' must be a whole number from 2 to 24; got 1"),
         (
             {"permutations": 25},
-            "grid of 2: 'permutations' must be a whole number from 2 and up to 24; got 25",
+            "grid of 2: 'permutations' must be a whole number from 2 to 24; got 25",
         ),
         (
             {"grid": 3, "permutations": 1001},
-            "grid of 3: 'permutations' must be a whole number from 2 and up to 1000; got 1001",
+            "grid of 3: 'permutations' must be a whole number from 2 to 1,000; got 1001",
         ),
         ({"permutations": 2.0}, r"got 2\.0"),
     ],

@@ -112,8 +112,8 @@ def test_frozen_heads_have_no_averages(frozen: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"ema": 1.0}, "'ema' must be a number above 0 and below 1 or None; got 1.0"),
-        ({"ema": 0}, "'ema' must be a number above 0 and below 1 or None; got 0"),
+        ({"ema": 1.0}, "'ema' must be a number above 0 and below 1, or None; got 1.0"),
+        ({"ema": 0}, "'ema' must be a number above 0 and below 1, or None; got 0"),
         ({"ema_warmup": True}, "set ema, for example 0.999"),
     ],
 )

@@ -144,8 +144,8 @@ def test_a_figure_that_is_not_finite_ends_the_run() -> None:
             {"evaluate_every": 1, "evaluate_on": "all"},
             "'evaluate_on' must be one of validation, test, train; got 'all'",
         ),
-        ({"validation": 1.5}, "'validation' must be a number above 0 and below 1 or None; got 1.5"),
-        ({"evaluate_every": 0}, "'evaluate_every' must be a whole number from 1 up or None; got 0"),
+        ({"validation": 1.5}, "'validation' must be a number above 0 and below 1, or None; got 1.5"),
+        ({"evaluate_every": 0}, "'evaluate_every' must be a whole number from 1 up, or None; got 0"),
     ],
 )
 def test_settings_that_cannot_be_used(settings: dict[str, Any], message: str) -> None:

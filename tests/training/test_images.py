@@ -197,7 +197,7 @@ def test_what_cannot_be_augmented_or_placed_is_named() -> None:
         UsageError, match="'images' must be one of auto, resident, prefetched; got 'elsewhere'"
     ):
         quick(steps=1, images="elsewhere")
-    with pytest.raises(UsageError, match="'memory_share' must be a number from 0 and up to 1; got 2"):
+    with pytest.raises(UsageError, match="'memory_share' must be a number from 0 to 1; got 2"):
         quick(steps=1, memory_share=2)
 
 

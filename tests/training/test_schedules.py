@@ -35,5 +35,5 @@ def test_unknown_kind_and_negative_lengths_are_refused() -> None:
         Schedule("linear")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="'warmup' must be a whole number from 0 up; got -1"):
         Schedule("step", warmup=-1)
-    with pytest.raises(UsageError, match="'every' must be a whole number from 1 up or None; got 0"):
+    with pytest.raises(UsageError, match="'every' must be a whole number from 1 up, or None; got 0"):
         Schedule("step", every=0)

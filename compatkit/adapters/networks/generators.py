@@ -136,7 +136,7 @@ class _Enlarging(nn.Sequential):
             linear: nn.Module = nn.Conv2d(before, after, 3, 1, 1)
             if double and enlarge == "transpose":
                 linear = nn.ConvTranspose2d(before, after, 4, 2, 1)
-            last = Layer(linear, nn.Identity(), activation(kind.owner, output))
+            last = Layer(linear, nn.Identity(), activation(kind.owner, output, "output"))
             self.add_module(f"layer{number}", last if number == len(doubles) else kind.layer(linear))
 
     def plan(self, prefix: str) -> list[dict[str, str | None]]:

@@ -77,17 +77,18 @@ class LayerStyle:
         return nn.BatchNorm2d(cast(nn.Conv2d, linear).out_channels, self.norm_eps)
 
 
-def activation(owner: str, name: str) -> nn.Module:
+def activation(owner: str, name: str, setting: str = "activation") -> nn.Module:
     """Return a new activation.
 
     Args:
         owner: Name of the network, for the message.
         name: A key of ``ACTIVATIONS``.
+        setting: Name of the argument, for the message.
 
     Raises:
         UsageError: There is none of that name.
     """
-    OneOf(ACTIVATIONS).check(owner, activation=name)
+    OneOf(ACTIVATIONS).check(owner, **{setting: name})
     return ACTIVATIONS[name]()
 
 

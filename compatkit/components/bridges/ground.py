@@ -26,10 +26,9 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.normalisation import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
-from compatkit.limits import Number
+from compatkit.limits import SEED, Number
 
 T = TypeVar("T")
-SEEDS = 2**63
 LIMIT = 2**30
 """Most bytes of cached features per set of images; beyond it they are recomputed in every pass."""
 
@@ -46,7 +45,7 @@ class BridgeRequest:
     until: float | None = attrs.field(default=0.8, validator=Number(least=0, most=1, optional=True))
     images: int = attrs.field(default=1000, validator=Number(least=2, whole=True))
     on: On = "src"
-    seed: int = attrs.field(default=0, validator=Number(least=0, below=SEEDS, whole=True))
+    seed: int = attrs.field(default=0, validator=SEED)
     progress: Progress | None = None
 
     def __attrs_post_init__(self) -> None:

@@ -199,7 +199,7 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
     pair = "zoo/two.extractor", "zoo/one.head"
     with pytest.raises(UsageError, match=r"data= expects a Split of images, got a DataSet"):
         made.bridge(*pair, data_set("noise"))  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="'until' must be a number from 0 and up to 1 or None; got 80"):
+    with pytest.raises(UsageError, match="'until' must be a number from 0 to 1, or None; got 80"):
         made.bridge(*pair, images, until=80)
     with pytest.raises(UsageError, match="are images with their classes; noise/train has none"):
         made.bridge(*pair, images, labels=images.unlabelled())

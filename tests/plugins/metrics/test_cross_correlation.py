@@ -152,5 +152,5 @@ def test_other_positions_are_refused(left: tuple[int, ...], right: tuple[int, ..
 
 @pytest.mark.parametrize("settings", [{"shuffles": -1}, {"shuffled_images": 2.0}, {"seed": True}])
 def test_settings_that_are_no_counts_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="must be a whole number from 0 up"):
+    with pytest.raises(UsageError, match="must be a whole number from 0"):
         CrossCorrelation(**settings)

@@ -225,7 +225,7 @@ def batches() -> list[Observation]:
     ("settings", "message"),
     [
         ({"top": 0}, "'top' must be a whole number from 1 up"),
-        ({"tolerance": 1.0}, "'tolerance' must be a number from 0 and below 1"),
+        ({"tolerance": 1.0}, "'tolerance' must be a number from 0 to below 1"),
         ({"lpips_trunk": "alexnet.pth"}, "lpips_trunk and lpips_sha256 must be given together"),
         ({"lpips_trunk": "alexnet.pth", "lpips_sha256": "0"}, "give their image_range"),
         ({"image_range": (1, 0)}, "the lowest and the highest value of an image"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit import effect, hookimpl
-from compatkit.errors import UsageError
+from compatkit.limits import Number
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,20 +34,15 @@ def squared_deviation(features: Tensor, target: float) -> Tensor:
     return (features.float().square().mean() - target).square()
 
 
-def _positive(instance: object, attribute: object, value: float) -> None:
-    if not value > 0:
-        raise UsageError(f"target is a mean square, above 0; got {value!r}.")
-
-
 @attrs.define(eq=False)
 class FeatureNorm:
     """Adds the squared deviation of the features' mean square.
 
     Attributes:
-        target: Mean square to reach, > 0.
+        target: Mean square to reach.
     """
 
-    target: float = attrs.field(default=1.0, validator=_positive)
+    target: float = attrs.field(default=1.0, validator=Number(least=0))
 
     @hookimpl
     @effect("pure")
