@@ -63,6 +63,8 @@ def show(context: click.Context, asked: DataShowAsked) -> None:
         emit(attrs.asdict(found))
         return
     _tell(found)
+    if asked.sheet is not None:
+        click.echo(f"wrote {clean(asked.sheet)}")
 
 
 def sheet(split: Split, damaged: set[str]) -> bytes:

@@ -25,7 +25,7 @@ from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.data.threads import each
 from compatkit.data.transforms import Images
-from compatkit.errors import DataError, EnvironmentFailure
+from compatkit.errors import DataError, EnvironmentFailure, suggest
 
 LARGEST = 16 << 30
 """Bytes that a pack may hold unpacked; a file that claims more is refused before it fills the memory."""
@@ -94,7 +94,11 @@ def opened(file: Path) -> Iterator[Any]:
         with np.load(file, allow_pickle=False) as pack:
             yield pack
     except FileNotFoundError as error:
-        raise DataError(f"There is no data set {file}.", subject=file) from error
+        beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+        raise DataError(
+            f"There is no data set {file}: no file or folder {file.absolute()}.{suggest(file.name, beside)}",
+            subject=file,
+        ) from error
     except IsADirectoryError as error:
         raise DataError(
             f"{file} is a folder; name an .npz file in it, or pass it as root.", subject=file

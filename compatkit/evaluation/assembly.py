@@ -33,8 +33,15 @@ _ALONE = (
 )
 
 
+_TOGETHER = (
+    "Batch normalisation takes the statistics of the batch here, so the class of an image depends on the others: "
+    "images of one class alone, such as a folder, are told about by chance. Recombine with images= (100 or more, "
+    "unlabelled, of all classes), whose statistics the network keeps."
+)
+
+
 class BatchStatisticsWarning(UserWarning):
-    """Warns that a network under the policy ``"batch"`` was called on a single image."""
+    """Warns that a network under the policy ``"batch"`` was called on a single image, or is to predict classes."""
 
 
 class Assembly(nn.Module):
@@ -97,8 +104,8 @@ class Assembly(nn.Module):
     def predict(self, images: Given, *, batch_size: int = 256) -> Predictions:
         """Return class and probability of each image, computed in eval mode; the module is left unchanged.
 
-        Under the policy ``"batch"`` a prediction depends on the rest of the batch: use batches of the size it was
-        measured with. A single image causes a ``BatchStatisticsWarning``.
+        Under the policy ``"batch"`` a prediction depends on the rest of the batch, which causes a
+        ``BatchStatisticsWarning``: on images of one class alone it is about chance.
 
         Args:
             images: As for ``preprocess``; the images of a folder are read a batch at a time.
@@ -115,13 +122,16 @@ class Assembly(nn.Module):
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
+        if self.normalisation == "batch" and normalised(self):
+            warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
         listed = images if isinstance(images, Split) else None
         parts = self._parts(images, batch_size)
         if isinstance(images, str | PathLike) and Path(images).expanduser().is_dir():
             listed = read_unlabelled(images)
             parts = self._read(listed, batch_size)
         found = list[Tensor]()
-        with evaluation_mode(self), torch.no_grad():
+        with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
                 logits = self(normalise(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())

@@ -70,7 +70,11 @@ _ALL = (
         "Above chance (p < .01), but only a tenth to a half of the way from chance up to the bound.",
     ),
     VerdictWord(
-        "undecided", "undecided", "?", "?", "Too few images to tell one grade from the next. Measure on more."
+        "undecided",
+        "undecided",
+        "?",
+        "?",
+        "Too few images to tell one grade from the next. Measure on a few hundred.",
     ),
     VerdictWord(
         "chance",

@@ -21,6 +21,8 @@ from compatkit.hooks import Register
 from ._classes import common_class_loss, names, outputs_of
 
 compatkit_api = 1
+LEAST = 2
+"""Common classes: a head of one class has nothing to tell apart, and its loss is 0."""
 
 
 @hookimpl
@@ -86,11 +88,12 @@ class DiscriminateCommonClasses:
                     )
             return held
         shared = setup.shared_classes()
-        if not shared:
+        if len(shared) < LEAST:
             lists = "; ".join(f"{name}: {names(state.labels)}" for name, state in setup.tasks.items())
             raise UsageError(
-                f"dcc needs classes that at least two tasks share, matched by name; there is none. {lists}. "
-                "Rename the classes of a data set, or leave dcc out."
+                f"dcc tells classes apart that tasks share by name, {LEAST} at least; here tasks share "
+                f"{names(shared) if shared else 'none'}. {lists}. "
+                "Rename the classes of a data set (for photos, classes.txt), or leave dcc out."
             )
         if self.classes is None:
             return shared

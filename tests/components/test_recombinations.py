@@ -84,6 +84,7 @@ def bits(module: torch.nn.Module) -> str:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str) -> None:
     made = recombined(registry, policy)
     assert registry.publish(made, "pairs/ab") == "pairs/ab@1.0.0"

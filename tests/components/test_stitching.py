@@ -338,6 +338,7 @@ def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, im
     assert words["fitted by"].startswith("ridge, ") and words["trained on"] == "noise/train"
 
 
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_an_adapter_for_any_count_of_tokens_is_kept_too(tmp_path: Path, images: Split) -> None:
     """A network that takes any image size states its tokens as ``L``, and a map of them as ``H`` and ``W``."""
     registry = cut(tmp_path, "wide", "dynamic")

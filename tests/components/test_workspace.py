@@ -192,6 +192,7 @@ def test_two_recombinations_share_no_tensor(registry: ck.Registry) -> None:
 
 
 @pytest.mark.parametrize("policy", ["running", "batch", "reestimate"])
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Split], policy: str) -> None:
     """The matrix shuffles and cuts the images by its own rules; one batch of all makes both the same."""
     images = tests[0] if policy == "reestimate" else None
@@ -203,6 +204,7 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
     assert cell.bound == matrix.cell(LEFT, "digits/left.head").restricted
 
 
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests: list[ck.Split]) -> None:
     model = registry.recombine(LEFT, RIGHT)
     assert model.normalisation == "batch"

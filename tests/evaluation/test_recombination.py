@@ -110,6 +110,7 @@ def test_reestimate_works_on_copies(left: Component, right: Component, images: S
     assert model.head.norm.num_batches_tracked == 3  # type: ignore[union-attr]
 
 
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_predict_takes_images_as_they_are(left: Component, right: Component, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
     before = state(model)

@@ -57,15 +57,20 @@ def test_classes_are_matched_by_name_through_the_alias_table() -> None:
     assert [label.name for label in fit.auxiliary["dcc"].labels or ()] == ["airplane", "automobile"]
 
 
-def test_no_common_class_is_one_clear_error() -> None:
-    left, right = data_set("left", classes=("a", "b")), data_set("right", classes=("c", "d"))
+@pytest.mark.parametrize(
+    ("theirs", "told"),
+    [
+        (("c", "d"), r"2 at least; here tasks share none\. left: a, b; right: c, d"),
+        (("a", "d"), r"2 at least; here tasks share a\. left: a, b; right: a, d"),
+    ],
+)
+def test_fewer_than_two_common_classes_are_one_clear_error(theirs: tuple[str, ...], told: str) -> None:
+    left, right = data_set("left", classes=("a", "b")), data_set("right", classes=theirs)
     tasks = [
         ck.Task("left", left, "resnet8_cifar", "layer2", size=16),
         ck.Task("right", right, "resnet8_cifar", "layer2", size=16),
     ]
-    with pytest.raises(
-        PluginError, match=r"dcc needs classes that at least two tasks share.*left: a, b; right: c, d"
-    ):
+    with pytest.raises(PluginError, match=told):
         quick(steps=1).fit(tasks, ["dcc"])
 
 

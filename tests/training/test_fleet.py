@@ -183,6 +183,7 @@ def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(k
     assert {name: kept.check(name, parts["update.head"]).promise for name in promises} == promises
 
 
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Registry, tmp_path: Path) -> None:
     data = small_data(ALL)
     matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])

@@ -108,6 +108,7 @@ def described(path: Path) -> Description:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
 def test_what_comes_back_is_the_same_network(registry: ck.Registry, tmp_path: Path, policy: str) -> None:
     made, file = recombined(registry, policy), tmp_path / "ab.safetensors"
     written = registry.export(made, file)

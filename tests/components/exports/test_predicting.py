@@ -226,6 +226,21 @@ def test_a_part_alone_says_what_it_lacks(registry: ck.Registry, images: ck.Split
 
 def test_one_image_under_batch_statistics_is_warned_of(registry: ck.Registry, images: ck.Split) -> None:
     made = registry.recombine("animals/left.extractor", "animals/right.head", bn_policy="batch")
+    with pytest.warns(BatchStatisticsWarning, match="of a single image"):
+        made(made.preprocess(images.images[0]))
+    assert len(made(made.preprocess(images.images[:8]))) == 8
+
+
+def test_predictions_that_depend_on_the_batch_are_warned_of(registry: ck.Registry, images: ck.Split) -> None:
+    """An image beside itself is told otherwise than beside others; with statistics of its own it is not."""
+    parts = ("animals/left.extractor", "animals/right.head")
+    made = registry.recombine(*parts, bn_policy="batch")
+    with pytest.warns(BatchStatisticsWarning, match="depends on the others"):
+        beside_others = made.predict(images.images[:8]).probabilities[0]
     with pytest.warns(BatchStatisticsWarning):
-        made.predict(images.images[0])
-    assert len(made.predict(images.images[:8])) == 8
+        beside_itself = made.predict(images.images[[0] * 8]).probabilities[0]
+    assert not torch.allclose(beside_others, beside_itself, atol=1e-3)
+    stored = registry.recombine(*parts, images=images)
+    torch.testing.assert_close(
+        stored.predict(images.images[:8]).probabilities[0], stored.predict(images.images[0]).probabilities[0]
+    )
