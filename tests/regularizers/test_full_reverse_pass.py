@@ -345,7 +345,7 @@ def test_a_chain_that_is_known_is_not_looked_for(monkeypatch):
         ),
         (
             {"output_activation": "elu"},
-            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'elu'",
+            "'output_activation' must be one of relu, sigmoid, tanh, or None; got 'elu'",
         ),
     ],
 )

@@ -154,7 +154,7 @@ def test_progress_is_shown(capsys):
         ({"steps": True}, "the setting 'steps' is a whole number; got True"),
         (
             {"output_activation": "gelu"},
-            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'gelu'",
+            "'output_activation' must be one of relu, sigmoid, tanh, or None; got 'gelu'",
         ),
     ],
 )

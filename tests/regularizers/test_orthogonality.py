@@ -203,7 +203,7 @@ def test_conforms() -> None:
     ("settings", "message"),
     [
         ({"kind": "svb"}, "'kind' must be one of srip, so, dso, mc; got 'svb'"),
-        ({"side": "output"}, "'side' must be one of input, smaller or None; got 'output'"),
+        ({"side": "output"}, "'side' must be one of input, smaller, or None; got 'output'"),
         (
             {"kind": "so", "squared": False},
             "squared and iterations are settings of kind='srip'; got kind='so'",

@@ -381,7 +381,7 @@ def test_a_plan_lists_the_layers_with_their_factors_and_those_left_out() -> None
         ({"layers": 3}, "layers must be a list of path patterns, .*; got 3"),
         (
             {"output_activation": "elu"},
-            "'output_activation' must be one of relu, sigmoid, tanh or None; got 'elu'",
+            "'output_activation' must be one of relu, sigmoid, tanh, or None; got 'elu'",
         ),
     ],
 )

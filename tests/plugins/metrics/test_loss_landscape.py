@@ -189,6 +189,7 @@ def test_a_network_that_draws_random_numbers_has_no_surface() -> None:
             return super().forward(images + torch.rand_like(images))
 
     with torch.random.fork_rng(devices=[]), pytest.raises(DataError, match="is random"):
+        torch.manual_seed(0)  # by chance two losses can be alike to the fourth digit
         grid(Noisy().eval())
 
 

@@ -142,7 +142,7 @@ def test_refusals() -> None:
     with pytest.raises(UsageError, match="'bn_reverse' must be one of"):
         Reconstruction("stored")  # type: ignore[arg-type]
     with pytest.raises(
-        UsageError, match="'output_activation' must be one of relu, sigmoid, tanh or None; got 'elu'"
+        UsageError, match="'output_activation' must be one of relu, sigmoid, tanh, or None; got 'elu'"
     ):
         Reconstruction(output_activation="elu")
     with pytest.raises(DataError, match="images and reconstructions must have the same shape"):
