@@ -239,10 +239,12 @@ def test_four_hundred_thousand_tensors_of_no_size_are_refused(make_file: MakeFil
 def test_ten_times_the_tensors_take_about_ten_times_as_long(make_file: MakeFile, most: int):
     took: list[float] = []
     for count in (most // 10, most):
-        data = make_file(empties(count))
-        start = time.process_time()
-        assert len(check_header(data).tensors) == count
-        took.append(time.process_time() - start)
+        data, times = make_file(empties(count)), list[float]()
+        for _ in range(3):
+            start = time.process_time()
+            assert len(check_header(data).tensors) == count
+            times.append(time.process_time() - start)
+        took.append(min(times))
     # what takes a time that grows with the square takes 100 times as long; a busy machine doubles and halves any time
     assert took[1] < 8 and took[1] < 60 * max(took[0], 0.02)
 

@@ -135,7 +135,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert missing.value.subject == "conv"
     with pytest.raises(UsageError) as how:
         ck.activations(model, DATA, layers=["fc"], flatten="mean")
-    assert how.value.subject == "mean"
+    assert how.value.subject == "flatten"
     (tmp_path / "note.txt").write_text("mine")
     with pytest.raises(DataError) as full:
         ck.activations(model, DATA, layers=["fc"], folder=tmp_path)

@@ -187,7 +187,7 @@ def test_vae_counts_are_those_of_its_layers():
         (lambda: Generator(channels=()), "'layers' must be a whole number from 1"),
         (lambda: Generator(enlarge="bilinear"), "Generator: 'enlarge' must be one of transpose, nearest"),
         (lambda: Upscaler(doublings=9), "6 layers cannot double the size 9 times"),
-        (lambda: Upscaler(output="gelu"), "Upscaler: 'activation' must be one of"),
+        (lambda: Upscaler(output="gelu"), "Upscaler: 'output' must be one of"),
         (lambda: VAEEncoder(latent=0), "'latent' must be a whole number from 1"),
         (lambda: VAEDecoder(out_chans=0), "'out_chans' must be a whole number from 1"),
     ],
