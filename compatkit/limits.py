@@ -55,6 +55,12 @@ class Limit:
             raise error(f"{owner}'{name}' must be {self}; got {came}.{self.hint(value)}", subject=name)
 
 
+def native(value: Any) -> Any:
+    """Return a number of numpy as Python's, anything else as it is."""
+    item = getattr(value, "item", None) if isinstance(value, Real) else None
+    return value if item is None else item()
+
+
 @attrs.frozen(kw_only=True)
 class Number(Limit):
     """Finite numbers within bounds; True and False are no numbers.
@@ -81,10 +87,10 @@ class Number(Limit):
 
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         """Validate an attribute; a number of numpy is replaced by Python's."""
-        if isinstance(value, Real) and (item := getattr(value, "item", None)):
-            value = item()
-            object.__setattr__(instance, attribute.name, value)
-        super().__call__(instance, attribute, value)
+        number = native(value)
+        if number is not value:
+            object.__setattr__(instance, attribute.name, number)
+        super().__call__(instance, attribute, number)
 
     def takes(self, value: Any) -> bool:
         """Return whether a value is a number within the bounds."""
@@ -92,9 +98,8 @@ class Number(Limit):
             return self.optional
         if type(value) is not int and (self.whole or not isinstance(value, float)):
             return False
-        finite = (
-            self.whole or abs(value) <= sys.float_info.max
-        )  # of a float, or of an integer that a float can hold
+        # a float, or an integer that a float can hold
+        finite = self.whole or abs(value) <= sys.float_info.max
         return (
             (finite or (self.infinite and value == math.inf))
             and (self.least is None or value >= self.least)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 
 import attrs
 
+from compatkit.limits import native
 from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 
@@ -156,8 +157,7 @@ def _words(annotation: str) -> str:
 
 def plain(value: Any) -> Any:
     """Return a value as JSON values; other types, and numbers that are not finite, become texts."""
-    if isinstance(value, Real) and (item := getattr(value, "item", None)):  # of numpy
-        value = item()
+    value = native(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):

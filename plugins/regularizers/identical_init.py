@@ -14,7 +14,7 @@ import attrs
 from compatkit import SetUp, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
-from compatkit.limits import Number, OneOf
+from compatkit.limits import SEED, OneOf
 
 compatkit_api = 1
 
@@ -43,9 +43,7 @@ class IdenticalInit:
             network draws its own, by the run's seed and the task's name.
     """
 
-    seed: int | None = attrs.field(
-        default=None, validator=Number(least=0, below=2**63, whole=True, optional=True)
-    )
+    seed: int | None = attrs.field(default=None, validator=attrs.validators.optional(SEED))
     class_layer: Literal["identical", "own"] = attrs.field(
         default="identical", validator=OneOf(("identical", "own"))
     )
