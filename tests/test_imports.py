@@ -33,6 +33,7 @@ ONLY_IN = {
         "compatkit.registry.remotes.address",
     ),
     "huggingface_hub": ("compatkit.registry.remotes.hub",),
+    "pandas": ("compatkit.reports.tabular",),
     "pyarrow": ("compatkit.data.lists",),
     "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),

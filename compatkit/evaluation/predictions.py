@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import overload
+from typing import Any, overload
 
 import attrs
 from torch import Tensor
 
 from compatkit.contracts.display import Shown, aligned, visible
+from compatkit.reports.tabular import Tabular
 
 
 @attrs.frozen
@@ -28,7 +29,7 @@ class Prediction:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Predictions(Shown):
+class Predictions(Shown, Tabular):
     """Predictions for images in order: ``predictions[0].label``; ``predictions[:5]`` are the first five.
 
     Attributes:
@@ -40,6 +41,13 @@ class Predictions(Shown):
     probabilities: Tensor
     classes: tuple[str, ...]
     files: tuple[str, ...] = ()
+
+    _columns = ("image", "label", "probability", "position")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return a row for each image: its file or number, and its most likely class."""
+        images = self.files or range(len(self))
+        return [{"image": image, **attrs.asdict(best)} for image, best in zip(images, self, strict=True)]
 
     @property
     def positions(self) -> Tensor:

@@ -18,23 +18,28 @@ from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError, near, suggest
 from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
+from compatkit.reports.tabular import Tabular, csv_text
 from compatkit.reports.wording import rung_of
 from compatkit.reports.writing import kept, write
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
-    from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
     from rich.console import RenderableType
 
 
 @named
 @attrs.frozen(repr=False)
-class Matrix(CellGrid):
+class Matrix(CellGrid, Tabular):
     """Which extractor works with which head, and how well.
 
     ``len`` counts its cells, and iteration is row by row, without those that a filter left out; ``m[0, 1]`` and
     ``m["digits/mnist.extractor", "digits/usps.head"]`` are cells by position and by name.
+
+    ``to_dataframe`` has one row per cell: names, grades, numbers; missing without a figure. ``accuracy``, ``correct``,
+    ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to all outputs, ``bound_...`` to
+    the extractor with its own head. ``setting_...`` are the settings of each cell. ``to_latex`` has a row per extractor
+    and a column per head.
 
     Attributes:
         extractors: Rows in display order.
@@ -165,16 +170,14 @@ class Matrix(CellGrid):
             },  # these counts refer to the unfiltered matrix
         )
 
-    def to_dataframe(self) -> DataFrame:
-        """Return a pandas data frame with one row per cell: names, grades, numbers; missing without a figure.
+    _columns = tidy.FRAME
+    _kinds = tidy.KINDS
 
-        ``accuracy``, ``correct``, ``count``, ``low`` and ``high`` refer to the common classes; ``unrestricted_...`` to
-        all outputs, ``bound_...`` to the extractor with its own head. ``setting_...`` are the settings of each cell.
+    def _rows(self) -> list[dict[str, Any]]:
+        return tidy.rows(self)
 
-        Raises:
-            MissingDependency: pandas is not installed.
-        """
-        return tidy.frame(self)
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        return tidy.print_rows(self, digits)
 
     def to_numpy(self, field: str = "accuracy") -> NDArray[float64]:
         """Return one number per pair as float64 ``(extractors, heads)``, NaN if missing.
@@ -222,7 +225,7 @@ class Matrix(CellGrid):
         Raises:
             EnvironmentFailure: The file cannot be written.
         """
-        return kept(tidy.csv_text(self), path)
+        return kept(csv_text(tidy.csv_rows(self), tidy.COLUMNS), path)
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return lossless JSON for ``from_json``; also write it if a path is given.

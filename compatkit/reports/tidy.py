@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from compatkit.contracts.evidence import Cell, Figure, Part
-from compatkit.errors import MissingDependency, UnknownName, suggest
-from compatkit.reports.wording import rung_of, verdict
+from compatkit.errors import UnknownName, suggest
+from compatkit.reports import tabular
+from compatkit.reports.wording import interval, rung_of, share, through, verdict
 
 if TYPE_CHECKING:
     from numpy import float64
     from numpy.typing import NDArray
-    from pandas import DataFrame  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
 
     from compatkit.reports.grid import CellGrid
 
@@ -73,55 +71,31 @@ TEXTS = ("common", "reason", "findings", "settings", "through")
 COLUMNS = (*NAMES, *TEXTS)
 
 
-def csv_text(matrix: CellGrid) -> str:
-    """Return the matrix as CSV: a header, then one line per pair of the grid, row by row.
+def csv_rows(matrix: CellGrid) -> list[dict[str, Any]]:
+    """Return the rows of CSV, one per pair of the grid, row by row, by ``COLUMNS``.
 
-    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, or empty. Text that a
-    spreadsheet would run as a formula (starting with ``=``, ``+``, ``-``, ``@``, tab or return) is prefixed with an
-    apostrophe.
+    ``common``, ``findings`` and ``settings`` are JSON; ``through`` is the rung of a bridge, or empty.
     """
-    out = io.StringIO(newline="")
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for part, head in product(matrix.extractors, matrix.heads):
-        cell = matrix.find(part.reference, head.reference)
-        writer.writerow([*map(_written, row(part, head, cell).values()), *_texts(cell)])
-    return out.getvalue()
+    return [
+        row(part, head, cell) | _texts(cell)
+        for part, head in product(matrix.extractors, matrix.heads)
+        for cell in [matrix.find(part.reference, head.reference)]
+    ]
 
 
-def _texts(cell: Cell | None) -> list[str]:
+def _texts(cell: Cell | None) -> dict[str, str]:
     if cell is None:
-        return [""] * len(TEXTS)
+        return {}
     common, findings, settings = (
-        json.dumps(one, ensure_ascii=False) for one in (cell.common, cell.findings, cell.settings)
+        json.dumps(value, ensure_ascii=False) for value in (cell.common, cell.findings, cell.settings)
     )
-    return [common, _written(cell.reason), findings, settings, _written(rung_of(cell))]
+    return dict(zip(TEXTS, (common, cell.reason, findings, settings, rung_of(cell)), strict=True))
 
 
-def _written(value: str | float | None) -> str:
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else value
-    if value is None or isinstance(value, bool):
-        return {True: "yes", False: "no", None: ""}[value]
-    return repr(value)
-
-
-def frame(matrix: CellGrid) -> DataFrame:
-    """Return one row per cell; see ``Matrix.to_dataframe``.
-
-    Raises:
-        MissingDependency: pandas is not installed.
-    """
-    try:
-        import pandas  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]
-    except ImportError as error:
-        raise MissingDependency(
-            "A data frame needs the library pandas, which is not installed. Run: pip install "
-            f"'compatkit[pandas]'; or use to_csv(), which has the same columns. ({error})",
-            subject="pandas",
-        ) from error
+def rows(matrix: CellGrid) -> list[dict[str, Any]]:
+    """Return the rows of a data frame, one per cell; see ``Matrix.to_dataframe``."""
     parts = {part.reference: part for part in (*matrix.extractors, *matrix.heads)}
-    rows = [
+    return [
         {
             **row(parts[cell.extractor], parts[cell.head], cell),
             "common_classes": len(cell.common),
@@ -131,12 +105,35 @@ def frame(matrix: CellGrid) -> DataFrame:
         }
         for cell in matrix
     ]
-    columns = dict.fromkeys(
-        [*NAMES, "common_classes", "reason", "through", *(name for one in rows for name in one)]
+
+
+FRAME = (*NAMES, "common_classes", "reason", "through")
+"""Columns of a data frame before the settings."""
+KINDS = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
+"""Types of columns that may hold no value."""
+
+
+def print_rows(matrix: CellGrid, digits: int) -> list[dict[str, Any]]:
+    """Return a row for each extractor: accuracy, 95 % interval and verdict with each head.
+
+    Args:
+        matrix: The cells.
+        digits: Behind the point.
+    """
+    return tabular.grid(
+        "extractor / head",
+        [part.reference for part in matrix.extractors],
+        [part.reference for part in matrix.heads],
+        lambda extractor, head: _printed(matrix.find(extractor, head), digits),
     )
-    made = pandas.DataFrame(rows, columns=list(columns))
-    kinds = {"own": "boolean"} | dict.fromkeys(COUNTED, "Int64") | dict.fromkeys(SHARES, "float64")
-    return made.astype(kinds)
+
+
+def _printed(cell: Cell | None, digits: int) -> str:
+    word = verdict(cell).word
+    if cell is None or cell.restricted is None:
+        return word
+    figure = cell.restricted
+    return f"{share(figure.accuracy, digits)} ({interval(figure, digits)}) {word}{through(cell)}"
 
 
 def array(matrix: CellGrid, field: str) -> NDArray[float64]:
