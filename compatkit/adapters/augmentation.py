@@ -6,16 +6,21 @@ generators of Python, numpy and torch, which are seeded for each image.
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
 import numpy as np
 import torch
+from PIL import ImageOps
 from PIL.Image import Image
 from torch import Tensor
 
+from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, UsageError, suggest, type_of
 
 MOVING: Mapping[str, tuple[str, ...]] = {"none": (), "cifar": ("crop", "flip")}
@@ -24,8 +29,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "imagenet": {},
     "imagenet-strong": {"auto_augment": "rand-m9-mstd0.5-mmax9-inc1", "re_prob": 0.25, "re_mode": "pixel"},
 }
-"""Presets of timm's ``create_transform``: its arguments. ``mmax9``, as Pillow refuses to posterise to the 0 bits of
-magnitude 10."""
+"""Presets of timm's ``create_transform``: its arguments. ``mmax9`` keeps ``posterize`` from 0 bits, a black image."""
 OURS = (
     "input_size",
     "is_training",
@@ -69,8 +73,13 @@ class ImageAugmentation:
         try:
             made = image if self.random is None else self.random(image)
         except Exception as error:  # of somebody's transform
+            where = traceback.extract_tb(error.__traceback__)[-1]
             raise DataError(
-                f"The augmentation {self.said} failed on {name}: {type(error).__name__}: {error}.",
+                f"The augmentation {self.said} failed on {name}: {type(error).__name__}: {error} (in {where.name}, "
+                f"{Path(where.filename).name} line {where.lineno}). What is drawn for an image depends on seed, epoch "
+                "and image alone, so a retry repeats it. Change the task's augment: a run may go on from its "
+                "checkpoint with another one (Trainer(new_augment=True), or compatkit train RECIPE --out RUN "
+                "--new-augment).",
                 subject=name,
             ) from error
         pixels = _pixels(made)
@@ -86,29 +95,29 @@ class ImageAugmentation:
 
 
 def image_augmentation(
-    asked: tuple[str, ...] | Mapping[str, Any] | Transform, size: tuple[int, int], interpolation: str
+    asked: tuple[str, ...] | Mapping[str, Any] | Transform, data: Data
 ) -> ImageAugmentation:
     """Return what a task's ``augment`` stands for.
 
     Args:
         asked: Names (``"crop"``, ``"flip"``, or a preset), arguments of ``create_transform``, or a transform.
-        size: Height and width of the results.
-        interpolation: Of resized crops, by timm's name.
+        data: Size, channels and interpolation of the results.
 
     Raises:
         UsageError: An argument is not one of ``create_transform``, or follows from the task.
     """
     if callable(asked):
-        return ImageAugmentation(asked, False, None, f"{type(asked).__name__} of the task")
+        return ImageAugmentation(_posterizing(asked), False, None, f"{type(asked).__name__} of the task")
     if isinstance(asked, Mapping):
-        return _of_timm(asked, size, interpolation, "by timm's create_transform")
+        words = ", ".join(f"{name}={value!r}" for name, value in asked.items())
+        return _of_timm(asked, data, f"timm's create_transform({words})")
     if asked and asked[0] in PRESETS:
-        return _of_timm(PRESETS[asked[0]], size, interpolation, asked[0])
+        return _of_timm(PRESETS[asked[0]], data, asked[0])
     from torchvision.transforms import v2
 
     steps: list[Transform] = []
     if "crop" in asked:
-        steps.append(v2.RandomCrop(size, padding=PADDING))
+        steps.append(v2.RandomCrop(data.size, padding=PADDING))
     if "flip" in asked:
         steps.append(v2.RandomHorizontalFlip())
     return ImageAugmentation(v2.Compose(steps) if steps else None, True, None, ", ".join(asked) or "none")
@@ -132,19 +141,17 @@ def check_arguments(asked: Mapping[str, Any]) -> None:
             )
 
 
-def _of_timm(
-    asked: Mapping[str, Any], size: tuple[int, int], interpolation: str, said: str
-) -> ImageAugmentation:
+def _of_timm(asked: Mapping[str, Any], data: Data, said: str) -> ImageAugmentation:
     from timm.data.random_erasing import RandomErasing
     from timm.data.transforms_factory import create_transform
 
     check_arguments(asked)
     erasing = {name: value for name, value in asked.items() if name in ERASING}
     rest = {name: value for name, value in asked.items() if name not in ERASING}
+    fill = {"mean": data.mean} if len(data.mean) == 1 else {}  # a gray image cannot be filled with a color
+    settings = {"interpolation": data.interpolation, **fill, **rest}
     try:
-        made: Any = create_transform(
-            size, is_training=True, use_prefetcher=True, **{"interpolation": interpolation, **rest}
-        )
+        made: Any = create_transform(data.size, is_training=True, use_prefetcher=True, **settings)
     except (AssertionError, TypeError, ValueError, KeyError) as error:
         raise UsageError(
             f"timm.data.create_transform refuses {dict(rest)}: {error}.", subject=rest
@@ -157,7 +164,46 @@ def _of_timm(
             max_count=erasing.get("re_count", 1),
             device="cpu",
         )
-    return ImageAugmentation(made, False, erase, said)
+    return ImageAugmentation(_posterizing(made), False, erase, said)
+
+
+def _posterizing(transform: Any) -> Any:
+    """Return a transform whose operations of timm may keep 0 bits; timm's module and ``transform`` do not change."""
+    from timm.data.auto_augment import posterize
+
+    if not any(one.aug_fn is posterize for one in _operations(transform)):
+        return transform
+    transform = copy.deepcopy(transform)
+    for operation in _operations(transform):
+        if operation.aug_fn is posterize:
+            operation.aug_fn = _posterize
+    return transform
+
+
+def _operations(transform: Any) -> Iterator[Any]:
+    """Yield the operations of timm's AutoAugment, RandAugment and AugMix inside a transform."""
+    if hasattr(transform, "aug_fn"):
+        yield transform
+    elif isinstance(transform, list | tuple):
+        for part in transform:
+            yield from _operations(part)
+    else:
+        for name in ("transforms", "policy", "ops"):
+            yield from _operations(getattr(transform, name, ()))
+
+
+def _posterize(image: Image, bits_to_keep: int, **_: Any) -> Image:
+    """Keep the most significant bits of each channel, as timm and TensorFlow do: none of them gives a black image.
+
+    Pillow's own function takes at least 1 bit since Pillow 13.
+
+    Args:
+        image: In gray or color.
+        bits_to_keep: 8 or more change nothing, 0 or fewer leave nothing.
+    """
+    if bits_to_keep <= 0:
+        return image.point(lambda _: 0)
+    return image if bits_to_keep >= 8 else ImageOps.posterize(image, bits_to_keep)
 
 
 def _pixels(made: Any) -> Tensor | None:

@@ -39,6 +39,7 @@ class TrainAsked(ReleaseAsked, DataAsked):
     scalars: str | None
     explain: bool
     profile: int | None
+    new_augment: bool
 
 
 @command(
@@ -64,6 +65,12 @@ class TrainAsked(ReleaseAsked, DataAsked):
     help="Save the state in this file instead of a folder, and continue from it if it exists.",
 )
 @click.option(
+    "--new-augment",
+    is_flag=True,
+    help="Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
+    "manifest records it.",
+)
+@click.option(
     "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard event files to this folder."
 )
 @release_options
@@ -84,6 +91,10 @@ def train_command(context: click.Context, asked: TrainAsked) -> None:
     check_numbers(asked.version, asked.major)
     if asked.out is not None and asked.checkpoint is not None:
         raise UsageError("--out and --checkpoint exclude each other; give one of them.")
+    if asked.new_augment and asked.out is None and asked.checkpoint is None:
+        raise UsageError(
+            "--new-augment goes on from the run of another recipe; name its folder with --out, or its --checkpoint."
+        )
     if asked.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download needs a single process: several would write the same files. Download the data sets first, for "
@@ -95,7 +106,10 @@ def train_command(context: click.Context, asked: TrainAsked) -> None:
         asked.recipe,
         root,
         asked.data_root,
-        settings=asked.only("seed", "steps", "checkpoint", "scalars"),
+        settings={
+            **asked.only("seed", "steps", "checkpoint", "scalars"),
+            "new_augment": asked.new_augment or None,
+        },
         prefix=asked.prefix,
         about=given(context).about,
         command=("compatkit", *given(context).line),

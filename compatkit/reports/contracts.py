@@ -166,7 +166,27 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
         )
     if "steps" in training:
         rows["steps, seed"] = f"{training['steps']}, {training.get('seed')}"
+        rows["weights"] = _weights(training)
+    changes = training.get("augment_changes")
+    if isinstance(changes, list | tuple) and changes:
+        rows["augment changed"] = "; ".join(
+            f"{one.get('task')} after step {one.get('after_step')}: {one.get('before')} to {one.get('augment')}"
+            for one in changes
+            if isinstance(one, Mapping)
+        )
     return rows
+
+
+def _weights(training: Mapping[str, object]) -> str:
+    """Return after how many steps the weights were taken, and whether they are the best, averaged or last ones."""
+    planned, stopped = training["steps"], training.get("stopped")
+    taken, step = planned, planned
+    if isinstance(stopped, Mapping):
+        taken, step = stopped.get("steps"), stopped.get("weights_of_step")
+    which = "the last" if step == taken else "the best evaluation"
+    averages = "moving averages at " if training.get("weights") == "averages" else ""
+    ended = f"; early stopping ended the run after {taken} of {planned} steps" if taken != planned else ""
+    return f"{averages}step {step}, {which}{ended}"
 
 
 def _bridged(training: Mapping[str, object]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from compatkit.data.bars import silent
-from compatkit.errors import EnvironmentFailure, TrainingError
+from compatkit.errors import CompatkitError, EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.evaluating import Evaluator, Stopper
@@ -76,6 +76,7 @@ class Run:
         steps: Of each task; after ``to_the_end``, the step at which the run ended.
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
         evaluations: Rows of figures measured during training.
+        changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
         pretrained: What plugins reported that trained before the first step; None where none did.
     """
 
@@ -88,6 +89,7 @@ class Run:
     stopper: Stopper | None = None
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     pretrained: Pretrained | None = None
+    changes: list[dict[str, Any]] = attrs.field(factory=list)
     _scalars: Scalars | None = None
     _kept: int | None = None
     _saved: float = 0.0
@@ -121,7 +123,7 @@ class Run:
         self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
             self.stopper.take(note["stopping"], checkpoints.below("best/", tensors), self.loop.weights())
-        self.pretrained = note["pretraining"]
+        self.pretrained, self.changes = note["pretraining"], note[checkpoints.CHANGES]
         for task, initial in (self.pretrained or {}).get("initial", {}).items():
             self.loop.setup.tasks[task].initial = initial
         return note["step"]
@@ -177,7 +179,8 @@ class Run:
     def facts(self) -> dict[str, Any]:
         """Return the run's manifest, and where early stopping ended it."""
         stopped = {"stopped": self.stopper.outcome(self.steps)} if self.stopper is not None else {}
-        facts = {**self.manifest, **stopped}
+        changes = {checkpoints.CHANGES: self.changes} if self.changes else {}
+        facts = {**self.manifest, **stopped, **changes}
         if self.pretrained is not None:
             facts["pretraining"] = self.pretrained
         if self.loop.world.size > 1:  # no part of the plan: the same run on another number of processes
@@ -195,6 +198,9 @@ class Run:
         for task in loop.setup.tasks.values():
             try:
                 self.history.add(task.name, loop.step(task, number, reports))
+            except CompatkitError as error:
+                self._add_checkpoint(error)
+                raise
             except Exception as error:
                 if not ran_out(error):
                     raise
@@ -212,7 +218,8 @@ class Run:
             self.loop.even_statistics()
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
-            raise self._with_checkpoint(error) from error
+            self._add_checkpoint(error)
+            raise
         except Exception as error:
             if not ran_out(error):
                 raise
@@ -247,7 +254,8 @@ class Run:
         try:
             rows = self.history.close(done)
         except TrainingError as error:
-            raise self._with_checkpoint(error) from error
+            self._add_checkpoint(error)
+            raise
         bar.at(done, self._shown())
         if self._scalars is not None:
             self._scalars.losses(rows, self.loop.rate(done - 1))
@@ -274,6 +282,7 @@ class Run:
             "pretraining": self.pretrained,
             "waiting": steps_of,
             "ended": ended,
+            checkpoints.CHANGES: self.changes,
         }
         tensors = {f"waiting/{name}": one for name, one in waiting.items()}
         if stopper is not None:
@@ -282,20 +291,22 @@ class Run:
             if self.loop.world.first:
                 checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
         except TrainingError as error:
-            raise self._with_checkpoint(error) from error
+            self._add_checkpoint(error)
+            raise
         self._kept, self._saved = done, time.monotonic()
         self._saving = self._saved - began
         if self._scalars is not None:
             self._scalars.flush()
 
-    def _with_checkpoint(self, error: TrainingError) -> TrainingError:
-        """Add to an error which checkpoint of the run is left."""
-        if self._kept is None:
-            return error
-        return TrainingError(
-            f"{error} The last good checkpoint, after {self._kept} steps, is kept: {self.checkpoint}.",
-            subject=error.subject,
-        )
+    def _add_checkpoint(self, error: CompatkitError) -> None:
+        """Add to an error how many steps of the run are kept, and where."""
+        if self._kept is not None:
+            error.args = (
+                f"{error} The last good checkpoint, after {self._kept:,} steps, is kept: {self.checkpoint}.",
+                *error.args[1:],
+            )
+        elif self.checkpoint is not None:
+            error.args = (f"{error} No step is kept: there was no checkpoint yet.", *error.args[1:])
 
 
 def _warn_of_loaders(loop: Loop) -> None:

@@ -94,6 +94,7 @@ class Settings:
     checkpoint_seconds: float | None = attrs.field(
         default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
     )
+    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_BESIDE)
     log_every: int = attrs.field(default=50, validator=COUNT)
     progress: bool = attrs.field(default=True, validator=FLAG, metadata=_BESIDE)
     accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_WHERE_ON)

@@ -68,6 +68,8 @@ class Trainer(Settings):
         checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
             time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
             SIGTERM ends it.
+        new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
+            the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
         progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line every
             ten seconds.

@@ -8,7 +8,7 @@ import attrs
 import pytest
 from sample_components import extractor, maps
 
-from compatkit.reports.contracts import summary
+from compatkit.reports.contracts import _training, summary
 
 WHOLE = {
     "rung": "ridge3x3",
@@ -58,3 +58,26 @@ def test_what_is_recorded_of_a_bridge_is_told(training: dict[str, Any], expected
     manifest = attrs.evolve(extractor(maps(4)), training=training)
     bare = summary(attrs.evolve(manifest, training={}))
     assert {label: text for label, text in summary(manifest).items() if label not in bare} == expected
+
+
+@pytest.mark.parametrize(
+    ("recorded", "expected"),
+    [
+        ({}, "step 200, the last"),
+        ({"weights": "averages"}, "moving averages at step 200, the last"),
+        (
+            {"stopped": {"steps": 60, "weights_of_step": 40}},
+            "step 40, the best evaluation; early stopping ended the run after 60 of 200 steps",
+        ),
+        (
+            {"stopped": {"steps": 60, "weights_of_step": 60}},
+            "step 60, the last; early stopping ended the run after 60 of 200 steps",
+        ),
+        (
+            {"stopped": {"steps": 200, "weights_of_step": 40}, "weights": "averages"},
+            "moving averages at step 40, the best evaluation",
+        ),
+    ],
+)
+def test_of_which_step_the_weights_are(recorded: dict[str, Any], expected: str) -> None:
+    assert _training({"steps": 200, "seed": 1, **recorded})["weights"] == expected

@@ -145,7 +145,7 @@ class Placing:
                     "Leave the trainer's images='auto'."
                 )
             workers = min(8, processors()) if self.workers is None else self.workers
-            drawn = image_augmentation(task.augment, state.data.size, state.data.interpolation)
+            drawn = image_augmentation(task.augment, state.data)
             given = task.data.train, state.data, order, drawn, precision, workers
             return Decoded(*given, self.cache, self.steps)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)

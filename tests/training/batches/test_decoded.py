@@ -213,6 +213,72 @@ quick(steps=40, workers={workers}, checkpoint={str(tmp_path / "run")!r}, checkpo
         assert (tmp_path / "run").exists()
 
 
+class Fails:
+    """Fails on every image from its fifth batch of eight on, in one process."""
+
+    count = 0
+
+    def __call__(self, image: Any) -> Any:
+        self.count += 1
+        if self.count > 32:
+            raise ValueError("bits must be between 1 and 8")
+        return v2.functional.resize(image, [32, 32])
+
+    def __repr__(self) -> str:
+        return "Fails()"
+
+
+class TestAnotherAugmentation:
+    """A run whose augmentation fails goes on with another one, if asked to."""
+
+    @pytest.fixture
+    def failed(self, tmp_path: Path, folder: Path) -> tuple[ck.Trainer, DataError]:
+        trainer = quick(steps=7, workers=0, checkpoint=tmp_path / "run", checkpoint_every=3)
+        with pytest.raises(DataError) as caught:
+            trainer.fit([task(photos(folder), augment=Fails())])
+        return trainer, caught.value
+
+    def test_the_error_says_what_is_kept(
+        self, failed: tuple[ck.Trainer, DataError], tmp_path: Path, folder: Path
+    ) -> None:
+        error = failed[1]
+        assert error.code == "data" and str(error.subject).endswith(".jpg")
+        for words in (
+            "Fails of the task",
+            "bits must be",
+            "retry",
+            f"after 3 steps, is kept: {tmp_path / 'run'}",
+        ):
+            assert words in str(error)
+        with pytest.raises(DataError, match="No step is kept"):
+            quick(steps=7, workers=0, checkpoint=tmp_path / "other").fit(
+                [task(photos(folder), augment=Fails())]
+            )
+
+    def test_it_goes_on_from_there_on_request_alone(
+        self, failed: tuple[ck.Trainer, DataError], folder: Path
+    ) -> None:
+        trainer, given = failed[0], [task(photos(folder), augment="flip")]
+        with pytest.raises(ck.errors.TrainingError, match="new_augment"):
+            trainer.fit(given)
+        asking = attrs.evolve(trainer, new_augment=True)
+        for changed in (task(photos(folder), augment="flip", smoothing=0.1), task(photos(folder), name="b")):
+            with pytest.raises(ck.errors.TrainingError) as caught:
+                asking.fit([changed])
+            assert "Only the augmentation" not in str(caught.value)
+        fit = asking.fit(given)
+        change = {"task": "a", "after_step": 3, "before": "Fails()", "augment": ["flip"]}
+        assert fit.run["augment_changes"] == [change]
+        assert [row["step"] for row in fit.history][-1] == 7
+        again = trainer.fit(given)  # the checkpoint is now one of this plan, and still knows
+        assert again.run["augment_changes"] == [change] and same_parts(fit, again)
+
+    def test_a_run_that_changed_nothing_records_nothing(self, tmp_path: Path, folder: Path) -> None:
+        fit = quick(steps=2, new_augment=True, checkpoint=tmp_path / "run").fit([task(photos(folder))])
+        assert "augment_changes" not in fit.run
+        assert same_parts(fit, quick(steps=2).fit([task(photos(folder))]))
+
+
 class Dies:
     """Ends the worker that augments its third image."""
 
