@@ -110,6 +110,18 @@ class DataError(UsageError):
     code = "data"
 
 
+class DamagedImage(DataError):
+    """An image cannot be decoded: it is damaged, too large, or of a kind that is not read.
+
+    Attributes:
+        reason: Why, in a few words without the name of the image.
+    """
+
+    def __init__(self, message: str, *, subject: Any = None, reason: str = "") -> None:
+        super().__init__(message, subject=subject)
+        self.reason = reason
+
+
 class CutError(UsageError):
     """A network cannot be cut at this split point, or its parts do not reproduce it."""
 

@@ -164,7 +164,7 @@ DOORS: Mapping[str, Door] = {
 
 
 def arrays(place: Path) -> Any:
-    from compatkit.evaluation.preprocessing import arrays_of
+    from compatkit.evaluation.inputs import arrays_of
 
     return arrays_of(place)
 

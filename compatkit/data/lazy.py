@@ -30,7 +30,7 @@ from compatkit.data.transforms import (
     scaled_size,
     shifted,
 )
-from compatkit.errors import DataError
+from compatkit.errors import DamagedImage, DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -53,6 +53,10 @@ DAMAGE = (
     struct.error,
 )
 """What Pillow raises over damaged bytes."""
+REMEDY = (
+    'Mend or remove it, or leave out all images that cannot be decoded: damaged = "skip" in a recipe\'s data, '
+    'damaged="skip" of load and predict, --damaged skip of a command.'
+)
 
 
 class Reader(Protocol):
@@ -281,10 +285,9 @@ def _turned(image: Image, name: str) -> Image:
     from PIL import ImageOps
 
     if image.width * image.height > LARGEST_PIXELS:
-        raise DataError(
-            f"{name} claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded. "
-            "Scale it down, or remove it.",
-            subject=name,
+        raise _damaged(
+            name,
+            f"it claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded",
         )
     image.load()
     turned = ImageOps.exif_transpose(image)  # a copy
@@ -303,9 +306,13 @@ def _naming(name: str) -> Iterator[None]:
         raise
     except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:
         reason = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
-        raise DataError(
-            f"{name} is no readable image: {reason or type(error).__name__}", subject=name
-        ) from error
+        raise _damaged(name, reason or type(error).__name__) from error
+
+
+def _damaged(name: str, reason: str) -> DamagedImage:
+    return DamagedImage(
+        f"{name} is no readable image: {reason.rstrip('.')}. {REMEDY}", subject=name, reason=reason
+    )
 
 
 def eight_bit(image: Image) -> Image:

@@ -21,7 +21,7 @@ from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import LazyImages
 from compatkit.data.lists import LISTS, read_list
 from compatkit.data.packs import read_pack, stem
-from compatkit.data.readable import DAMAGED, readable
+from compatkit.data.readable import check_damaged, readable
 from compatkit.data.shards import ENDING, is_shards, read_shards
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
@@ -120,8 +120,7 @@ def load(
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
         MissingDependency: A library that reads this kind of data set is not installed.
     """
-    if damaged not in DAMAGED:
-        raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {damaged!r}.", subject=damaged)
+    check_damaged(damaged)
     folders = _folders(root)
     if digest not in DIGESTS:
         raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)

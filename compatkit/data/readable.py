@@ -14,10 +14,21 @@ from compatkit.data.lazy import LazyImages, decoded
 from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
 from compatkit.data.threads import each
-from compatkit.errors import DataError
+from compatkit.errors import DamagedImage, DataError
 
 DAMAGED = ("refuse", "skip")
 """What may be done about damaged images: fail when one is read, or leave it out."""
+
+
+def check_damaged(word: object) -> str:
+    """Return what is to be done about damaged images: one of ``DAMAGED``.
+
+    Raises:
+        DataError: It is another word.
+    """
+    if not isinstance(word, str) or word not in DAMAGED:
+        raise DataError(f"damaged is {' or '.join(DAMAGED)}, got {word!r}.", subject=word)
+    return word
 
 
 def readable(data: DataSet | Split, progress: Progress | None = None) -> DataSet | Split:
@@ -79,7 +90,7 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
         data = images.reader.read(place)
         try:
             decoded(data, images.reader.name(place))
-        except DataError:
+        except DamagedImage:
             return True
         return False
 

@@ -17,7 +17,7 @@ from compatkit.data.files import ENDINGS, entries
 from compatkit.data.lazy import LazyImages, upright
 from compatkit.data.split import Split
 from compatkit.data.threads import each
-from compatkit.errors import DataError
+from compatkit.errors import DamagedImage
 
 Range = tuple[int, float, int]
 """Least, median and most."""
@@ -164,7 +164,7 @@ def _look(images: LazyImages, position: int) -> tuple[int, int, str] | None:
     data = images.reader.read(place)
     try:
         image = upright(data, images.reader.name(place))
-    except DataError:
+    except DamagedImage:
         return None
     return image.height, image.width, image.mode
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +15,18 @@ from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
+from compatkit.data.readable import check_damaged
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.unlabelled import read_unlabelled
-from compatkit.errors import UsageError
+from compatkit.errors import DamagedImage, UsageError
+from compatkit.evaluation.inputs import unread
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import Prepared, arrays_of, normalise, prepare
+from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
 
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
-    from compatkit.evaluation.preprocessing import Given
+    from compatkit.evaluation.inputs import Given
 
 
 _ALONE = (
@@ -101,7 +103,7 @@ class Assembly(nn.Module):
                 values = module(values)
         return values
 
-    def predict(self, images: Given, *, batch_size: int = 256) -> Predictions:
+    def predict(self, images: Given, *, batch_size: int = 256, damaged: str = "refuse") -> Predictions:
         """Return class and probability of each image, computed in eval mode; the module is left unchanged.
 
         Under the policy ``"batch"`` a prediction depends on the rest of the batch, which causes a
@@ -110,6 +112,8 @@ class Assembly(nn.Module):
         Args:
             images: As for ``preprocess``; the images of a folder are read a batch at a time.
             batch_size: Largest batch, in the given order; matters under ``"batch"``.
+            damaged: ``"refuse"`` raises at the first image that cannot be decoded; ``"skip"`` leaves such images out of
+                their batches and says of each why: ``Predictions.damaged``.
 
         Returns:
             One prediction per image, in the given order.
@@ -122,23 +126,26 @@ class Assembly(nn.Module):
         if self.extractor is None or self.head is None:
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
+        skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
         if self.normalisation == "batch" and normalised(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
-        listed = images if isinstance(images, Split) else None
-        parts = self._parts(images, batch_size)
+        listed, files = images if isinstance(images, Split) else None, list[str]()
+        parts = self._parts(images, batch_size, skipped, files)
         if isinstance(images, str | PathLike) and Path(images).expanduser().is_dir():
             listed = read_unlabelled(images)
-            parts = self._read(listed, batch_size)
+        if listed is not None and listed.lazy:
+            files = list(map(listed.name_of, range(len(listed))))
+            parts = parts if skipped is None and listed is images else self._read(listed, batch_size, skipped)
         found = list[Tensor]()
         with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
                 logits = self(normalise(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())
-        shares = torch.cat(found)
+        shares = torch.cat(found) if found else torch.zeros(0, len(self.labels))
         names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
-        files = map(listed.name_of, range(len(listed))) if listed is not None and listed.lazy else ()
-        return Predictions(shares, tuple(names), tuple(files))
+        reasons = skipped or {}
+        return Predictions(_with_gaps(shares, reasons), tuple(names), tuple(files), reasons)
 
     def preprocess(self, images: Given) -> Tensor:
         """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
@@ -163,23 +170,53 @@ class Assembly(nn.Module):
             )
         return normalise(self._fitted(images), self.data, device=self._device)
 
-    def _fitted(self, images: Given) -> Tensor:
-        """Return images with the contract's channels and size, uint8 ``(n, channels, height, width)``."""
-        return torch.cat([prepare(_unlabelled(one), self.data).images for one in arrays_of(images)])
+    def _fitted(
+        self, images: Given, skipped: dict[int, str] | None = None, files: list[str] | None = None
+    ) -> Tensor:
+        """Return images with the contract's channels and size, uint8 ``(n, channels, height, width)``.
 
-    def _parts(self, images: Given, batch_size: int) -> Iterator[Tensor]:
-        """Yield the same in batches; the images of a split are read a batch at a time."""
-        if isinstance(images, Split):
+        Args:
+            images: As for ``preprocess``.
+            skipped: Gets the position of each image that cannot be decoded and why; None raises instead.
+            files: Gets the file of each image, where all have one.
+        """
+        planes, names, place = list[Tensor](), list[str](), 0
+        for name, read in unread(images):
+            try:
+                pixels = read()
+            except DamagedImage as error:
+                if skipped is None:
+                    raise
+                skipped[place] = error.reason
+            else:
+                planes.append(prepare(_unlabelled(pixels), self.data).images)
+            names.append(name)
+            place += 1 if place in (skipped or {}) else len(planes[-1])
+        if files is not None and all(names):
+            files[:] = names
+        return torch.cat(planes) if planes else torch.zeros(0, dtype=torch.uint8)
+
+    def _parts(
+        self, images: Given, batch_size: int, skipped: dict[int, str] | None, files: list[str]
+    ) -> Iterator[Tensor]:
+        """Yield the same in batches; images in files are read a batch at a time."""
+        if isinstance(images, Split) and (skipped is None or not images.lazy):
             examples = prepare(images, self.data)
         else:
-            fitted = self._fitted(images)
+            fitted = self._fitted(images, skipped, files)
             examples = Prepared(fitted, torch.zeros(len(fitted), dtype=torch.int64))
-        yield from examples.each(batches(len(examples), batch_size, None))
+        if len(examples):
+            yield from examples.each(batches(len(examples), batch_size, None))
 
-    def _read(self, files: Split, batch_size: int) -> Iterator[Tensor]:
+    def _read(self, files: Split, batch_size: int, skipped: dict[int, str] | None) -> Iterator[Tensor]:
         """Yield the same of images in files; each batch is read when it is asked for."""
         for part in batches(len(files), batch_size, None):
-            yield self._fitted(files.take(part.numpy()))
+            some: dict[int, str] | None = None if skipped is None else {}
+            fitted = self._fitted(files.take(part.numpy()), some)
+            if skipped is not None and some:
+                skipped.update({int(part[place]): reason for place, reason in some.items()})
+            if len(fitted):
+                yield fitted
 
     @property
     def _device(self) -> torch.device:
@@ -203,3 +240,12 @@ class Assembly(nn.Module):
 
 def _unlabelled(images: Images) -> Split:
     return Split(images, np.zeros(len(images), dtype=np.int64), NO_CLASSES, "images")
+
+
+def _with_gaps(rows: Tensor, gaps: Collection[int]) -> Tensor:
+    """Return rows with one of NaN at each position of ``gaps``, float32 ``(n, classes)``."""
+    if not gaps:
+        return rows
+    whole = torch.full((len(rows) + len(gaps), rows.shape[1]), torch.nan)
+    whole[[place not in gaps for place in range(len(whole))]] = rows
+    return whole

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, overload
 
 import attrs
@@ -21,11 +22,13 @@ class Prediction:
         label: Name of the most likely class.
         probability: Its softmax probability in [0, 1], not calibrated.
         position: Its index among the outputs.
+        damaged: Why the image cannot be decoded; then there is no label, the probability is NaN, the position -1.
     """
 
     label: str
     probability: float
     position: int
+    damaged: str = ""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -33,34 +36,50 @@ class Predictions(Shown, Tabular):
     """Predictions for images in order: ``predictions[0].label``; ``predictions[:5]`` are the first five.
 
     Attributes:
-        probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1.
+        probabilities: float32 ``(n, classes)`` on the CPU; rows sum to 1, those of damaged images are NaN.
         classes: Class names in the order of the outputs, or their indices as text if unnamed.
-        files: Of images of a folder, or of a split in files, what each is called; else empty.
+        files: What each image is called, where all are files; else empty.
+        damaged: Why an image could not be decoded, by its place among the images; see ``predict(damaged="skip")``.
     """
 
     probabilities: Tensor
     classes: tuple[str, ...]
     files: tuple[str, ...] = ()
+    damaged: Mapping[int, str] = attrs.field(factory=dict)
 
     _columns = ("image", "label", "probability", "position")
 
     def _rows(self) -> list[dict[str, Any]]:
-        """Return a row for each image: its file or number, and its most likely class."""
+        """Return a row for each image: its file or number, and its most likely class, or why it is damaged."""
         images = self.files or range(len(self))
-        return [{"image": image, **attrs.asdict(best)} for image, best in zip(images, self, strict=True)]
+        return [
+            {"image": image, "damaged": best.damaged}
+            if best.damaged
+            else {
+                "image": image,
+                "label": best.label,
+                "probability": best.probability,
+                "position": best.position,
+            }
+            for image, best in zip(images, self, strict=True)
+        ]
 
     @property
     def positions(self) -> Tensor:
-        """Index of the most likely class of each image, int64 ``(n,)``."""
-        return self.probabilities.argmax(dim=1)
+        """Index of the most likely class of each image, int64 ``(n,)``; -1 of a damaged one."""
+        best = self.probabilities.argmax(dim=1)
+        best[list(self.damaged)] = -1
+        return best
 
     @property
     def labels(self) -> list[str]:
-        """Name of the most likely class of each image."""
-        return [self.classes[one] for one in self.positions.tolist()]
+        """Name of the most likely class of each image; empty of a damaged one."""
+        return [self.classes[one] if one >= 0 else "" for one in self.positions.tolist()]
 
     def top(self, count: int = 5) -> list[list[Prediction]]:
-        """Return the ``count`` most likely classes of each image, the best first."""
+        """Return the ``count`` most likely classes of each image, the best first; none of a damaged one."""
+        if self.damaged:
+            return [[] if at in self.damaged else self[at : at + 1].top(count)[0] for at in range(len(self))]
         best, places = self.probabilities.topk(min(count, len(self.classes)), dim=1)
         return [
             [Prediction(self.classes[at], share, at) for share, at in zip(*row, strict=True)]
@@ -76,8 +95,13 @@ class Predictions(Shown, Tabular):
     def __getitem__(self, image: slice) -> Predictions: ...
     def __getitem__(self, image: int | slice) -> Prediction | Predictions:
         if isinstance(image, slice):
-            return Predictions(self.probabilities[image], self.classes, self.files[image])
+            places = list(range(len(self)))[image]
+            damaged = {new: self.damaged[old] for new, old in enumerate(places) if old in self.damaged}
+            return Predictions(self.probabilities[image], self.classes, self.files[image], damaged)
         row = self.probabilities[image]
+        place = image % len(self)
+        if place in self.damaged:
+            return Prediction("", math.nan, -1, self.damaged[place])
         at = int(row.argmax())
         return Prediction(self.classes[at], float(row[at]), at)
 
@@ -87,5 +111,10 @@ class Predictions(Shown, Tabular):
     def __str__(self) -> str:
         front = len(os.path.commonpath([os.path.dirname(one) for one in self.files])) if self.files else 0
         names = [visible(one[front:].strip(os.sep)) for one in self.files] or map(str, range(len(self)))
-        rows = [(name, one.label, f"{one.probability:.3f}") for name, one in zip(names, self, strict=True)]
+        rows = [
+            (name, f"damaged: {visible(one.damaged)}", "")
+            if one.damaged
+            else (name, one.label, f"{one.probability:.3f}")
+            for name, one in zip(names, self, strict=True)
+        ]
         return "\n".join(aligned([("image", "class", "probability"), *rows]))

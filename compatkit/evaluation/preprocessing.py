@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 import torch
-from PIL.Image import Image
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
 from compatkit.contracts.ports import by
-from compatkit.data.files import read_file
-from compatkit.data.lazy import LazyImages, brought, decoded, pixels_of
+from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
-from compatkit.data.unlabelled import images_in
 from compatkit.errors import DataError, TooCostly
 
 if TYPE_CHECKING:
     from compatkit.data.transforms import Images
 
-    One = str | os.PathLike[str] | Image | np.ndarray[Any, Any] | Tensor
-    Given = One | Split | Iterable[One]
-
-EXPECTED = (
-    "a file or a folder of images, a PIL image, a numpy array (height, width), (height, width, channels) or "
-    "(n, height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of "
-    "these"
-)
-CHANNELS = (1, 3)
 LARGEST_SET = 2**34
 """Bytes of images that are held in memory at the size of a contract, which may be a stranger's."""
 WHITE = 255.0
@@ -216,79 +201,3 @@ def affine(
             if width
             else (both[0].view(1, -1, 1, 1), both[1].view(1, -1, 1, 1))
         )
-
-
-def arrays_of(given: Given) -> Iterator[Images]:
-    """Yield images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
-
-    Args:
-        given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, or 0 to 1 as floats.
-
-    Raises:
-        DataError: There are none, an input has another form, or a file is not a readable image.
-        EnvironmentFailure: A file cannot be read.
-    """
-    found = False
-    for one in _arrays(given):
-        found = True
-        yield one
-    if not found:
-        raise DataError(f"There are no images: expected {EXPECTED}.", subject=given)
-
-
-def _arrays(given: Any) -> Iterator[Images]:
-    if isinstance(given, Split):
-        if isinstance(given.images, LazyImages):
-            yield from (given.images.pixels(one)[None] for one in range(len(given)))
-        else:
-            yield given.images
-    elif isinstance(given, str | os.PathLike):
-        place = Path(given).expanduser()
-        if not place.exists():
-            raise DataError(f"There is no file or folder {place}.", subject=place)
-        if place.is_dir():
-            found = images_in(place.resolve())
-            yield from (found.pixels(one)[None] for one in range(len(found)))
-        else:
-            yield pixels_of(decoded(read_file(place), str(place)))[None]
-    elif isinstance(given, Tensor | np.ndarray):
-        yield _array(given)
-    elif isinstance(given, Image):
-        yield pixels_of(brought(given, "the PIL image"))[None]
-    elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
-        for one in given:
-            yield from _arrays(one)
-    else:
-        raise DataError(f"Expected {EXPECTED}; got {type(given).__name__}.", subject=given)
-
-
-def _array(given: Any) -> Images:
-    """Return an array or a tensor as uint8 ``(n, height, width, channels)``."""
-    tensor = isinstance(given, Tensor)
-    shape = tuple(given.shape)
-    values = _numpy(given) if tensor else given
-    if tensor and values.ndim in (3, 4):
-        values = np.moveaxis(values, -3, -1)
-    flat = values.ndim == 2 and not tensor
-    if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
-        raise DataError(
-            f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
-            f"{EXPECTED}; 1 or 3 channels. Grey ones without it: images[{':, None' if tensor else '..., None'}].",
-            subject=shape,
-        )
-    values = values[..., None] if values.ndim == 2 else values
-    values = values[None] if values.ndim == 3 else values
-    if values.dtype == np.uint8:
-        return np.ascontiguousarray(values)
-    if values.dtype.kind != "f" or not (values.min() >= 0 and values.max() <= 1):
-        raise DataError(
-            f"Images hold 0 to 255 as uint8, or 0 to 1 as floats; got {values.dtype} from {values.min()} to "
-            f"{values.max()}. What is normalised already goes into the model itself: model(images).",
-            subject=shape,
-        )
-    return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
-
-
-def _numpy(values: Tensor) -> np.ndarray[Any, Any]:
-    values = values.detach().cpu()
-    return (values.float() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from torch import nn
 
 import compatkit as ck
 from compatkit.data.unlabelled import read_unlabelled
-from compatkit.errors import DataError, UsageError
+from compatkit.errors import DamagedImage, DataError, UsageError
 from compatkit.evaluation.assembly import BatchStatisticsWarning
 from compatkit.evaluation.preprocessing import normalise, prepare
 
@@ -244,3 +245,61 @@ def test_predictions_that_depend_on_the_batch_are_warned_of(registry: ck.Registr
     torch.testing.assert_close(
         stored.predict(images.images[:8]).probabilities[0], stored.predict(images.images[0]).probabilities[0]
     )
+
+
+def dirty(images: ck.Split, folder: Path) -> list[Path]:
+    """Write images, of which the first, one in the middle and the last cannot be decoded."""
+    paths = written(images.images[:7], folder)
+    for place in (0, 3, 6):
+        paths[place].write_bytes(paths[place].read_bytes()[:60])
+    return paths
+
+
+WAYS: dict[str, Callable[[list[Path]], Any]] = {
+    "folder": lambda paths: paths[0].parent,
+    "files": lambda paths: paths,
+    "split": lambda paths: read_unlabelled(paths[0].parent),
+    "generator": lambda paths: (one for one in paths),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_damaged_images_get_a_row_that_says_why(
+    model: Any, images: ck.Split, way: str, tmp_path: Path
+) -> None:
+    paths = dirty(images, tmp_path)
+    with pytest.raises(DamagedImage) as caught:
+        model.predict(WAYS[way](paths))
+    assert caught.value.code == "data" and str(caught.value.subject) == str(paths[0])
+    found = model.predict(WAYS[way](paths), batch_size=2, damaged="skip")
+    assert len(found) == 7 and set(found.damaged) == {0, 3, 6} and all(found.damaged.values())
+    assert [one.damaged != "" for one in found] == [place in (0, 3, 6) for place in range(7)]
+    sound = model.predict([images.images[place] for place in (1, 2, 4, 5)])
+    torch.testing.assert_close(found.probabilities[[1, 2, 4, 5]], sound.probabilities)
+    assert found.probabilities[[0, 3, 6]].isnan().all() and found.positions[[0, 3, 6]].tolist() == [-1] * 3
+    assert [found.labels[place] for place in (1, 2, 4, 5)] == sound.labels and found.labels[0] == ""
+    assert found.top(2)[3] == []
+    assert [one.label for one in found.top(2)[1]] == [one.label for one in sound.top(2)[0]]
+    some = found[2:]
+    assert (
+        set(some.damaged) == {1, 4}
+        and found[-1].damaged == found.damaged[6]
+        and math.isnan(found[0].probability)
+    )
+    assert found.files == tuple(map(str, paths)) and str(found).count("damaged: ") == 3
+    rows = found.to_csv().splitlines()
+    assert rows[0] == "image,label,probability,position,damaged" and rows[1].startswith(f"{paths[0]},,,,")
+    assert sound.to_csv().splitlines()[0] == "image,label,probability,position"
+
+
+def test_one_damaged_image_alone_is_a_row_too(recombined: ck.Recombination, tmp_path: Path) -> None:
+    (tmp_path / "0.png").write_bytes(b"")
+    found = recombined.predict(tmp_path / "0.png", damaged="skip")
+    assert len(found) == 1 and found[0].label == "" and found.probabilities.shape == (1, 3)
+
+
+@pytest.mark.parametrize("word", ["ignore", True, None])
+def test_other_words_for_damaged_images_are_refused(recombined: ck.Recombination, word: Any) -> None:
+    with pytest.raises(DataError) as caught:
+        recombined.predict(np.zeros((4, 4), dtype=np.uint8), damaged=word)
+    assert caught.value.subject == word

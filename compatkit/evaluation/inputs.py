@@ -1,0 +1,131 @@
+"""Images as people have them: files, folders, PIL images, arrays and tensors, one or many."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL.Image import Image
+from torch import Tensor
+
+from compatkit.data.files import read_file
+from compatkit.data.lazy import LazyImages, brought, decoded, pixels_of
+from compatkit.data.split import Split
+from compatkit.data.unlabelled import images_in
+from compatkit.errors import DataError
+
+if TYPE_CHECKING:
+    from compatkit.data.transforms import Images
+
+    One = str | os.PathLike[str] | Image | np.ndarray[Any, Any] | Tensor
+    Given = One | Split | Iterable[One]
+
+EXPECTED = (
+    "a file or a folder of images, a PIL image, a numpy array (height, width), (height, width, channels) or "
+    "(n, height, width, channels), a tensor (channels, height, width) or (n, channels, height, width), or a list of "
+    "these"
+)
+CHANNELS = (1, 3)
+Unread = tuple[str, "Callable[[], Images]"]
+"""The file of an image, empty where it has none, and what reads it as uint8 ``(n, height, width, 1 or 3)``."""
+
+
+def arrays_of(given: Given) -> Iterator[Images]:
+    """Yield images as uint8 arrays ``(n, height, width, 1 or 3)``, in order; sizes may differ between arrays.
+
+    Args:
+        given: As for ``unread``.
+
+    Raises:
+        DataError: There are none, or an input has another form.
+        DamagedImage: An image cannot be decoded.
+        EnvironmentFailure: A file cannot be read.
+    """
+    return (read() for _, read in unread(given))
+
+
+def unread(given: Given) -> Iterator[Unread]:
+    """Yield what reads each image, or each array of images, in order; nothing is decoded before it is called.
+
+    Args:
+        given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, or 0 to 1 as floats.
+
+    Yields:
+        The name of a file, and a function that raises as ``arrays_of``.
+
+    Raises:
+        DataError: There are no images, or an input has another form.
+        EnvironmentFailure: A folder cannot be read.
+    """
+    images = _each(given)
+    first = next(images, None)
+    if first is None:
+        raise DataError(f"There are no images: expected {EXPECTED}.", subject=given)
+    yield from chain([first], images)
+
+
+def _each(given: Any) -> Iterator[Unread]:
+    if isinstance(given, Split):
+        if isinstance(given.images, LazyImages):
+            yield from _files(given.images)
+        else:
+            yield "", partial(np.asarray, given.images)
+    elif isinstance(given, str | os.PathLike):
+        place = Path(given).expanduser()
+        if not place.exists():
+            raise DataError(f"There is no file or folder {place}.", subject=place)
+        if place.is_dir():
+            yield from _files(images_in(place.resolve()))
+        else:
+            yield str(place), lambda: pixels_of(decoded(read_file(place), str(place)))[None]
+    elif isinstance(given, Tensor | np.ndarray):
+        yield "", lambda: _array(given)
+    elif isinstance(given, Image):
+        yield "", lambda: pixels_of(brought(given, "the PIL image"))[None]
+    elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
+        for one in given:
+            yield from _each(one)
+    else:
+        raise DataError(f"Expected {EXPECTED}; got {type(given).__name__}.", subject=given)
+
+
+def _files(images: LazyImages) -> Iterator[Unread]:
+    for place in range(len(images)):
+        yield images.name_in("", place), lambda place=place: images.pixels(place)[None]
+
+
+def _array(given: Any) -> Images:
+    """Return an array or a tensor as uint8 ``(n, height, width, channels)``."""
+    tensor = isinstance(given, Tensor)
+    shape = tuple(given.shape)
+    values = _numpy(given) if tensor else given
+    if tensor and values.ndim in (3, 4):
+        values = np.moveaxis(values, -3, -1)
+    flat = values.ndim == 2 and not tensor
+    if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
+        raise DataError(
+            f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
+            f"{EXPECTED}; 1 or 3 channels. Grey ones without it: images[{':, None' if tensor else '..., None'}].",
+            subject=shape,
+        )
+    values = values[..., None] if values.ndim == 2 else values
+    values = values[None] if values.ndim == 3 else values
+    if values.dtype == np.uint8:
+        return np.ascontiguousarray(values)
+    if values.dtype.kind != "f" or not (values.min() >= 0 and values.max() <= 1):
+        raise DataError(
+            f"Images hold 0 to 255 as uint8, or 0 to 1 as floats; got {values.dtype} from {values.min()} to "
+            f"{values.max()}. What is normalised already goes into the model itself: model(images).",
+            subject=shape,
+        )
+    return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
+
+
+def _numpy(values: Tensor) -> np.ndarray[Any, Any]:
+    values = values.detach().cpu()
+    return (values.float() if values.is_floating_point() else values).numpy()  # numpy has no bfloat16
