@@ -23,6 +23,7 @@ from compatkit.adapters.stitching.widths import Joined, entered, own_width, wide
 from compatkit.adapters.weights import load_part, load_whole
 from compatkit.contracts.contract import Blueprint, Contract, Port, Structural
 from compatkit.errors import CutError, UsageError
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 
 __all__ = [
     "CutPlan",
@@ -99,6 +100,7 @@ def build_pair(
     Raises:
         UsageError: The blueprints are of different networks.
         CutError: The weights do not fit.
+        IntegrityError: They hold values that no network can use.
         EnvironmentFailure: The weights could not be fetched or read.
     """
     if attrs.evolve(extractor, side="head") != attrs.evolve(head, side="head"):
@@ -108,7 +110,9 @@ def build_pair(
         )
     with seeded(seed):
         whole = whole_of(extractor, pretrained=weights == "pretrained")
-        if weights is not None and weights != "pretrained":
+        if weights == "pretrained":
+            check_values(whole.state_dict(), f"Pretrained weights of {extractor.model}", UNUSABLE)
+        elif weights is not None:
             load_whole(whole, weights, extractor.model)
         left, right = _parts(whole, extractor)
     return whole if extractor.width is None else Joined(left, right), left, right

@@ -15,6 +15,7 @@ from compatkit.contracts.codec import loads
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import read_whole
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
 from compatkit.registry.weights.tensorfile import deserialise
 
 TENSORS, CONFIG = "model.safetensors", "config.json"
@@ -102,20 +103,12 @@ def load_part(
         advice: Ends the message.
 
     Raises:
-        CutError: Names or shapes differ.
+        CutError: Names, shapes or kinds of numbers differ.
     """
     own = part.state_dict()
-    missing, extra = sorted(set(own) - set(state)), sorted(set(state) - set(own))
-    shapes = [
-        f"{name}: {tuple(state[name].shape)}, not {tuple(value.shape)}"
-        for name, value in own.items()
-        if name in state and value.shape != state[name].shape
-    ]
-    if missing or extra or shapes:
+    if mismatch := compare(state, own):
         raise CutError(
-            f"The weights are not those of {owner}: missing {missing[:3]}, not known {extra[:3]}, of another shape "
-            f"{shapes[:3]}. {advice}",
-            subject=owner,
+            f"The weights are not those of {owner}: {'; '.join(mismatch.told())}. {advice}", subject=owner
         )
     part.load_state_dict(dict(state), strict=True, assign=share and _takes(own, state))
 
@@ -135,16 +128,22 @@ def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], mod
         model: Its name, for messages.
 
     Raises:
-        CutError: Other names or shapes differ.
+        CutError: Other names, shapes or kinds of numbers differ.
+        IntegrityError: Values that no network can use, see ``check_values``.
         FormatError: The file is no safetensors file.
         EnvironmentFailure: The file cannot be read.
     """
     state = dict(weights) if isinstance(weights, Mapping) else _read(weights)
     own, layers = whole.state_dict(), class_layer(whole)
     for name in own:
-        if name.startswith(layers) and (name not in state or state[name].shape != own[name].shape):
+        if name.startswith(layers) and (
+            name not in state or getattr(state[name], "shape", None) != own[name].shape
+        ):
             state[name] = own[name]
     load_part(whole, state, model, advice=_FROM_WHOLE)
+    check_values(
+        state, f"Weights of {model}" if isinstance(weights, Mapping) else str(weights), UNUSABLE, own
+    )
 
 
 def _read(path: str | Path) -> dict[str, Tensor]:

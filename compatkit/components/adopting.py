@@ -24,7 +24,7 @@ from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorfile import check_finite
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,7 +88,7 @@ def adopt(
     blank(builder, model, kwargs or {}, size)  # reject a wrong name before reading a large file
     checkpoint = read_checkpoint(path, key=key)
     own, given, state, told = _fitted(checkpoint, str(path), builder, model, kwargs or {}, size)
-    check_finite(state, str(path))
+    check_values(state, str(path), UNUSABLE, own)
     told += converted(state, own)
     cut = split(
         model,

@@ -28,7 +28,7 @@ from compatkit.contracts.contract import (
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.evaluation.statistics import Moments, feature_moments
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorfile import check_finite
+from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.reports.contracts import port
 from compatkit.training.fit import Fit
 from compatkit.training.state import AuxiliaryHead, TaskState
@@ -211,7 +211,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
 def _of_vae(state: TaskState) -> Iterator[Draft]:
     """Yield encoder, mean and log-variance layers, and decoder of a variational autoencoder."""
     trained = _on_cpu(state.extractor).state_dict()
-    check_finite(trained, f"{state.name}.extractor")
+    check_values(trained, f"{state.name}.extractor", NOT_PUBLISHED)
     for part in vae_parts(state, trained):
         yield Draft.of(
             part.kind,
@@ -272,7 +272,7 @@ def _auxiliary(
 ) -> Draft:
     """Draft an auxiliary head, with statistics over the features of all tasks."""
     module = _on_cpu(head.module)
-    check_finite(module.state_dict(), f"shared.{head.name}")
+    check_values(module.state_dict(), f"shared.{head.name}", NOT_PUBLISHED)
     data = attrs.evolve(task.data, labels=head.labels)
     seen = tuple(reduce(Moments.merged, of_port) for of_port in zip(*moments.values(), strict=True))
     shape = structural(module, head.blueprint, feature_ports=shapes[task.name].outputs)
@@ -292,7 +292,7 @@ def _auxiliary(
 
 def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
     for side, module in (("extractor", extractor), ("head", head)):
-        check_finite(module.state_dict(), f"{state.name}.{side}")
+        check_values(module.state_dict(), f"{state.name}.{side}", NOT_PUBLISHED)
     if attrs.evolve(state.extractor_blueprint, side="head") != state.head_blueprint:
         return  # initial parts may come from two networks
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]

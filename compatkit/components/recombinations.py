@@ -34,7 +34,8 @@ from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust
 from compatkit.registry.store import Store, named
 from compatkit.registry.versions.diff import differing
-from compatkit.registry.weights.tensorfile import check_finite, state_digest
+from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
+from compatkit.registry.weights.tensorfile import state_digest
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +88,7 @@ def drafted(
             statistics are not finite.
     """
     made, own = Composition.of(recombination), own_state(recombination)
-    check_finite(own, whose)
+    check_values(own, whose, NOT_PUBLISHED)
     adapters = recombination.contract.adapters
     again = put_together(store, whose, made, adapters, own, recombination.estimated)
     _check_unchanged(whose, recombination, again)

@@ -17,6 +17,7 @@ from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
 from compatkit.evaluation.conditions import Progress
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
+from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -73,6 +74,7 @@ def register(
     """
     to_bytes(manifest)  # reject invalid values before anything is built
     module = rebuilt(manifest.blueprint, state, name)
+    check_values(state, name, NOT_PUBLISHED, module.state_dict())
     parameters = sum(one.numel() for one in module.parameters())
     payload = attrs.evolve(manifest.payload, count=len(state), parameters=parameters)
     contract = manifest.contract

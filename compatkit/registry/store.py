@@ -171,19 +171,20 @@ class Store:
         Args:
             state: A module's ``state_dict()``.
             parameters: Number of trained numbers, buffers not included.
-            nonfinite: Whether NaN and infinity are allowed.
+            nonfinite: Whether NaN, infinity and negative variances are allowed.
 
         Raises:
             FormatError: A tensor's name, dtype or layout cannot be stored.
-            IntegrityError: A tensor holds values that are not finite.
+            IntegrityError: A tensor holds values that are not finite, or negative variances.
             EnvironmentFailure: Disk full, no right to write, ...
         """
         from compatkit.registry.holding import PayloadFacts
-        from compatkit.registry.weights.tensorfile import check_finite, pieces, tensor_digest
+        from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
+        from compatkit.registry.weights.tensorfile import pieces, tensor_digest
 
         self.layout.check_writer(self.root)
         if not nonfinite:
-            check_finite(state, "The weights")
+            check_values(state, "The weights", NOT_PUBLISHED)
         edge, tensors = self.objects.put_pieces(pieces(state), tensor_digest)
         self._payloads[edge.blob] = PayloadFacts(tensors, len(state))
         return Payload(edge, tensors, len(state), parameters)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import torch
 from torch import Tensor
 
 from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
+from compatkit.registry.weights.tensorchecks import check_values, compare, first_fault
 from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
 from compatkit.training.distributed import ALONE, World, differences
 from compatkit.training.execution import Execution
@@ -51,10 +51,10 @@ def save(
         tensors: Tensors of the run, whose names do not begin as those of the loop.
 
     Raises:
-        TrainingError: A weight or a buffer is not finite; an earlier checkpoint stays as it was.
+        TrainingError: A weight is not finite, or a variance negative; an earlier checkpoint stays as it was.
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
-    _check_finite(loop, note["step"])
+    check_trained(loop, note["step"])
     kept = {**loop.weights(), **tensors}
     counts: dict[str, float] = {}
     for owner, optimiser in loop.optimisers.items():
@@ -139,7 +139,7 @@ def load(
 
     Raises:
         FormatError: The file is no checkpoint.
-        IntegrityError: Its tensors are not those that were written.
+        IntegrityError: Its tensors are not those that were written, or hold values that no network can use.
         TrainingError: It belongs to another plan.
     """
     try:
@@ -212,23 +212,22 @@ def _augment_changes(run: Mapping[str, Any], other: Mapping[str, Any], step: int
     ]
 
 
-def _check_finite(loop: Loop, step: int) -> None:
-    """Raise if a weight is not finite, since no run could resume from it; waits for the device once."""
-    named = {
-        f"{owner}: {name}": value
-        for owner, module in loop.setup.owners.items()
-        for name, value in module.state_dict().items()
-        if value.is_floating_point()
-    }
-    sums = torch.stack([value.sum(dtype=torch.float64).cpu() for value in named.values()])
-    if bool(torch.isfinite(sums).all()):
-        return
-    for name, value in named.items():
-        if not bool(torch.isfinite(value).all()):
+def check_trained(loop: Loop, step: int) -> None:
+    """Raise for weights of a run that no network can use, since nothing could go on from them; waits for the device.
+
+    Args:
+        loop: After ``step`` steps.
+        step: For the message.
+
+    Raises:
+        TrainingError: Names the first module and tensor.
+    """
+    for owner, module in loop.setup.owners.items():
+        if (fault := first_fault(module.state_dict())) is not None:
             raise TrainingError(
-                f"After {step} steps weights are not finite, first in {name}. Lower the learning rate, add warm-up "
-                "steps, clip the gradients with clip_norm, or use precision='float32'.",
-                subject=name,
+                f"After {step} steps weights cannot be used: {owner}: {fault[0]} holds {fault[1]}. Lower the learning "
+                "rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
+                subject=fault[0],
             )
 
 
@@ -241,12 +240,17 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
                 "version of compatkit wrote it. Remove it to start anew.",
                 subject=path,
             )
-    held = {key: one.shape for key, one in stored.items() if key.startswith(("module/", "average/"))}
-    if held != {key: one.shape for key, one in weights.items()}:
+    held = {key: one for key, one in stored.items() if key.startswith(("module/", "average/"))}
+    if mismatch := compare(held, weights):
         raise FormatError(
-            f"The checkpoint {path} does not hold the weights of this plan. Remove it to start anew.",
+            f"The checkpoint {path} does not hold the weights of this plan: {'; '.join(mismatch.told())}. Remove it to "
+            "start anew.",
             subject=path,
         )
+    best = {key: one for key, one in stored.items() if key.startswith("best/")}
+    check_values(
+        {**held, **best}, f"The checkpoint {path}", "Remove it to start anew, or take an earlier copy."
+    )
     for key, value in weights.items():
         value.copy_(stored[key])
     for owner, optimiser in loop.optimisers.items():

@@ -356,7 +356,8 @@ class Loop:
             total = total / task_loop.accumulation_steps
         total.backward()
         self.mark("backward")
-        return StepResult(terms, answers, None if answers is None else step.batch.labels)
+        images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
+        return StepResult(terms, answers, None if answers is None else step.batch.labels, images)
 
     def zero_grad(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""

@@ -78,6 +78,13 @@ class LossHistory:
         if not faults:
             self.world.gather(None)  # never returns: the process that has the loss raises the error
         number, task, name, value = min(faults, key=lambda fault: fault[0])
+        images = self._waiting[task][number - step].images
+        if images is not None and not math.isfinite(float(images)):
+            return TrainingError(
+                f"The images of task {task!r} are not finite in step {number}, counted from 0, so that its losses are "
+                "not either. Look at what makes them: the task's loader, or a plugin's compatkit_views.",
+                subject=task,
+            )
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
         plugin, named, _ = name.partition("/")
         whose = f" The plugin {plugin!r} computed it; the task's own loss was finite." if named else ""

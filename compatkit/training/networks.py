@@ -29,6 +29,7 @@ from compatkit.contracts.contract import Blueprint, Data
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
 from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
@@ -62,6 +63,10 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
     data = _data(task, part)
     extractor = copy.deepcopy(part.module)
     head_blueprint, class_layer, head = _head(task, blueprint, seed)
+    for module, source in ((extractor, part), (head, task.head or part)):
+        check_values(
+            module.state_dict(), f"Task {task.name!r}, which starts from {source.reference}", UNUSABLE
+        )
     with torch.no_grad():
         features = extractor.eval()(torch.zeros(2, len(data.mean), *data.size))
         _check_fits(task, part, head.eval(), features)
@@ -178,6 +183,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         UnknownName: The backbone or split point does not exist.
         CutError: The network cannot be cut there.
         UsageError: Components do not fit the task.
+        IntegrityError: Initial weights that no network can use.
     """
     if task.extractor is not None:
         return start_from_parts(task, task.extractor, seed, precision)
@@ -185,6 +191,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     planned, data = _plan(task, images)
     drawn = seed_of(seed, "initial", task.name)
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
+    check_values(whole.state_dict(), f"Task {task.name!r}, initial weights", UNUSABLE)
     prove(whole, extractor, head, data.size, len(data.mean))
     with torch.no_grad():
         shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
@@ -393,15 +400,13 @@ def _pair(
         return given, left, right
     given = cast(Mapping[str, Tensor], task.weights)
     anew = () if task.keep_class_layer else class_layer
-    body = {name: value for name, value in given.items() if not name.startswith(anew)}
+    body = {name: value for name, value in given.items() if not str(name).startswith(anew)}
     wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(anew)}
-    missing, extra = sorted(set(wanted) - set(body))[:3], sorted(set(body) - set(wanted))[:3]
-    other = sorted(name for name in set(body) & set(wanted) if body[name].shape != wanted[name].shape)[:3]
-    if missing or extra or other:
+    if mismatch := compare(body, wanted):
         raise UsageError(
-            f"Task {task.name!r}: the weights given do not fit {task.backbone}: missing {missing}, "
-            f"not known {extra}, of another shape {other}. Give the state dict of the same backbone for the same "
-            "kind of images."
+            f"Task {task.name!r}: the weights given do not fit {task.backbone}: {'; '.join(mismatch.told())}. Give the "
+            "state dict of the same backbone for the same kind of images."
         )
+    check_values(body, f"The weights given to task {task.name!r}", UNUSABLE, whole.state_dict())
     whole.load_state_dict(body, strict=False)
     return whole, left, right

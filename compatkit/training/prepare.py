@@ -20,6 +20,7 @@ from compatkit.data.bars import silent
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
 from compatkit.plugins import RunPlugins, Use
+from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import deaths_named
 from compatkit.training.distributed import World, spread
@@ -35,7 +36,7 @@ from compatkit.training.randomness import determined, generator, preserved, rese
 from compatkit.training.recompute import recomputing
 from compatkit.training.replicas import sync_batchnorm
 from compatkit.training.selection import select_execution
-from compatkit.training.set_up import SetUp
+from compatkit.training.set_up import SetUp, check_weights
 from compatkit.training.settings import Settings
 from compatkit.training.state import AuxiliaryHead, ReleasedExtractor, TaskState
 from compatkit.training.task import Task
@@ -246,6 +247,8 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     heads = {name: one for name, one in given.items() if isinstance(one, AuxiliaryHead)}
     held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
     old = next((one for one in given.values() if isinstance(one, ReleasedExtractor)), None)
+    if old is not None:
+        check_values(old.module.state_dict(), f"The released extractor {old.reference}", UNUSABLE)
     old = None if old is None else old.placed(precision)
 
     def reset(state: TaskState, stream: tuple[str | int, ...], other: int | None, class_layer: bool) -> None:
@@ -268,6 +271,7 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
         setup.asking = bound.instance
         bound.call(setup)
+        check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_set_up")
     setup.asking = None
     if not plugins.dropped:  # a regularizer of weight 0 may be the one
         _check_used(setup, held)
@@ -302,6 +306,7 @@ def _execution(loop: Loop) -> Execution:
 
 
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
+    check_values(head.module.state_dict(), f"The frozen auxiliary head {head.name!r}", UNUSABLE)
     module = copy.deepcopy(head.module).to(precision.device).requires_grad_(False)
     return attrs.evolve(
         head,

@@ -21,7 +21,7 @@ from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.set_up import SetUp
+from compatkit.training.set_up import SetUp, check_weights
 from compatkit.training.state import TaskState
 
 Pretrained = Mapping[str, Any]
@@ -82,6 +82,7 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
 
     Raises:
         PluginError: A report cannot be stored in a manifest.
+        IntegrityError: A plugin left weights that no step can use.
     """
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
@@ -90,6 +91,7 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     for bound in hooks:
         reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
         said[bound.instance] = _plain(bound.instance, bound.call(setup, given))
+        check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_pretrain")
     for module in setup.owners.values():
         module.zero_grad(set_to_none=True)
         if world.size > 1:

@@ -28,6 +28,7 @@ from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar, Scalars
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import check_replicas
+from compatkit.training.set_up import check_weights
 
 SHARE = 0.05
 """Share of a run's time that checkpoints written by the clock may take."""
@@ -58,9 +59,11 @@ def run(prepared: PreparedRun) -> Fit:
         made.to_the_end(done, bar, scalars, held)
     for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
         module.eval()
+    checkpoints.check_trained(loop, made.steps)
     for bound in loop.plugins.finish:
         reseed(setup.precision.device, seed_of(setup.seed, "finish", bound.instance))
         bound.call(setup)
+        check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_finish")
     anchor(setup.tasks, setup.auxiliary)
     averages = loop.averages.kept if loop.averages is not None else None
     facts, rows = made.facts(), made.history.rows
@@ -288,6 +291,9 @@ class Run:
         if stopper is not None:
             tensors |= {f"best/{name}": one for name, one in stopper.weights.items()}
         try:
+            self.history.check(
+                done
+            )  # a loss or image that is not finite is named before the weights that follow
             if self.loop.world.first:
                 checkpoints.save(self.checkpoint, self.loop, self.manifest, values, tensors)
         except TrainingError as error:

@@ -16,11 +16,13 @@ from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Label
 from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
+from compatkit.registry.weights.tensorchecks import check_values
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder
 from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
+SIDES = ("extractor", "head")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -361,3 +363,20 @@ class SetUp:
             ) from error
         finally:
             head.module.train(was_training)
+
+
+def check_weights(setup: SetUp, cause: str) -> None:
+    """Raise if a module of the run holds values that no step can use.
+
+    Args:
+        setup: Of the run.
+        cause: Who may have set them, for the message.
+
+    Raises:
+        IntegrityError: See ``check_values``.
+    """
+    parts = {f"{name}.{side}": getattr(one, side) for name, one in setup.tasks.items() for side in SIDES}
+    for owner, module in {**parts, **setup.owners, **setup.unmoved()}.items():
+        check_values(
+            module.state_dict(), f"{cause}, in {owner}", "Set finite weights and variances from 0 on."
+        )

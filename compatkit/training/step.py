@@ -27,11 +27,13 @@ class StepResult:
         losses: Scalars by their names in the history.
         predicted: Classes ``(batch,)``; None where the task's own head does not run.
         true: Classes ``(batch,)``; None with ``predicted``.
+        images: Sum of the images ``()``, not finite where one of them is not; None where they are bytes.
     """
 
     losses: Mapping[str, Tensor]
     predicted: Tensor | None = None
     true: Tensor | None = None
+    images: Tensor | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -148,4 +150,8 @@ def together(results: Sequence[StepResult]) -> StepResult:
     }
     predicted = [one.predicted for one in results if one.predicted is not None]
     true = [one.true for one in results if one.true is not None]
-    return StepResult(losses, torch.cat(predicted), torch.cat(true)) if predicted else StepResult(losses)
+    sums = [one.images for one in results if one.images is not None]
+    images = torch.stack(sums).sum() if sums else None
+    if not predicted:
+        return StepResult(losses, images=images)
+    return StepResult(losses, torch.cat(predicted), torch.cat(true), images)

@@ -136,6 +136,11 @@ class TaskLoop:
         )
 
     @property
+    def may_spoil_images(self) -> bool:
+        """Whether images may hold anything: a loader's, or those that a plugin changed; bytes are always finite."""
+        return bool(self.views) or self.task.task.loader is not None
+
+    @property
     def trainable(self) -> list[Tensor]:
         """The parameters that its steps move."""
         return [

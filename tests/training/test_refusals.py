@@ -139,7 +139,7 @@ def test_weights_of_another_shape_are_refused() -> None:
     colour = ck.Task(
         "b", data_set("b", channels=3), "resnet8_cifar", "layer2", size=16, weights=grey.weights("a")
     )
-    with pytest.raises(UsageError, match="of another shape"):
+    with pytest.raises(UsageError, match=r"1 has another shape: conv1.weight"):
         quick(steps=1).fit([colour])
 
 

@@ -112,5 +112,5 @@ def test_a_class_layer_of_other_classes_or_of_no_state_dict_is_refused() -> None
         weights=given,
         keep_class_layer=True,
     )
-    with pytest.raises(UsageError, match=r"of another shape \['fc.bias', 'fc.weight'\]"):
+    with pytest.raises(UsageError, match=r"2 have another shape: fc.weight"):
         prepare_task(other, 0, CPU)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
-from compatkit.errors import FormatError, IntegrityError
+from compatkit.errors import FormatError
 from compatkit.registry.weights.header import (
     DTYPES,
     MAX_TENSORS,
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "METADATA_KEY",
-    "check_finite",
     "check_header",
     "combine",
     "deserialise",
@@ -140,33 +139,6 @@ def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
         return torch.frombuffer(mapped, dtype=dtype, count=count, offset=one.start).view(one.shape)
     flat = torch.frombuffer(mapped, dtype=torch.uint8, count=count * size, offset=one.start)
     return flat.clone().view(dtype).view(one.shape)  # unaligned, from another writer
-
-
-def check_finite(state: Mapping[str, Tensor], whose: str) -> None:
-    """Raise for weights that are not finite.
-
-    Args:
-        state: Tensors by name.
-        whose: Reference or path, for the message.
-
-    Raises:
-        IntegrityError: A tensor contains NaN or infinity; the message names the first.
-    """
-    import torch
-
-    for name, tensor in state.items():
-        if not (tensor.is_floating_point() or tensor.is_complex()) or tensor.is_meta:
-            continue
-        # one pass without a temporary; a sum may overflow, so only a finite sum is conclusive
-        narrow = tensor.element_size() < 4
-        if bool(torch.isfinite(tensor.detach().sum(dtype=torch.float32 if narrow else None))):
-            continue
-        if not bool(torch.isfinite(tensor.to(torch.float32) if narrow else tensor).all()):
-            raise IntegrityError(
-                f"{whose}: the tensor {name!r} holds values that are not finite; the component is not published. "
-                "Train again with a lower learning rate or in float32.",
-                subject=name,
-            )
 
 
 def metadata(data: Buffer) -> str | None:

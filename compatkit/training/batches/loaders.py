@@ -30,6 +30,7 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
 Pair = tuple[Tensor, Tensor]
+NOT_FINITE = "hold numbers that are not finite"
 LOOKED_AT = 3
 """Batches whose numbers are looked at before they are believed."""
 
@@ -110,7 +111,7 @@ def implausible(images: Tensor, data: Data) -> str | None:
     least, most = (float(one) for one in images.aminmax())
     width = highest - lowest
     if not math.isfinite(least) or not math.isfinite(most):
-        return "hold numbers that are not finite"
+        return NOT_FINITE
     if most > highest + 2 * width or least < lowest - 2 * width:
         return f"reach from {least:.3g} to {most:.3g}, as bytes do that were made numbers"
     if lowest < -0.5 and least >= 0 and most <= 1:
@@ -180,8 +181,19 @@ class Streamed:
         )
 
     def _doubts(self, images: Tensor) -> bool:
-        """Warn of images that look wrong; return whether they do."""
+        """Warn of images that look wrong; return whether they do.
+
+        Raises:
+            DataError: They are not finite.
+        """
         wrong = implausible(images, self._data)
+        if wrong == NOT_FINITE:
+            bad = int((~torch.isfinite(images).flatten(1).all(1)).nonzero()[0])
+            raise DataError(
+                f"The images that the loader of task {self._task!r} gives for step {self._step - 1}, counted from 0, "
+                f"{wrong}, first in image {bad} of the batch. Mend the loader's data set, or leave such images out.",
+                subject=self._task,
+            )
         if wrong is not None:
             mean, std = (
                 ", ".join(f"{value:.3g}" for value in one) for one in (self._data.mean, self._data.std)
