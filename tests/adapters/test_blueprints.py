@@ -131,7 +131,8 @@ def test_weights_of_another_part_are_refused():
     planned = plan("resnet20_cifar", "layer2", kwargs={})
     state = build(planned.extractor, seed=0).state_dict()
     with pytest.raises(
-        CutError, match=r"not those of the head of resnet20_cifar at 'layer2': 38 tensors are missing: layer3.0.conv1"
+        CutError,
+        match=r"not those of the head of resnet20_cifar at 'layer2': 38 tensors are missing: layer3.0.conv1",
     ):
         build(planned.head, state=state)
     with pytest.raises(CutError, match=r"another shape: conv1.weight is 1 where 16x3x3x3 is expected"):

@@ -220,6 +220,7 @@ def test_weights_of_another_network_are_refused() -> None:
         "x", left.data, "resnet8_cifar", "layer2", size=(16, 16), weights={"conv.weight": torch.zeros(1)}
     )
     with pytest.raises(
-        UsageError, match=r"weights given do not fit resnet8_cifar: .* missing: .* not known to it: conv.weight"
+        UsageError,
+        match=r"weights given do not fit resnet8_cifar: .* missing: .* not known to it: conv.weight",
     ):
         quick(steps=1).fit([task])
