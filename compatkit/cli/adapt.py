@@ -8,13 +8,13 @@ import click
 
 from compatkit.cli.images import found_in, images_and_tests
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     about,
     about_options,
     check_publishes,
     command,
-    data_options,
     given,
+    named_data_options,
     options,
     sign_option,
     signature_options,
@@ -45,7 +45,7 @@ trainer_options = options(
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
 
 
-class AdaptAsked(DataAsked):
+class AdaptAsked(NamedDataAsked):
     """Arguments and options of ``adapt``."""
 
     extractor: str
@@ -104,7 +104,7 @@ class AdaptAsked(DataAsked):
 @about_options
 @sign_option
 @signature_options
-@data_options
+@named_data_options
 def adapt_command(context: click.Context, asked: AdaptAsked) -> None:
     """Adapt, measure if there are labels, and publish if a name is given."""
     from compatkit.components.domains import paper
@@ -113,7 +113,7 @@ def adapt_command(context: click.Context, asked: AdaptAsked) -> None:
     if asked.publish is not None:
         check_target(context, asked.publish, "extractor", asked.version)
     key, held = chosen_key(context), registry(context)
-    images, tests = images_and_tests(asked.name, asked.test, asked.data_root, asked.download)
+    images, tests = images_and_tests(asked.name, asked.test, asked.data_root, asked.download, asked.damaged)
     trainer = paper(**{name: value for name, value in asked.only(*SETTINGS).items() if value is not None})
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = held.adapt(

@@ -9,13 +9,13 @@ import click
 from compatkit.cli.cuts import ModelAsked, model_options
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     about,
     about_options,
     command,
-    data_options,
     given,
     labels_option,
+    named_data_options,
 )
 from compatkit.cli.output import clean, emit, next_step, size
 from compatkit.cli.roots import destination, publishing
@@ -42,7 +42,7 @@ def numbers(
         ) from error
 
 
-class AdoptAsked(ModelAsked, DataAsked):
+class AdoptAsked(ModelAsked, NamedDataAsked):
     """Arguments and options of ``adopt``."""
 
     file: str
@@ -102,7 +102,7 @@ class AdoptAsked(ModelAsked, DataAsked):
 )
 @click.option("--crop-pct", type=float, metavar="SHARE", help="Share of the resized image that is kept.")
 @about_options
-@data_options
+@named_data_options
 def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
     check_name(f"{asked.name}.extractor")
@@ -111,7 +111,7 @@ def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
     root = destination(context)
     data = None
     if asked.dataset is not None:
-        data = load_data_set(asked.dataset, asked.data_root, asked.download).train
+        data = load_data_set(asked.dataset, asked.data_root, asked.download, asked.damaged).train
     labels = list(data.classes) if asked.dataset_labels and data is not None else class_names(asked.labels)
     from compatkit.components.adopting import adopt
 

@@ -8,13 +8,13 @@ import click
 
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     about,
     about_options,
     check_publishes,
     command,
-    data_options,
     given,
+    named_data_options,
     signature_options,
 )
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
@@ -37,7 +37,7 @@ BY_LABELS = {
 }
 
 
-class BridgeAsked(DataAsked):
+class BridgeAsked(NamedDataAsked):
     """Arguments and options of ``bridge``."""
 
     extractor: str
@@ -112,7 +112,7 @@ class BridgeAsked(DataAsked):
 @click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, unless it does not fit.")
 @about_options
 @signature_options
-@data_options
+@named_data_options
 def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
     """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits."""
     from compatkit.components.bridges.keeping import check_names
@@ -124,7 +124,7 @@ def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
         check_target(context, f"{asked.publish}.adapter", "adapter")
         check_target(context, f"{asked.publish}.head", "head")
         check_names(store(context), asked.publish)
-    held, where = registry(context), (asked.data_root, asked.download)
+    held, where = registry(context), (asked.data_root, asked.download, asked.damaged)
     data, tests = images_and_tests(asked.name, asked.test, *where)
     if asked.test is None:
         tests = tests_for(held.store.manifest(asked.head), asked.head, tests)

@@ -9,11 +9,11 @@ import click
 
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     bn_policy_option,
     command,
-    data_options,
     given,
+    named_data_options,
     signature_options,
 )
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
@@ -33,7 +33,7 @@ ANYBODY = (
 )
 
 
-class CheckAsked(DataAsked):
+class CheckAsked(NamedDataAsked):
     """Arguments and options of ``check``."""
 
     extractor: str
@@ -68,7 +68,7 @@ class CheckAsked(DataAsked):
 )
 @bn_policy_option
 @click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
-@data_options
+@named_data_options
 @signature_options
 def check_command(context: click.Context, asked: CheckAsked) -> None:
     """Check whether heads fit extractors; exit code 1 if one does not."""
@@ -92,11 +92,11 @@ def check_command(context: click.Context, asked: CheckAsked) -> None:
     context.exit(1 if failing else 0)
 
 
-def _classes(name: str, asked: DataAsked) -> Classes:
+def _classes(name: str, asked: NamedDataAsked) -> Classes:
     """Return the classes of a data set, for comparison with those of heads."""
     from compatkit.contracts.labels import label
 
-    return tuple(map(label, load_data_set(name, asked.data_root, asked.download).classes))
+    return tuple(map(label, load_data_set(name, asked.data_root, asked.download, asked.damaged).classes))
 
 
 def _tell(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from compatkit.cli.options import AdmissionAsked, DataAsked
+from compatkit.cli.options import AdmissionAsked, NamedDataAsked
 from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
@@ -25,7 +25,7 @@ WAYS = (
 
 
 def data_sets(
-    held: Registry, extractors: Sequence[str], names: Sequence[str], recipe: str | None, asked: DataAsked
+    held: Registry, extractors: Sequence[str], names: Sequence[str], recipe: str | None, asked: NamedDataAsked
 ) -> dict[str, DataSet]:
     """Return the data set of each extractor by its reference.
 
@@ -41,6 +41,11 @@ def data_sets(
         DataError: An extractor has no test set; the message says how to name one.
     """
     root, download = asked.data_root, asked.download
+    if asked.damaged == "skip" and not names:
+        raise UsageError(
+            "--damaged is for data sets named with --data; a recipe says it itself, and images found again are those "
+            "that were trained on."
+        )
     if not recipe and not names:
         from compatkit.components.images import images_again
 
@@ -52,7 +57,7 @@ def data_sets(
     sets = (
         data_sets(recipe, root=root, download=download)
         if recipe
-        else [load_data_set(name, root, download) for name in names]
+        else [load_data_set(name, root, download, asked.damaged) for name in names]
     )
     tests = {data.test.name: data for data in sets}
     chosen = {}
@@ -71,25 +76,26 @@ def data_sets(
     return chosen
 
 
-def load_data_set(name: str, root: str | None, download: bool) -> DataSet:
+def load_data_set(name: str, root: str | None, download: bool, damaged: str = "refuse") -> DataSet:
     """Return a data set by name or path, including those of plugins; an error says how to name one.
 
     Args:
         name: Name or path.
         root: Folder of data sets, or None.
         download: Whether it may be downloaded.
+        damaged: As for ``load``.
     """
     from compatkit.data import load
     from compatkit.plugins.discovery import providers
 
     try:
-        return load(name, root=root, download=download, providers=providers())
+        return load(name, root=root, download=download, damaged=damaged, providers=providers())
     except (DataError, UnknownName) as error:
         raise type(error)(f"{error} {WAYS}", subject=error.subject) from error
 
 
 def images_and_tests(
-    name: str, test: str | None, root: str | None, download: bool
+    name: str, test: str | None, root: str | None, download: bool, damaged: str = "refuse"
 ) -> tuple[Split, Split | None]:
     """Return images without labels, and labelled test images if there are any.
 
@@ -98,6 +104,7 @@ def images_and_tests(
         test: Data set whose test images are used; None for those of ``name``.
         root: Folder of data sets.
         download: Whether torchvision may download missing data.
+        damaged: As for ``load``.
 
     Raises:
         DataError: There are no such images.
@@ -107,11 +114,11 @@ def images_and_tests(
 
     from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
 
-    tests = None if test is None else load_data_set(test, root, download).test
+    tests = None if test is None else load_data_set(test, root, download, damaged).test
     if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
-        return read_unlabelled(name), tests
+        return read_unlabelled(name, damaged=damaged), tests
     folder = Path(name).expanduser()
-    data = load_data_set(str(folder.absolute()) if folder.is_dir() else name, root, download)
+    data = load_data_set(str(folder.absolute()) if folder.is_dir() else name, root, download, damaged)
     return data.train, data.test if tests is None else tests
 
 
@@ -142,12 +149,13 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
     return None
 
 
-def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
+def found_in(root: str | None, download: bool, damaged: str = "refuse") -> Callable[[str], DataSet]:
     """Return a function that loads the data set of a split's name from the folders on the command line.
 
     Args:
         root: Folder of data sets, or None.
         download: Whether data sets may be downloaded.
+        damaged: As for ``load``.
     """
 
     def find(name: str) -> DataSet:
@@ -157,13 +165,13 @@ def found_in(root: str | None, download: bool) -> Callable[[str], DataSet]:
         from compatkit.plugins.discovery import providers
 
         family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
-        return load(family, root=root, download=download, providers=providers())
+        return load(family, root=root, download=download, damaged=damaged, providers=providers())
 
     return find
 
 
 def images_at_hand(
-    names: Sequence[str], root: str | None, download: bool, recipe: str | None = None
+    names: Sequence[str], root: str | None, download: bool, damaged: str = "refuse", recipe: str | None = None
 ) -> Given:
     """Return the data sets named on the command line, and a function that finds others by name.
 
@@ -171,15 +179,16 @@ def images_at_hand(
         names: Data sets by name or path.
         root: Folder of data sets, or None.
         download: Whether data sets may be downloaded.
+        damaged: As for ``load``, of the data sets named.
         recipe: File whose tasks' data sets are returned too, or None.
     """
-    find = found_in(root, download)
-    given: list[Any] = [find(name) for name in names]
+    named = found_in(root, download, damaged)
+    given: list[Any] = [named(name) for name in names]
     if recipe is not None:
         from compatkit.experiments.recipes import data_sets
 
         given += data_sets(recipe, root=root, download=download)
-    return (*given, find)
+    return (*given, found_in(root, download))
 
 
 def deciding_on(asked: AdmissionAsked, report: Progress) -> Deciding:
@@ -196,7 +205,7 @@ def deciding_on(asked: AdmissionAsked, report: Progress) -> Deciding:
 
     if asked.names and not asked.measure:
         raise UsageError("--data names images to measure on; add --measure.")
-    images = images_at_hand(asked.names, asked.data_root, asked.download)
+    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.damaged)
     return deciding(measure=asked.measure, data=images, progress=report)
 
 

@@ -10,11 +10,11 @@ import click
 
 from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     batch_size_option,
     bn_policy_option,
     command,
-    data_options,
+    named_data_options,
     options,
     recipe_option,
     signature_options,
@@ -38,7 +38,7 @@ CONDITIONS = ("bn_policy", "precision", "batch_size", "seed", "device")
 """Options for the conditions of a measurement."""
 
 
-class MeasuringAsked(DataAsked):
+class MeasuringAsked(NamedDataAsked):
     """Options of ``measuring_options``."""
 
     recipe: str | None
@@ -68,7 +68,7 @@ measuring_options = options(
         help="Seed of the order of the images.",
     ),
     click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ... or auto."),
-    data_options,
+    named_data_options,
     signature_options,
 )
 

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.options import DataAsked, command, data_options, recipe_option, signature_options
+from compatkit.cli.options import (
+    NamedDataAsked,
+    command,
+    named_data_options,
+    recipe_option,
+    signature_options,
+)
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
@@ -22,7 +28,7 @@ PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
 
 
-class MetricAsked(DataAsked):
+class MetricAsked(NamedDataAsked):
     """Arguments and options of ``metric``."""
 
     words: tuple[str, ...]
@@ -83,7 +89,7 @@ class MetricAsked(DataAsked):
 @click.option(
     "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
 )
-@data_options
+@named_data_options
 @signature_options
 def metric_command(context: click.Context, asked: MetricAsked) -> None:
     """Put the parts together with their stored statistics, and measure."""

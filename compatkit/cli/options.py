@@ -48,7 +48,13 @@ class DataAsked(Asked):
     download: bool
 
 
-class AdmissionAsked(DataAsked):
+class NamedDataAsked(DataAsked):
+    """Options of ``named_data_options``."""
+
+    damaged: str
+
+
+class AdmissionAsked(NamedDataAsked):
     """Options of ``admission_options``."""
 
     measure: bool
@@ -267,8 +273,20 @@ data_options = options(
     ),
     click.option("--download", is_flag=True, help="Allow downloads of missing data sets and weights."),
 )
-admission_options = options(
+named_data_options = options(
     data_options,
+    click.option(
+        "--damaged",
+        type=click.Choice(["refuse", "skip"]),
+        default="refuse",
+        show_default=True,
+        help="What to do about images of data sets named here that cannot be decoded: fail when one is read, or decode "
+        "all first and leave these out.",
+    ),
+)
+"""``data_options`` of commands that name data sets; recipes say ``damaged`` themselves."""
+admission_options = options(
+    named_data_options,
     click.option(
         "--measure",
         is_flag=True,

@@ -9,13 +9,13 @@ import click
 from compatkit.cli.images import found_in, images_at_hand
 from compatkit.cli.options import (
     Asked,
-    DataAsked,
+    NamedDataAsked,
     batch_size_option,
     bn_policy_option,
     command,
-    data_options,
     given,
     group,
+    named_data_options,
     options,
 )
 from compatkit.cli.output import (
@@ -104,7 +104,7 @@ SETTINGS = (
 )
 
 
-class PolicySetAsked(DataAsked):
+class PolicySetAsked(NamedDataAsked):
     """Arguments and options of ``policy set``."""
 
     scope: str
@@ -138,7 +138,7 @@ class PolicySetAsked(DataAsked):
     "--recipe", type=click.Path(), metavar="FILE", help="Use the test set of this recipe's task instead."
 )
 @setting_options
-@data_options
+@named_data_options
 def set_command(context: click.Context, asked: PolicySetAsked) -> None:
     """Set a policy; the images are loaded once, for their digest."""
     held, scope, images = registry(context), check_scope(asked.scope), None
@@ -236,7 +236,7 @@ def clear_command(context: click.Context, asked: PolicyClearAsked) -> None:
         click.echo(f"{scope} has no policy of its own{was}")
 
 
-class PolicyTestAsked(DataAsked):
+class PolicyTestAsked(NamedDataAsked):
     """Arguments and options of ``policy test``."""
 
     references: tuple[str, ...]
@@ -260,12 +260,12 @@ class PolicyTestAsked(DataAsked):
 )
 @click.option("--data", "names", multiple=True, metavar="NAME", help="Available images, by name or path.")
 @click.option("--recipe", type=click.Path(), metavar="FILE", help="Images of this recipe's tasks.")
-@data_options
+@named_data_options
 def test_command(context: click.Context, asked: PolicyTestAsked) -> None:
     """Test released versions, or versions published under another name."""
     held = registry(context)
     wanted = list(dict.fromkeys(str(one) for text in asked.references for one in held.store.select(text)))
-    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.recipe)
+    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.damaged, asked.recipe)
     outcomes = {}
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
@@ -300,7 +300,7 @@ def _deciding(asked: PolicySetAsked) -> Split:
         return fits[0].test
     if name is None:
         raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
-    data = found_in(asked.data_root, asked.download)(name)
+    data = found_in(asked.data_root, asked.download, asked.damaged)(name)
     return data.train if name.endswith("/train") else data.test
 
 

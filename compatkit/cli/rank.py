@@ -5,13 +5,19 @@ from __future__ import annotations
 import click
 
 from compatkit.cli.images import WAYS, load_data_set
-from compatkit.cli.options import DataAsked, batch_size_option, command, data_options, signature_options
+from compatkit.cli.options import (
+    NamedDataAsked,
+    batch_size_option,
+    command,
+    named_data_options,
+    signature_options,
+)
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
 
 
-class RankAsked(DataAsked):
+class RankAsked(NamedDataAsked):
     """Arguments and options of ``rank``."""
 
     extractors: tuple[str, ...]
@@ -66,7 +72,7 @@ class RankAsked(DataAsked):
 )
 @batch_size_option
 @click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ...")
-@data_options
+@named_data_options
 @signature_options
 def rank_command(context: click.Context, asked: RankAsked) -> None:
     """Score, and print the table."""
@@ -74,7 +80,7 @@ def rank_command(context: click.Context, asked: RankAsked) -> None:
     from compatkit.components.scoring import SCORES, rank
 
     held = registry(context)
-    target = load_data_set(asked.name, asked.data_root, asked.download)
+    target = load_data_set(asked.name, asked.data_root, asked.download, asked.damaged)
     chosen = asked.extractors
     names = [place.name for place in held.store.select(chosen, "extractor")]
     if asked.versions:

@@ -8,7 +8,13 @@ import click
 
 from compatkit.cli.images import data_sets
 from compatkit.cli.metric import settings_of
-from compatkit.cli.options import DataAsked, command, data_options, recipe_option, signature_options
+from compatkit.cli.options import (
+    NamedDataAsked,
+    command,
+    named_data_options,
+    recipe_option,
+    signature_options,
+)
 from compatkit.cli.output import clean, columns, emit, paragraph, progress
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.errors import UsageError
@@ -26,7 +32,7 @@ PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
 
 
-class SimilarityAsked(DataAsked):
+class SimilarityAsked(NamedDataAsked):
     """Arguments and options of ``similarity``."""
 
     left: str
@@ -115,7 +121,7 @@ class SimilarityAsked(DataAsked):
 @click.option(
     "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
 )
-@data_options
+@named_data_options
 @signature_options
 def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
     """Record both networks, compare, and write."""

@@ -11,13 +11,13 @@ import click
 from compatkit.cli.cuts import ModelAsked, model_options
 from compatkit.cli.images import load_data_set, offline
 from compatkit.cli.options import (
-    DataAsked,
+    NamedDataAsked,
     about,
     about_options,
     check_publishes,
     command,
-    data_options,
     labels_option,
+    named_data_options,
     sign_option,
 )
 from compatkit.cli.output import emit, rows
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from compatkit.components.drafts import Draft
 
 
-class SplitAsked(ModelAsked, DataAsked):
+class SplitAsked(ModelAsked, NamedDataAsked):
     """Arguments and options of ``split``."""
 
     model: str
@@ -70,7 +70,7 @@ class SplitAsked(ModelAsked, DataAsked):
     help="Training images by name or path, for feature statistics.",
 )
 @about_options
-@data_options
+@named_data_options
 def split_command(context: click.Context, asked: SplitAsked) -> None:
     """Cut a model; the parts must reproduce the whole bitwise."""
     check_publishes(context, asked.publish)
@@ -78,7 +78,9 @@ def split_command(context: click.Context, asked: SplitAsked) -> None:
     if asked.publish is not None:
         check_name(f"{asked.publish}.extractor")
         root = destination(context)
-    images = None if asked.name is None else load_data_set(asked.name, asked.data_root, asked.download).train
+    images = None
+    if asked.name is not None:
+        images = load_data_set(asked.name, asked.data_root, asked.download, asked.damaged).train
     with offline(unless=asked.download):
         from compatkit.components.splitting import publish_split, split
 

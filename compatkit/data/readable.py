@@ -43,11 +43,12 @@ def readable(data: DataSet | Split, progress: Progress | None = None) -> DataSet
         EnvironmentFailure: A file cannot be read.
     """
     if isinstance(data, DataSet):
-        return DataSet(data.name, *(_readable(one, progress) for one in (data.train, data.test)))
-    return _readable(data, progress)
+        return DataSet(data.name, *(readable_split(one, progress) for one in (data.train, data.test)))
+    return readable_split(data, progress)
 
 
-def _readable(data: Split, progress: Progress | None) -> Split:
+def readable_split(data: Split, progress: Progress | None = None) -> Split:
+    """Return the images of a split that can be decoded; see ``readable``."""
     lost = damaged(data, progress)
     if not lost.any():
         return data

@@ -12,27 +12,33 @@ from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import LazyImages
 from compatkit.data.listing import listing
 from compatkit.data.packs import images_of, opened, stem
+from compatkit.data.readable import check_damaged, readable_split
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError
 
 
-def read_unlabelled(path: str | os.PathLike[str], *, name: str | None = None) -> Split:
+def read_unlabelled(
+    path: str | os.PathLike[str], *, name: str | None = None, damaged: str = "refuse"
+) -> Split:
     """Read the images of a folder, or the training images of a pack; labels are not looked at.
 
     Args:
         path: A folder, whose image files are read when they are asked for, in the order of their names, those of its
             folders included; or an ``.npz`` file with ``x_train`` (or ``webp_train`` and ``len_train``).
         name: Of the images; that of the folder or file by default.
+        damaged: As for ``load``.
 
     Raises:
         DataError: Nothing is there, or the pack is damaged.
         EnvironmentFailure: The system does not let it be read.
     """
+    check_damaged(damaged)
     place = Path(path).expanduser()
     if place.is_dir():
         root = place.resolve()
-        return _bare(images_in(root), name or root.name, place)
+        found = _bare(images_in(root), name or root.name, place)
+        return readable_split(found) if damaged == "skip" else found
     with opened(place) as pack:
         images = images_of(pack, "train", place)
     return _bare(images, name or f"{stem(place)}/train", place)

@@ -61,3 +61,18 @@ def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
     assert said.code == 0, said.err
     again = run("matrix", "photos/classes.extractor", "photos/classes.head", "--json")
     assert again.code == 0 and "warning" not in again.err, again.err
+
+
+def test_damaged_images_of_a_named_data_set_are_left_out_on_request(run: Any, work: Path) -> None:
+    for folder in ("classes/0", "flat"):
+        (work / folder / "cut.png").write_bytes(encoded(photo(30, 30))[:80])
+        (work / folder / "empty.jpg").write_bytes(b"")
+    bridge = ("bridge", *PAIR, "--data", "flat", "--rungs", "statistics", "--all", "--json")
+    refused = run(*bridge)
+    assert refused.code == 2 and refused.json["error"]["code"] == "data", refused.out
+    assert "--damaged skip" in refused.json["error"]["message"]
+    assert run(*bridge, "--damaged", "skip").json["facts"]["held_out"] == 12
+    skipped = run("recombine", *PAIR, "--data", "classes/", "--json", "--damaged", "skip")
+    assert skipped.code in (0, 1) and skipped.json["cell"]["restricted"]["count"] == 3, skipped.err
+    unused = run("recombine", *PAIR, "--damaged", "skip", "--json")
+    assert unused.code == 2 and unused.json["error"]["code"] == "usage"
