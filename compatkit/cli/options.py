@@ -1,12 +1,13 @@
 """Declaration of commands, and options shared by many.
 
-``--registry``, ``--json``, signatures, and the description of a publication are stored in the context, so that the
-first two may precede or follow the command.
+``--registry``, ``--json``, ``--quiet``, signatures, and the description of a publication are stored in the context, so
+that the first two may precede or follow the command.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,16 +82,25 @@ def command(
     def made(function: Callable[[click.Context, Kind], None]) -> click.Command:
         @wraps(function)
         def run(**values: Any) -> None:
-            function(click.get_current_context(), asked(**values))
+            context = click.get_current_context()
+            with _quiet() if given(context).quiet else nullcontext():
+                function(context, asked(**values))
 
         found = click.command(name, help=help)(run)
-        shared = options(*([registry_option] if registry else []), json_option)
+        shared = options(*([registry_option] if registry else []), json_option, quiet_option)
         found.params += click.command()(shared(lambda: None)).params
         if group is not None:
             group.add_command(found)
         return found
 
     return made
+
+
+def _quiet() -> AbstractContextManager[None]:
+    """Show no progress inside."""
+    from compatkit.data.bars import silent
+
+    return silent()
 
 
 def group(name: str, help: str) -> click.Group:
@@ -142,6 +152,7 @@ class Given:
     Attributes:
         registry: Folder of the registry, or None.
         machine: Whether to print JSON.
+        quiet: Whether to show no progress.
         signed: Whether loaded components must be signed.
         trusted: Trusted folders, files or keys; empty for the user's own.
         key: Private key for signing publications, or None.
@@ -151,6 +162,7 @@ class Given:
 
     registry: str | None = None
     machine: bool = False
+    quiet: bool = False
     signed: bool = False
     trusted: tuple[str, ...] = ()
     key: str | None = None
@@ -217,6 +229,7 @@ json_option = click.option(
     callback=lambda context, _, value: value or given(context).machine,
     help="Print only JSON, for programs.",
 )
+quiet_option = _kept("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
 trusted_option = _kept(
     "--trusted",
     "trusted",

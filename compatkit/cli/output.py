@@ -218,17 +218,21 @@ def first(names: Sequence[str], most: int) -> str:
 
 @contextmanager
 def progress(title: str, *, bytes: bool = False) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a progress bar on standard error if that is a terminal.
+    """Show progress on standard error: a bar in a terminal, elsewhere a line now and then; none under ``--quiet``.
 
     Args:
         title: Title of the work.
         bytes: Whether bytes are counted, and shown with their rate.
     """
-    if not sys.stderr.isatty():
+    from compatkit.data.bars import Lines, is_silent, rich_bar, silent
+
+    if is_silent():
         yield lambda done, total, what: None
         return
-    from compatkit.data.bars import rich_bar, silent
-
+    if not sys.stderr.isatty():
+        with silent():
+            yield Lines(title, "bytes" if bytes else "")
+        return
     with silent(), rich_bar(bytes=bytes) as bar:
         row = bar.add_task(title, total=None, what="")
 

@@ -1,4 +1,4 @@
-"""Progress bars of slow work on image files: in a terminal, on standard error, once the work has taken a second."""
+"""Progress of slow work on standard error: a bar in a terminal after a second, elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from compatkit.contracts.display import visible
+
 Progress = Callable[[int, int, str], None]
 """Called with what is done, all (0 where that is not known), and what it is."""
 
@@ -16,6 +18,8 @@ PATIENCE = 1.0
 """Seconds before there is a bar."""
 OFTEN = 0.1
 """Seconds between two looks of a bar."""
+EVERY = 10.0
+"""Seconds between two lines where there is no terminal, in the first minute; later there are fewer."""
 
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
@@ -34,14 +38,59 @@ def silent(on: bool = True) -> Iterator[None]:
         _silent.reset(before)
 
 
+def is_silent() -> bool:
+    """Return whether no progress is wanted, or another one is shown."""
+    return _silent.get()
+
+
+def pause(elapsed: float, every: float = EVERY) -> float:
+    """Return the seconds between two lines of progress: ``every``, three times it after a minute, six after ten.
+
+    Args:
+        elapsed: Seconds since the work began.
+        every: In the first minute.
+    """
+    return every * (1 if elapsed < 60 else 3 if elapsed < 600 else 6)
+
+
+class Lines:
+    """Progress as plain lines, for where there is no terminal; work of less than ``EVERY`` seconds has none.
+
+    Args:
+        title: Begins each line.
+        unit: What is counted, behind the counts.
+    """
+
+    def __init__(self, title: str, unit: str = "") -> None:
+        self._title, self._unit = title, f" {unit}" if unit else ""
+        self._began = self._told = time.monotonic()
+
+    def __call__(self, done: int, total: int, what: str) -> None:
+        """Print a line if one is due; see ``Progress``."""
+        now = time.monotonic()
+        if now - self._told < pause(now - self._began):
+            return
+        self._told = now
+        count = f"{done:,} of {total:,}" if total else f"{done:,}"
+        print(
+            f"{self._title}: {count}{self._unit}{f'; {visible(what)}' if what else ''}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
 @contextmanager
 def bar(given: Progress | None = None) -> Iterator[Progress]:
-    """Give what is to be called with progress: ``given``, or what moves a bar in a terminal."""
+    """Give what is to be called with progress: ``given``, or what shows it in a bar, or in lines."""
     if given is not None:
         yield given
         return
-    if _silent.get() or not sys.stderr.isatty():
+    if _silent.get():
         yield lambda done, total, what: None
+        return
+    if not sys.stderr.isatty():
+        with silent():
+            yield Lines("images")
         return
     shown = _Bar()
     try:

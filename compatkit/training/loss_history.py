@@ -152,6 +152,14 @@ class LossHistory:
                 StepResult(found, *pair) for found, pair in zip(losses, answers, strict=True)
             ]
 
+    def so_far(self) -> dict[str, dict[str, float]]:
+        """Return the mean losses of the steps that no row holds yet, of this process; else those of the last row.
+
+        Returns:
+            Values by task and name; reading them waits for the device.
+        """
+        return self.latest() | {task: _means(steps) for task, steps in self._waiting.items() if steps}
+
     def latest(self) -> dict[str, dict[str, float]]:
         """Return the losses of the last row of each task, by task and name."""
         return {row["task"]: row["losses"] for row in self.rows}

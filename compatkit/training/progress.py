@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.data.bars import EVERY, pause
 from compatkit.errors import MissingDependency
 from compatkit.registry.os_errors import environment
 
@@ -21,17 +22,20 @@ if TYPE_CHECKING:
     from rich.live import Live
     from torch.utils.tensorboard.writer import SummaryWriter
 
-EVERY = 10.0
-"""Seconds between two lines."""
+Losses = Mapping[str, Mapping[str, float]]
+"""Values by task and name."""
 
 
 class Bar:
-    """Progress bar on standard error: images per second, time left, and losses by name; silent if not ``shown``."""
+    """Progress bar on standard error: images per second, time left, and losses by name; silent if not ``shown``.
+
+    Where there is no terminal it prints lines, ``EVERY`` seconds at first and then fewer.
+    """
 
     def __init__(self, shown: bool, title: str, total: int, start: int, images_per_step: int) -> None:
         self._title, self._total, self._start, self._images = title, total, start, images_per_step
         self._began = self._told = time.perf_counter()
-        self._losses: Mapping[str, Mapping[str, float]] = {}
+        self._losses: Losses = {}
         self._shown, self._live = shown, None
         console = _console() if shown else None
         if console is not None:
@@ -63,8 +67,8 @@ class Bar:
             self._live.refresh()  # in a notebook, stop() does not show the end
             self._live.stop()
 
-    def at(self, step: int, losses: Mapping[str, Mapping[str, float]]) -> None:
-        """Move to ``step`` and show ``losses``, by task and name.
+    def at(self, step: int, losses: Losses) -> None:
+        """Move to ``step`` and show ``losses``.
 
         Args:
             step: Steps that are done.
@@ -73,27 +77,54 @@ class Bar:
         self._losses = losses
         self.step(step)
 
-    def step(self, step: int) -> None:
-        """Move to ``step``; the losses are those that were shown last."""
+    def step(self, step: int, losses: Callable[[], Losses] | None = None) -> None:
+        """Move to ``step``.
+
+        Args:
+            step: Steps that are done.
+            losses: Returns those of the last steps, and is called only where they are shown; None for those shown last.
+        """
+        if not self._shown:
+            return
+        now = time.perf_counter()
+        due = now - self._told >= pause(now - self._began, EVERY)
+        if losses is not None and (due or (self._live is not None and not self._losses)):
+            self._losses = losses()
+        if due:
+            self._told = now
         if self._live is not None:
             self._progress.update(self._row, completed=step, speed=f"{self._speed(step):,.0f} images/s")
-        elif self._shown and (time.perf_counter() - self._told >= EVERY or step == self._total):
-            self._told = time.perf_counter()
-            print(self._line(step), file=sys.stderr, flush=True)
+        elif due or step == self._total:
+            self._print(self._line(step))
+
+    def evaluated(self, step: int, figures: Losses) -> None:
+        """Show figures of an evaluation at once, in a line of their own.
+
+        Args:
+            step: Steps that are done.
+            figures: Values by task and name.
+        """
+        if self._shown:
+            self._print("; ".join((self._place(step), *_words(figures))))
+
+    def _print(self, line: str) -> None:
+        if self._live is not None:
+            self._live.console.print(line, markup=False, highlight=False)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def _place(self, step: int) -> str:
+        return f"{self._title}: step {step:,} of {self._total:,}"
 
     def _speed(self, step: int) -> float:
         return (step - self._start) * self._images / max(time.perf_counter() - self._began, 1e-9)
 
     def _line(self, step: int) -> str:
         """Return the progress as a line of text."""
-        losses = (
-            f"{task}: {', '.join(f'{name} {value:.3f}' for name, value in of_task.items())}"
-            for task, of_task in self._losses.items()
-        )
         speed = self._speed(step)
         left = round((self._total - step) * self._images / speed) if speed else 0
         rate = f"{speed:,.0f} images/s", f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left"
-        return "; ".join((f"{self._title}: step {step:,} of {self._total:,}", *losses, *rate))
+        return "; ".join((self._place(step), *_words(self._losses), *rate))
 
     def _render(self) -> RenderableType:
         from rich.console import Group
@@ -106,6 +137,11 @@ class Bar:
         for task, losses in self._losses.items():
             table.add_row(task, *(f"{losses[name]:.3f}" if name in losses else "" for name in names))
         return Group(self._progress, table) if self._losses else Group(self._progress)
+
+
+def _words(losses: Losses) -> Iterator[str]:
+    for task, values in losses.items():
+        yield f"{task}: {', '.join(f'{name} {value:.3f}' for name, value in values.items())}"
 
 
 def _console() -> Console | None:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from compatkit.data.bars import silent
+from compatkit.data.bars import is_silent, silent
 from compatkit.errors import CompatkitError, EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
@@ -42,7 +42,7 @@ def run(prepared: PreparedRun) -> Fit:
     """
     made, loop, settings, setup = Run.of(prepared), prepared.loop, prepared.loop.settings, prepared.loop.setup
     first = loop.world.first
-    done, shown = made.resume(), first and settings.progress
+    done, shown = made.resume(), first and settings.progress and not is_silent()
     if done < settings.steps:
         for task_loop in loop.task_loops.values():
             task_loop.source.get_ready()
@@ -158,13 +158,13 @@ class Run:
         while done < self.steps and not self._stopped and not (held is not None and held.came):
             self._step(done)
             done += 1
-            self._evaluate(done)
+            self._evaluate(done, bar)
             last = done == self.steps or self._stopped
             row = done % self.loop.settings.log_every == 0 or last
             if row:
                 self._close(done, bar)
             else:
-                bar.step(done)
+                bar.step(done, lambda: self._shown(self.history.so_far()))
             if last or self._due(done, row):
                 self._save(done, last)
         if held is not None and held.came:
@@ -211,7 +211,7 @@ class Run:
                 size, pieces = settings.batch_size, settings.accumulate
                 raise does_not_fit(task.name, number, size, pieces, device, loop.world) from error
 
-    def _evaluate(self, done: int) -> None:
+    def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator
         if evaluator is None or (done % evaluator.every and done != self.steps):
             return
@@ -233,6 +233,7 @@ class Run:
                 "or accumulate=2 for the same images a step: evaluations take the images of a piece."
             ) from error
         self.evaluations.extend(rows)
+        bar.evaluated(done, _figures(rows))
         if self.stopper is not None:
             self.stopper.see(done, rows, self.loop.weights())
         if self._scalars is not None:
@@ -259,17 +260,16 @@ class Run:
         except TrainingError as error:
             self._add_checkpoint(error)
             raise
-        bar.at(done, self._shown())
+        bar.at(done, self._shown(self.history.latest()))
         if self._scalars is not None:
             self._scalars.losses(rows, self.loop.rate(done - 1))
 
-    def _shown(self) -> dict[str, dict[str, float]]:
-        """Return the last losses of each task and its last evaluation, of the averages where there are any."""
-        shown = self.history.latest()
-        for row in self.evaluations[-2 * len(shown) :]:
+    def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Return losses of each task with its last evaluation, of the averages where there are any."""
+        for row in self.evaluations[-2 * len(losses) :]:
             figures = {f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")}
-            shown[row["task"]] = {**shown[row["task"]], **figures}
-        return shown
+            losses[row["task"]] = {**losses.get(row["task"], {}), **figures}
+        return losses
 
     def _save(self, done: int, ended: bool = False) -> None:
         check_replicas(self.loop.world, self.loop.setup.owners)
@@ -313,6 +313,16 @@ class Run:
             )
         elif self.checkpoint is not None:
             error.args = (f"{error} No step is kept: there was no checkpoint yet.", *error.args[1:])
+
+
+def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return rows of an evaluation by task, averages apart, and by what was measured."""
+    return {
+        f"{row['task']} (averages)" if row["weights"] == "averages" else row["task"]: {
+            f"{row['on']} {name}": row[name] for name in ("loss", "accuracy")
+        }
+        for row in rows
+    }
 
 
 def _warn_of_loaders(loop: Loop) -> None:

@@ -71,8 +71,8 @@ class Trainer(Settings):
         new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
             the run then records each change and its step (``augment_changes``).
         log_every: Steps between rows of the history.
-        progress: Whether to show progress on standard error: a bar in a terminal or a notebook, elsewhere a line every
-            ten seconds.
+        progress: Whether to show progress on standard error, each evaluation at once: a bar in a terminal or a
+            notebook, elsewhere a line every ten seconds, after a minute every thirty, after ten minutes every sixty.
         accumulate: Number of micro-batches of a step, whose gradients are summed; ``batch_size`` counts all images of
             a step.
         clip_norm: Largest norm of all gradients of a step; None does not clip.

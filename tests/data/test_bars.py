@@ -81,6 +81,27 @@ def test_nothing_where_there_is_no_terminal(
     assert capsys.readouterr() == ("", "")
 
 
+def test_lines_where_there_is_no_terminal_once_work_takes_long(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(bars, "time", types.SimpleNamespace(monotonic=lambda: now[0]))
+    with bar() as tell:
+        for second in range(1, 101):
+            now[0] = float(second)
+            tell(1_000 * second, 200_000 if second < 70 else 0, "reading\x1b images")
+            with bar() as inner:
+                inner(1, 2, "inner")
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"images: {second},000 of 200,000; reading\\x1b images" for second in (10, 20, 30, 40, 50)),
+        "images: 80,000; reading\\x1b images",
+    ]
+    with silent(), bar() as tell:
+        now[0] += 1000.0
+        tell(1, 2, "x")
+    assert capsys.readouterr().err == ""
+
+
 def test_quick_work_shows_none(shown: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bars, "PATIENCE", 60.0)
     with bar() as tell:

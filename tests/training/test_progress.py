@@ -13,6 +13,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
+from compatkit.data.bars import silent
 from compatkit.training import progress
 from compatkit.training.progress import Bar
 
@@ -33,7 +34,7 @@ def test_lines_where_there_is_no_terminal(
     said = capsys.readouterr()
     lines = said.err.splitlines()
     assert said.out == "" and len(lines) == 4
-    assert lines[0].startswith("left + right: step 1 of 4; ") and "loss" not in lines[0]
+    assert lines[0].startswith("left + right: step 1 of 4; left: task ") and "; right: task " in lines[0]
     row = history[0]["losses"]
     assert f"; left: task {row['task']:.3f}, dcc/loss {row['dcc/loss']:.3f}, accuracy" in lines[1]
     assert "; right: task " in lines[1] and lines[1].endswith(" left") and " images/s; 0:00:" in lines[1]
@@ -62,8 +63,76 @@ def test_a_line_every_ten_seconds(
     ]
 
 
+def test_later_there_are_fewer_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("compatkit.training.progress.time.perf_counter", lambda: now[0])
+    with Bar(True, "left", 10_000, 0, 8) as bar:
+        for second in range(1, 902):
+            now[0] = float(second)
+            bar.step(second)
+    seconds = [int(line.split()[2].replace(",", "")) for line in capsys.readouterr().err.splitlines()]
+    assert seconds == [10, 20, 30, 40, 50, *range(80, 600, 30), *range(650, 902, 60)]
+
+
+def test_losses_are_read_only_for_a_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, read = [0.0], list[float]()
+
+    def losses() -> dict[str, dict[str, float]]:
+        read.append(now[0])
+        return {"left": {"task": now[0]}}
+
+    monkeypatch.setattr("compatkit.training.progress.time.perf_counter", lambda: now[0])
+    with Bar(True, "left", 100, 0, 8) as bar:
+        for step in range(1, 26):
+            now[0] = float(step)
+            bar.step(step, losses)
+    assert read == [10.0, 20.0]
+    assert [line.split("; ")[1] for line in capsys.readouterr().err.splitlines()] == [
+        "left: task 10.000",
+        "left: task 20.000",
+    ]
+
+
+def test_losses_between_two_rows_are_means_of_the_steps_since(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Showing them changes no row: with a row a step, the same numbers."""
+    monkeypatch.setattr(progress, "EVERY", 0.0)
+    each = [row["losses"]["task"] for row in fit(log_every=1).history if row["task"] == "left"]
+    capsys.readouterr()
+    seldom = fit(log_every=4)
+    shown = [line.split("left: task ")[1].split(",")[0] for line in capsys.readouterr().err.splitlines()]
+    assert shown == [f"{sum(each[:done]) / done:.3f}" for done in (1, 2, 3, 4)]
+    assert seldom.history == fit(log_every=4, progress=False).history
+
+
+def test_an_evaluation_is_told_when_it_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    made = fit(evaluate_every=2, evaluate_on="test", ema=0.5)
+    lines = capsys.readouterr().err.splitlines()
+    figures = made.evaluations
+    assert [line.split("; ")[0] for line in lines] == [
+        f"left + right: step {step} of 4" for step in (2, 4, 4)
+    ]
+    first = [row for row in figures if row["step"] == 2]
+    assert lines[0].split("; ")[1:] == [
+        f"{row['task']}{' (averages)' if row['weights'] == 'averages' else ''}: test loss {row['loss']:.3f}, "
+        f"test accuracy {row['accuracy']:.3f}"
+        for row in first
+    ]
+
+
+def test_nothing_inside_what_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with silent():
+        fit(evaluate_every=2, evaluate_on="test")
+    assert capsys.readouterr().err == ""
+
+
 def test_nothing_where_it_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    fit(progress=False)
+    fit(progress=False, evaluate_every=2, evaluate_on="test")
     said = capsys.readouterr()
     assert said.out == said.err == ""
 
