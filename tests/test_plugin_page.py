@@ -158,7 +158,9 @@ def test_the_builder_conforms() -> None:
 
 
 def test_classes_are_matched_as_the_page_does() -> None:
-    (text,) = re.findall(r"^```python\n(def outputs.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    (text,) = re.findall(
+        r"^```python\n(import torch\n\n\ndef outputs.*?)^```$", PAGE, re.MULTILINE | re.DOTALL
+    )
     space: dict[str, Any] = {"ck": ck, "torch": torch}
     exec(text, space)
     state = type("State", (), {"labels": [ck.label(name) for name in ("cat", "car", "dog")]})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import json
 import os
 import re
@@ -12,21 +11,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import attrs
 import pytest
+from followed import Example
+from pages import PAGES, REPOSITORY, blocks
 from small import data_set, write_pack
 
-import compatkit as ck
-from compatkit.cli import COMMANDS, program
-
-REPOSITORY = Path(__file__).resolve().parents[1]
 README = (REPOSITORY / "README.md").read_text()
-PAGES = sorted(
-    [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("examples/**/*.md")]
-)
 DEMO, TESTS = "demo", "tests"
 
 
@@ -133,113 +125,10 @@ def test_the_documentation_is_reached_from_the_readme() -> None:
         assert page in reached, f"no page links to {page.name}"
 
 
-def commands() -> list[str]:
-    blocks = re.findall(r"^```bash\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    lines = "".join(blocks).replace("\\\n", " ").splitlines()
-    return [line for line in lines if line.startswith("compatkit ")]
-
-
-@pytest.mark.parametrize("line", commands(), ids=lambda line: line.split("#")[0].strip())
-def test_command_lines_are_understood(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are parsed, not run; files that they name must be there."""
-    monkeypatch.chdir(REPOSITORY)
-    words = shlex.split(line, comments=True)[1:]
-    place = next(index for index, word in enumerate(words) if word in COMMANDS)
-    with program.make_context("compatkit", list(words)) as context:
-        chosen = program.get_command(context, words[place])
-        assert chosen is not None
-        rest = ["." if word == "DIR" else word for word in words[place + 1 :]]
-        chosen.make_context(words[place], rest, parent=context)
-
-
-class Instance(NamedTuple):
-    """Some object of a class, as far as an example's types can be followed."""
-
-    kind: type
-
-
-class Example(ast.NodeVisitor):
-    """Follows an example without running it: names, attributes, and whether calls fit the signatures."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, Any] = {}
-        self.calls: set[str] = set()
-
-    def visit_Import(self, node: ast.Import) -> None:
-        for alias in node.names:
-            if alias.name == "compatkit":
-                self.known[alias.asname or alias.name] = ck
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        module = __import__(str(node.module), fromlist=["*"])
-        for alias in node.names:
-            self.known[alias.asname or alias.name] = getattr(module, alias.name)
-
-    def visit_Assign(self, node: ast.Assign) -> None:
-        value = self.follow(node.value)
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                self.known[target.id] = value
-
-    def visit_Expr(self, node: ast.Expr) -> None:
-        self.follow(node.value)
-
-    def follow(self, node: ast.expr) -> Any:
-        """Return what an expression gives, ``None`` where it is not known; look into everything below it."""
-        if isinstance(node, ast.Name):
-            return self.known.get(node.id)
-        if isinstance(node, ast.Attribute):
-            return member(self.follow(node.value), node.attr)
-        if isinstance(node, ast.Call):
-            for argument in [*node.args, *(one.value for one in node.keywords)]:
-                self.follow(argument)
-            return self.called(self.follow(node.func), node)
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.follow(child)
-        return None
-
-    def called(self, function: Any, node: ast.Call) -> Any:
-        if function is None or isinstance(function, Instance):
-            return None
-        names = [str(one.arg) for one in node.keywords]
-        inspect.signature(function).bind(*node.args, **dict.fromkeys(names))
-        self.calls.add(getattr(function, "__name__", ""))
-        if isinstance(function, type):
-            return Instance(function)
-        return annotated(getattr(function, "__annotations__", {}).get("return"))
-
-
-def member(owner: Any, name: str) -> Any:
-    if owner is None:
-        return None
-    if owner is ck:
-        assert name in ck.__all__, f"compatkit.{name} is no public name"
-    if not isinstance(owner, Instance):
-        return getattr(owner, name)
-    fields = attrs.fields_dict(owner.kind) if attrs.has(owner.kind) else {}
-    if name in fields:
-        return annotated(fields[name].type)
-    found = getattr(owner.kind, name)
-    return found.__get__(object()) if inspect.isfunction(found) else found
-
-
-def annotated(annotation: Any) -> Instance | None:
-    """Return an instance of the public class that an annotation names, ``None`` for anything else."""
-    found = (
-        getattr(ck, annotation, None) if isinstance(annotation, str) and annotation in ck.__all__ else None
-    )
-    return Instance(found) if isinstance(found, type) else None
-
-
-def python_blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-
-
 def test_the_example_in_python_fits_the_code() -> None:
     example = Example()
-    for block in python_blocks(REPOSITORY / "README.md"):
-        example.visit(ast.parse(block))
+    for block in blocks(REPOSITORY / "README.md", "python"):
+        example.visit(ast.parse(block.text))
     followed = {"init", "Task", "load", "Trainer", "fit", "use", "publish", "recombine", "matrix", "to_html"}
     assert followed <= example.calls, f"the example no longer shows {sorted(followed - example.calls)}"
 
@@ -256,22 +145,6 @@ def test_the_example_checker_sees_what_does_not_fit() -> None:
     ):
         with pytest.raises((AssertionError, AttributeError, TypeError)):
             Example().visit(ast.parse(f"import compatkit as ck\n{wrong}"))
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
-def test_examples_compile(page: Path) -> None:
-    for block in python_blocks(page):
-        compile(block, str(page), "exec")
-
-
-def test_modules_that_examples_import_exist() -> None:
-    for page in PAGES:
-        for block in python_blocks(page):
-            for node in ast.walk(ast.parse(block)):
-                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("compatkit"):
-                    module: ModuleType = __import__(str(node.module), fromlist=["*"])
-                    for alias in node.names:
-                        assert hasattr(module, alias.name), f"{page.name}: {node.module}.{alias.name}"
 
 
 def test_the_manifest_on_the_format_page_is_one() -> None:
@@ -299,8 +172,10 @@ def test_the_python_of_the_page_runs_as_a_script_and_ends_without_a_word(tmp_pat
     for seed, name in enumerate(("mnist", "usps", "typeset")):
         data = data_set(name, classes=tuple("0123456789"), size=(16, 16), seed=seed)
         write_pack(tmp_path, data)
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-    text = "".join(blocks).replace("steps=2000", "steps=2, batch_size=8").replace("typeset-digits", "typeset")
+    programs = [block.text for block in blocks(REPOSITORY / "README.md", "python")]
+    text = (
+        "".join(programs).replace("steps=2000", "steps=2, batch_size=8").replace("typeset-digits", "typeset")
+    )
     assert text.count("steps=2,") == 2
     (tmp_path / "script.py").write_text(text)
     done = subprocess.run(

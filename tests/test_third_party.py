@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from pages import blocks
 from small import data_set, quick
 
 import compatkit as ck
@@ -70,6 +71,15 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = ("install", "--no-deps", "--no-index", "--no-build-isolation", "--target", str(target))
     call(*PIP, *install, str(source))
     return target
+
+
+def test_the_program_on_its_page_runs(site: Path, tmp_path: Path) -> None:
+    (block,) = blocks(EXAMPLE / "README.md", "python")
+    script = tmp_path / "page.py"
+    script.write_text(block.text.replace("steps=1000", "steps=2") + "print(sorted(fit.history.names))\n")
+    assert "digits/feature_norm/deviation" in call(
+        sys.executable, "-W", "error", str(script), PYTHONPATH=str(site)
+    )
 
 
 def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) -> None:

@@ -1,0 +1,245 @@
+"""Every block of Python on every page is sound and runs, and every command of every page is understood.
+
+The blocks of a page run in order in one namespace, beside small data sets and a registry, with few steps.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+import torch
+from followed import Example
+from pages import PAGES, REPOSITORY, Block, blocks, named
+from photos import class_folder
+from small import data_set, quick, write_pack
+
+import compatkit as ck
+from compatkit.cli import COMMANDS, program
+
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+ELSEWHERE = {
+    "README.md": "tests/test_readme.py",
+    "docs/adaptation.md": "tests/test_runnable_pages.py",
+    "docs/adopting.md": "tests/test_runnable_pages.py",
+    "docs/bridges.md": "tests/test_runnable_pages.py",
+    "docs/fleet.md": "tests/test_runnable_pages.py",
+    "docs/recombinations.md": "tests/test_runnable_pages.py",
+    "examples/third_party/README.md": "tests/test_third_party.py",
+}
+"""Pages whose blocks run as scripts, and the tests that run them."""
+REMOTES = "docs/remotes.md"
+NEEDS = {
+    "import mlflow": "mlflow is no dependency; tests/test_plugin_page.py runs the block where it is installed",
+    "import wandb": "wandb is no dependency; tests/test_plugin_page.py runs the block where it is installed",
+    "with mlflow.start_run": "the same",
+}
+"""How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
+SMALLER = {
+    "docs/data.md": {"num_workers=4": "num_workers=1"},
+    "docs/distributed.md": {"batch_size=512": "batch_size=64"},
+    "docs/random_labels.md": {
+        "20_000, 25_000": "60, 60",
+        "steps = 4000": "steps = 4",
+        "batch_size=256": "batch_size=20",
+        "evaluate_every=100": "evaluate_every=2",
+    },
+    "docs/similarity.md": {"test=1000": "test=60"},
+    "docs/studies.md": {
+        'seeds=5, data="DIR"': 'seeds=1, data="packs", arms=["none"], changes={"steps": 2, "train": 100, "test": 100}'
+    },
+    "docs/sweeps.md": {"workers=2": 'backend="sequential"'},
+    "docs/transferability.md": {
+        "train=300": "train=80",
+        "count=20": "count=2",
+        '("loss_landscape")\n': '("loss_landscape", points=3)\n',
+    },
+}
+"""What else is made small, by page."""
+DIGITS = tuple("0123456789")
+OBJECTS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def runs(block: Block) -> bool:
+    lines = [line for line in block.text.splitlines() if line and not line.startswith("#")]
+    return not any(start in line for line in lines[:3] for start in NEEDS)
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+def test_no_name_is_undefined(page: Path) -> None:
+    """A name that a page uses is defined on the page, above it."""
+    text = [""] * (page.read_text().count("\n") + 1)
+    for block in blocks(page, "python"):
+        lines = block.text.splitlines()
+        text[block.line - 1 : block.line - 1 + len(lines)] = lines
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "E9,F821,F632,F50,F7", "-"]
+    done = subprocess.run(command, input="\n".join(text), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{named(page)}: {done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+def test_what_is_called_exists_and_takes_what_it_is_given(page: Path) -> None:
+    example = Example()
+    for block in blocks(page, "python"):
+        example.visit(ast.parse(block.text, named(page)))
+
+
+def commands(page: Path) -> list[str]:
+    """Return the commands of compatkit in a page's blocks, each on one line."""
+    text = "".join(block.text for block in blocks(page, "bash", "text", "console")).replace("\\\n", " ")
+    parts = [part.strip(" $") for line in text.splitlines() for part in line.split(" && ")]
+    return [part for part in parts if part.startswith("compatkit ")]
+
+
+def parsed(line: str) -> None:
+    """Parse a command as the program does; raises where it has no such command, argument or option."""
+    words = shlex.split(line, comments=True)[1:]
+    at = next(index for index, word in enumerate(words) if word in COMMANDS)
+    with program.make_context("compatkit", words[:]) as context:
+        command: click.Command | None = program.get_command(context, words[at])
+        rest = words[at + 1 :]
+        while isinstance(command, click.Group):
+            with command.make_context(words[at], rest[:], parent=context) as context:
+                command = command.get_command(context, rest.pop(0))
+        assert command is not None, f"there is no such command: {line}"
+        command.make_context(line, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=named)
+def test_commands_are_understood(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are parsed, not run. Files that the README names must be there; other pages' need not."""
+    monkeypatch.chdir(REPOSITORY)
+    if named(page) != "README.md":
+        monkeypatch.setattr(click.Path, "convert", lambda self, value, param, ctx: value)
+    for line in commands(page):
+        parsed(re.sub(r"\bDIR\b", ".", line))
+
+
+def test_commands_that_do_not_exist_are_not_understood() -> None:
+    for wrong in (
+        "compatkit trian x.toml",
+        "compatkit ls --lonng",
+        "compatkit gc a b c",
+        "compatkit keys mint a",
+    ):
+        with pytest.raises((click.ClickException, StopIteration, AssertionError)):
+            parsed(wrong)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the pages take for granted: packs, photos, a recipe, a key, and registries signed with it."""
+    folder = tmp_path_factory.mktemp("world")
+    (folder / "packs").mkdir()
+    for seed, name in enumerate(("mnist", "usps", "typeset-digits", "fashion_mnist")):
+        write_pack(folder / "packs", data_set(name, classes=DIGITS, size=(16, 16), count=130, seed=seed))
+    objects = data_set("cifar10", classes=OBJECTS, size=(32, 32), count=130, channels=3)
+    write_pack(folder / "packs", objects)
+    for place, part in product(("studio", "phone", "pets"), ("train", "val")):
+        class_folder(folder / "photos" / place / part, {"cat": 40, "dog": 40}, size=(40, 48))
+    (folder / "examples").mkdir()
+    recipe = (REPOSITORY / "examples" / "digits_sweep.toml").read_text()
+    few = {
+        "steps = 200": "steps = 2",
+        'seed" = [0, 1, 2]': 'seed" = [0]',
+        ', ["dcc"], ["identical_init", "dcc"]': "",
+    }
+    for many, less in few.items():
+        assert many in recipe
+        recipe = recipe.replace(many, less)
+    (folder / "examples" / "digits_sweep.toml").write_text(recipe)
+    released(folder)
+    return folder
+
+
+def released(folder: Path) -> None:
+    """Publish two networks of digits that were trained together, signed, and one in another registry."""
+    (folder / "keys").mkdir()
+    key = ck.signing.SigningKey.new("release")
+    (folder / "keys" / "release.pub").write_bytes(key.public.to_bytes())
+    sets = {name: ck.data.load(name, root=folder / "packs") for name in ("mnist", "usps")}
+    tasks = [ck.Task(name, data, "resnet8_cifar", "layer2", size=16) for name, data in sets.items()]
+    fit = quick(steps=2).fit(tasks, ["identical_init", "dcc"])
+    parts = ck.Registry.init(folder / "parts")
+    parts.publish(fit, prefix="digits")
+    parts.care.sign("digits/*", key)
+    ck.Registry.init(folder / "zoo").publish(fit, prefix="zoo")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """The address of an S3 server in this process, with an empty bucket."""
+    server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'compatkit[dev]'")
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'compatkit[remotes]'")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    running.start()
+    address = "http://{}:{}".format(*running.get_host_and_port())
+    s3fs.S3FileSystem(endpoint_url=address, key="tester", secret="tester").mkdir("bucket")
+    yield address
+    running.stop()
+
+
+@pytest.fixture
+def here(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of that folder, as the current one."""
+    shutil.copytree(world, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COMPATKIT_DATA", str(tmp_path / "packs"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in WITH_PYTHON if named(page) not in (*ELSEWHERE, REMOTES)], ids=named
+)
+def test_the_blocks_of_a_page_run(page: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.set_num_threads(1)
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)
+    for block in blocks(page, "python"):
+        if runs(block):
+            exec(compile(small(page, block), named(page), "exec"), module.__dict__)
+
+
+def test_the_blocks_about_remotes_run(endpoint: str, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a program of its own; the bucket is that of a server in this process."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "tester")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    key = (here / "keys" / "release.pub").read_bytes()
+    ck.signing.Folder.of_user().trust(ck.signing.PublicKey.from_bytes(key, what="release.pub"))
+    first, second = blocks(REPOSITORY / REMOTES, "python")
+    assert "http://127.0.0.1:9000" in first.text
+    exec(compile(first.placed().replace("http://127.0.0.1:9000", endpoint), REMOTES, "exec"), {})
+    shutil.rmtree(here / "mine")
+    exec(compile(second.placed(), REMOTES, "exec"), {})
+
+
+def small(page: Path, block: Block) -> str:
+    text = re.sub(r"\bsteps=[\d_]+", "steps=4", block.placed())
+    for large, less in SMALLER.get(named(page), {}).items():
+        text = text.replace(large, less)
+    return text
+
+
+def test_what_is_made_small_and_what_is_left_out_is_on_the_pages() -> None:
+    """Neither list may outlive what it is for."""
+    for name, changes in SMALLER.items():
+        text = (REPOSITORY / name).read_text()
+        assert all(large in text for large in changes), name
+    texts = [block.text for page in WITH_PYTHON for block in blocks(page, "python")]
+    assert all(any(start in text for text in texts) for start in NEEDS)
+    for name, test in ELSEWHERE.items():
+        assert Path(name).name in (REPOSITORY / test).read_text(), f"{test} does not run {name}"
