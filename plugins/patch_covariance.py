@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 
 from compatkit.errors import DataError, UsageError, type_of
 
-from .metrics._moments import drawn_keys
+from .metrics._moments import NEGLIGIBLE, drawn_keys
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LARGEST = 8192
@@ -110,11 +110,13 @@ class PatchMoments:
         count: Number of rows.
         mean: ``(d,)``.
         products: Sum of (x - mean)(x - mean)', ``(d, d)``.
+        digests: Of different rows, int64; no more than d + 1 are kept, which is all that ``lacking`` asks for.
     """
 
     count: int
     mean: Tensor
     products: Tensor
+    digests: Tensor
 
     @classmethod
     def of(cls, rows: Tensor) -> PatchMoments:
@@ -124,7 +126,7 @@ class PatchMoments:
     @classmethod
     def _of(cls, rows: Tensor) -> PatchMoments:
         mean = rows.mean(0)
-        return cls(len(rows), mean, (rows - mean).T @ (rows - mean))
+        return cls(len(rows), mean, (rows - mean).T @ (rows - mean), _digests(rows))
 
     @classmethod
     def over(cls, parts: Iterable[PatchMoments]) -> PatchMoments:
@@ -137,12 +139,38 @@ class PatchMoments:
         step = other.mean.to(self.mean.device) - self.mean
         products = self.products + other.products.to(self.mean.device)
         products = products + torch.outer(step, step) * (self.count * other.count / count)
-        return PatchMoments(count, self.mean + step * (other.count / count), products)
+        digests = torch.cat([self.digests, other.digests.to(self.mean.device)]).unique()
+        mean = self.mean + step * (other.count / count)
+        return PatchMoments(count, mean, products, digests[: len(mean) + 1])
 
     @property
     def covariance(self) -> Tensor:
         """Mean of (x - mean)(x - mean)', ``(d, d)``."""
         return self.products / self.count
+
+    @property
+    def lacking(self) -> str:
+        """Why the rows do not determine the principal directions; empty if they do. A repeated row counts once."""
+        width, different = len(self.mean), len(self.digests)
+        if different > width:
+            constant = self.products.trace() <= self.count * (NEGLIGIBLE * self.mean).square().sum()
+            return "its input does not vary" if bool(constant) else ""
+        if different == 1:
+            return "its input does not vary"
+        return f"{different} different patches do not determine the {width} directions of its input"
+
+
+def _digests(rows: Tensor) -> Tensor:
+    """Return digests of different rows, float64 ``(n, d)``: of all, or of more than d."""
+    width = rows.shape[1]
+    odd = 2 * drawn_keys(torch.arange(width, device=rows.device), 1) + 1
+
+    def of(part: Tensor) -> Tensor:
+        bits = (part + 0.0).contiguous().view(torch.int64)  # -0 is 0; whole numbers add up alike in any order
+        return ((bits ^ (bits >> 29)) * odd).sum(1).unique()[: width + 1]
+
+    first = of(rows[: 4 * (width + 1)])
+    return first if len(first) > width else of(rows)
 
 
 def principal_directions(covariance: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,3 +219,12 @@ class Eigenspaces:
     def count(self) -> int:
         """Number of eigenspaces."""
         return int(self.spaces[-1]) + 1
+
+    @property
+    def arbitrary(self) -> list[str]:
+        """Why each vector is arbitrary: its eigenspace has others; empty where it has none."""
+        sizes = self.spaces.bincount()[self.spaces].tolist()
+        return [
+            f"{size} directions have equal variance, and each is arbitrary" if size > 1 else ""
+            for size in sizes
+        ]

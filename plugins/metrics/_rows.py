@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import attrs
 import torch
@@ -14,6 +15,8 @@ STACK = 2**27
 """Bytes of Gram blocks of all layers that are held at once."""
 BLOCKS = 4
 """Blocks, at least: what is computed twice is the part of the Grams beside the diagonal, 1 / BLOCKS."""
+MARKS = 4
+"""Random directions that tell rows apart."""
 VALUES = 2**23
 """Values of one layer that are centred at once."""
 SUMMED = 2**14
@@ -30,6 +33,7 @@ class Rows:
         mean: Means in the type of the values and what this rounding left, ``(p,)`` each.
         norms: Squared norm of each centred row, float64 ``(n,)``.
         reason: Why the layer has no similarity, or empty.
+        marks: Each centred row along a few random directions, float64 ``(n, MARKS)``; equal for equal rows.
     """
 
     name: str
@@ -37,6 +41,7 @@ class Rows:
     mean: tuple[Tensor, Tensor]
     norms: Tensor
     reason: str
+    marks: Tensor
 
     @classmethod
     def of(cls, name: str, pieces: Sequence[Tensor]) -> Rows:
@@ -50,9 +55,15 @@ class Rows:
         mean = values.mean(0, dtype=torch.float64)
         rough = mean.to(values.dtype)
         blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
-        made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "")
+        marks, draw = blank.new_zeros(len(blank), MARKS), torch.Generator().manual_seed(0)
+        made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "", marks)
         for columns in made.columns():
-            blank += made.centred(slice(None), columns).double().square_().sum(1)
+            centred = made.centred(slice(None), columns).double()
+            along = torch.randn(centred.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
+                centred.device
+            )
+            marks += centred @ along
+            blank += centred.square_().sum(1)
         total = float(blank.sum())
         reason = ""
         if not total < float("inf"):
@@ -65,6 +76,17 @@ class Rows:
     def scale(self) -> float:
         """Root of the mean squared norm of the centred rows; 1 where the layer has no similarity."""
         return 1.0 if self.reason else float(self.norms.mean().sqrt())
+
+    @property
+    def rounding(self) -> float:
+        """What a mark may move by where its image passes in another batch, relative to ``scale``."""
+        raw = (self.norms.mean() + self.mean[0].double().square().sum()).sqrt()
+        return 64 * torch.finfo(self.values.dtype).eps * float(raw) / self.scale
+
+    @cached_property
+    def different(self) -> int:
+        """How many rows differ."""
+        return _different(self.marks / self.scale, self.rounding)
 
     def columns(self) -> Iterator[slice]:
         """Yield ranges of columns that are centred at once."""
@@ -136,6 +158,17 @@ class Products:
             *(torch.where(one.isfinite() & (one > 0), one, torch.nan) for one in (self.left, self.right))
         )
         return self.cross / scale.sqrt()
+
+
+def different(left: Rows, right: Rows) -> int:
+    """Return how many samples differ in at least one of two layers: an image that occurs twice counts once."""
+    marks = left.marks / left.scale + (right.marks / right.scale).to(left.marks.device) * 2**0.5
+    return _different(marks, left.rounding + 2**0.5 * right.rounding)
+
+
+def _different(marks: Tensor, rounding: float) -> int:
+    ordered = marks[marks[:, 0].argsort()]
+    return 1 + int((ordered.diff(dim=0).abs().amax(1) > rounding).sum())
 
 
 def alike(left: Sequence[Rows], right: Sequence[Rows]) -> bool:

@@ -14,7 +14,7 @@ from compatkit.errors import DataError
 from compatkit.limits import OneOf
 from compatkit.metrics import FLATTENINGS, Cell, Status, Table, flattened
 
-from ._rows import Rows, alike
+from ._rows import Rows, alike, different
 
 ROUNDING = 1e-6
 """A similarity is above 1 by no more than this, from rounding."""
@@ -51,10 +51,20 @@ def judged(value: Tensor, reason: str = "", status: Status = "degenerate") -> Ce
     return Cell(float(at_most_one(value)), status if reason else "ok", reason)
 
 
-def forced(one: Tensor, other: Tensor) -> str:
-    """Return why some correlations are 1 whatever the values are, or empty; bases are ``(n, directions)``."""
-    n, r, s = len(one), one.shape[1], other.shape[1]
-    return f"{r} and {s} directions of {n} samples: correlations of 1 are forced" if r + s > n - 1 else ""
+def forced(left: Rows, right: Rows, directions: tuple[int, int]) -> str:
+    """Return why some correlations are 1 whatever the values are, or empty.
+
+    Args:
+        left: A layer.
+        right: The other.
+        directions: How many of each are correlated.
+    """
+    if sum(directions) <= max(left.different, right.different) - 1:
+        return ""
+    samples = different(left, right)
+    what = f"{samples} samples" if samples == len(left.values) else f"{samples} different samples"
+    forced = f"{directions[0]} and {directions[1]} directions of {what}: correlations of 1 are forced"
+    return forced if sum(directions) > samples - 1 else ""
 
 
 def grid(values: Tensor, left: Sequence[str] = (), right: Sequence[str] = ()) -> Grid:
@@ -241,23 +251,30 @@ class RowsMetric(FlatteningMetric):
         for name in told:
             cells[name] = [[_apart(one, other) for other in right] for one in left]
         for count in dict.fromkeys(len(one.values) for one in left):
+            self.check_samples(next(iter(told)), count)
             rows = [(i, one) for i, one in enumerate(left) if len(one.values) == count and not one.reason]
             columns = [(j, one) for j, one in enumerate(right) if len(one.values) == count and not one.reason]
-            if count < self.least:
-                raise DataError(
-                    f"{next(iter(told))} needs at least {self.least} samples; got {count}. Give more.",
-                    subject=next(iter(told)),
-                )
             if not rows or not columns:
                 continue
             found = self.compare([one for _, one in rows], [one for _, one in columns])
             for name, values in found.items():
-                for (i, _), line in zip(rows, values, strict=True):
-                    for (j, _), cell in zip(columns, line, strict=True):
-                        cells[name][i][j] = cell
+                for (i, one), line in zip(rows, values, strict=True):
+                    for (j, other), cell in zip(columns, line, strict=True):
+                        cells[name][i][j] = _doubted(cell, one, other)
         return tuple(
             table(name, axes, cells[name], count=state.examples, **facts) for name, facts in told.items()
         )
+
+    def check_samples(self, name: str, count: int) -> None:
+        """Raise if there are too few samples.
+
+        Raises:
+            DataError: There are fewer than ``least``.
+        """
+        if count < self.least:
+            raise DataError(
+                f"{name} needs at least {self.least} samples; got {count}. Give more.", subject=name
+            )
 
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator, equation and other facts of each table, by its name."""
@@ -266,6 +283,14 @@ class RowsMetric(FlatteningMetric):
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
         """Return the cells of each table, for layers of one count of rows that all vary."""
         raise NotImplementedError
+
+
+def _doubted(cell: Cell, one: Rows, other: Rows) -> Cell:
+    """Return a cell, degenerate where its samples are two points, which any two layers show alike."""
+    if cell.status == "undefined" or max(one.different, other.different) > 2 or different(one, other) > 2:
+        return cell
+    reason = "only two samples differ: layers of two points are alike whatever they hold"
+    return Cell(cell.value, "degenerate", "; ".join(filter(None, (cell.reason, reason))))
 
 
 def _apart(one: Rows, other: Rows) -> Cell:

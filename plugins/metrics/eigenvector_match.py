@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import filter_covariance, principal_directions
+from ..patch_covariance import Eigenspaces, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
@@ -54,6 +54,7 @@ class MatchedDirections:
         cosines: <v, w> for every eigenvector v of the data, the strongest first, ``(n, d)``.
         matching: Which of these are above the threshold, bool ``(n, d)``.
         combined: Sum of <v, w> v over the v that match, ``(n, d)``; zeros where none does.
+        notes: Why w, or the v that it matches best, is arbitrary, or empty, for each w.
     """
 
     values: Tensor
@@ -61,15 +62,25 @@ class MatchedDirections:
     cosines: Tensor
     matching: Tensor
     combined: Tensor
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, data: Tensor, weights: Tensor, top: int, threshold: float = THRESHOLD) -> MatchedDirections:
         """Compare covariances of data and filters, float64 ``(d, d)``."""
-        _, directions = principal_directions(data)
-        values, vectors = principal_directions(weights)
-        cosines = vectors[:top] @ directions.T
+        spaces, filters = Eigenspaces.of(data), Eigenspaces.of(weights)
+        cosines = filters.vectors[:top] @ spaces.vectors.T
         matching = cosines.abs() > threshold
-        return cls(values[:top], vectors[:top], cosines, matching, (cosines * matching) @ directions)
+        best = cosines.abs().argmax(1).tolist()
+        notes = [
+            f"of the filters, {own}"
+            if own
+            else f"of the data, {spaces.arbitrary[at]}"
+            if spaces.arbitrary[at]
+            else ""
+            for own, at in zip(filters.arbitrary[:top], best, strict=True)
+        ]
+        combined = (cosines * matching) @ spaces.vectors
+        return cls(filters.values[:top], filters.vectors[:top], cosines, matching, combined, tuple(notes))
 
 
 def match_pictures(matched: MatchedDirections, shape: Sequence[int]) -> tuple[NDArray[np.float64], list[str]]:
@@ -150,40 +161,49 @@ class EigenvectorMatch(PatchMetric):
 
     def _matched(
         self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module]
-    ) -> MatchedDirections | None:
+    ) -> MatchedDirections | str:
+        """Return the matches of a layer, or why there are none."""
         seen = state.layers.get(name)
-        if seen is None:
-            return None
+        if seen is None or seen.lacking:
+            return "no examples" if seen is None else seen.lacking
         weights = filter_covariance(self.filters(name, layers[name.split("#")[0]]))
         return MatchedDirections.of(
             seen.covariance, weights.to(seen.products.device), self.top, self.threshold
         )
 
-    def _cosines(self, one: MatchedDirections | None) -> Iterator[Cell]:
-        if one is not None:
-            chance = expected_best(one.vectors.shape[1])
-            for best, combined in zip(one.cosines.abs().amax(1), one.combined, strict=True):
-                yield Cell(min(1.0, float(best)))
-                yield Cell(min(1.0, float(combined.norm())))
+    def _cosines(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+        if not isinstance(matched, str):
+            chance = expected_best(matched.vectors.shape[1])
+            for best, combined, note in zip(
+                matched.cosines.abs().amax(1), matched.combined, matched.notes, strict=True
+            ):
+                yield _noted(min(1.0, float(best)), note)
+                yield _noted(min(1.0, float(combined.norm())), note)
                 yield Cell(chance, "approximate", f"mean of {DRAWS} random directions")
-        yield from self._missing(one, len(COSINES))
+        yield from self._missing(matched, len(COSINES))
 
-    def _places(self, one: MatchedDirections | None) -> Iterator[Cell]:
-        if one is not None:
-            for cosines, matching in zip(one.cosines.abs(), one.matching, strict=True):
-                yield Cell(float(cosines.argmax()) + 1)
-                yield Cell(float(matching.sum()))
-        yield from self._missing(one, len(PLACES))
+    def _places(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+        if not isinstance(matched, str):
+            for cosines, matching, note in zip(
+                matched.cosines.abs(), matched.matching, matched.notes, strict=True
+            ):
+                yield _noted(float(cosines.argmax()) + 1, note)
+                yield _noted(float(matching.sum()), note)
+        yield from self._missing(matched, len(PLACES))
 
-    def _values(self, one: MatchedDirections | None) -> Iterator[Cell]:
-        if one is not None:
-            yield from (Cell(value) for value in one.values.tolist())
-        yield from self._missing(one, 1)
+    def _values(self, matched: MatchedDirections | str) -> Iterator[Cell]:
+        if not isinstance(matched, str):
+            yield from (Cell(value) for value in matched.values.tolist())
+        yield from self._missing(matched, 1)
 
-    def _missing(self, one: MatchedDirections | None, each: int) -> Iterator[Cell]:
-        left = self.top - (0 if one is None else len(one.values))
-        reason = "no examples" if one is None else f"the layer has {len(one.values)} directions"
-        yield from [Cell(None, "undefined", reason)] * (left * each)
+    def _missing(self, matched: MatchedDirections | str, each: int) -> Iterator[Cell]:
+        count = 0 if isinstance(matched, str) else len(matched.values)
+        reason = matched if isinstance(matched, str) else f"the layer has {count} directions"
+        yield from [Cell(None, "undefined", reason)] * ((self.top - count) * each)
+
+
+def _noted(value: float, note: str) -> Cell:
+    return Cell(value, "degenerate" if note else "ok", note)
 
 
 def expected_best(width: int) -> float:

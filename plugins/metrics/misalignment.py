@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import TOLERANCE, Eigenspaces, filter_covariance
+from ..patch_covariance import TOLERANCE, Eigenspaces, PatchMoments, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
@@ -150,13 +150,16 @@ class Misalignment(PatchMetric):
         if layer is not None and seen is not None:
             weight: Any = layer.weight
             filters = self.filters(name, layer) if pooled else weight.detach().flatten(1)
-            reason = self._refused(len(filters), filters.shape[1], len(seen.mean))
+            reason = self._refused(len(filters), filters.shape[1], seen)
             if not reason:
                 yield from self._figures(seen.covariance, filters, name in state.sampled)
                 return
         yield from [Cell(None, "undefined", reason)] * len(BASES)
 
-    def _refused(self, filters: int, values: int, width: int) -> str:
+    def _refused(self, filters: int, values: int, seen: PatchMoments) -> str:
+        width = len(seen.mean)
+        if seen.lacking:
+            return seen.lacking
         if values != width:
             return f"the other network's filters have {values} values, the patches {width}"
         if filters - 1 < width and self.shrinkage is None:

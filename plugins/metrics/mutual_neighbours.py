@@ -48,25 +48,29 @@ class MutualNeighbours(RowsMetric):
     neighbours: int = attrs.field(default=10, validator=COUNT)
     distance: str = attrs.field(default="cosine", validator=OneOf(DISTANCES))
 
+    def check_samples(self, name: str, count: int) -> None:
+        """Raise if there are no more samples than neighbours and the sample itself.
+
+        Raises:
+            DataError: There are not.
+        """
+        if count < self.neighbours + 2:
+            raise DataError(
+                f"{name}: {self.neighbours} neighbours need at least {self.neighbours + 2} samples; got {count}. Give "
+                "more, or fewer neighbours.",
+                subject=name,
+            )
+
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
-        chance = f"; {self.neighbours / (len(left[0].values) - 1):.3g} by chance" if left else ""
+        others = len(left[0].values) - 1 if left else 0
+        chance = f"; {self.neighbours / others:.3g} by chance" if others else ""
         how = f"{self.neighbours} neighbours by {self.distance} distance, {self.flatten}{chance}"
         paper = "Huh, Cheung, Wang, Isola (2024), The Platonic Representation Hypothesis"
         return {"mutual_neighbours": {"estimator": how, "paper": paper, "equation": "App. A"}}
 
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
-        """Return the cells of the table.
-
-        Raises:
-            DataError: There are no more samples than neighbours and the sample itself.
-        """
-        if len(left[0].values) < self.neighbours + 2:
-            raise DataError(
-                f"mutual_neighbours: {self.neighbours} neighbours need at least {self.neighbours + 2} samples; got "
-                f"{len(left[0].values)}. Give more, or fewer neighbours.",
-                subject="mutual_neighbours",
-            )
+        """Return the cells of the table."""
         return {"mutual_neighbours": pairwise(left, right, self._nearest, self._shared)}
 
     def _nearest(self, rows: Rows) -> tuple[Tensor, str]:

@@ -5,7 +5,7 @@ Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Trans
 Equation: X and Y centred, each divided by its Frobenius norm; 1 - min_Q |X - Y Q|^2 / 2 = |Y'X|_*, the sum of the
     singular values, with Q orthogonal (zeros are added to the narrower). 1: the same up to rotation, scale and shift.
 Reading: it sees small differences that CKA does not see, and is too high for few samples: unrelated layers of 50 values
-    have .75 at n = 50. The paper reads the smaller of this and CKA.
+    have .75 at n = 50, and two points always have 1, which is degenerate. The paper reads the smaller of this and CKA.
 Cost: with n < p each layer is reduced to n x n numbers once (QR), which changes no singular value; then one
     decomposition of min(n, p) x min(n, q) numbers for each pair, in float64.
 """

@@ -8,7 +8,7 @@ Equations: with orthonormal bases U_x, U_y of the centred columns of two layers,
 Reading: correlations are invariant to any invertible linear map, the weights not even to rotations of the layer that
     gives them. Unrelated layers are far above 0 unless samples are many times the directions. Where the directions of
     two layers are together more than n - 1, some correlations are 1 whatever the layers hold: such cells are
-    degenerate.
+    degenerate. n counts samples that differ: an image that occurs four times counts once.
 Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
 """
 
@@ -52,16 +52,17 @@ class PWCCA(RowsMetric):
         return {"pwcca": pairwise(left, right, _spanned, _weighted, symmetric=False)}
 
 
-def _spanned(rows: Rows) -> tuple[Tensor, Tensor]:
-    """Return a basis of the columns, ``(n, directions)``, and the columns in that basis, ``(directions, p)``."""
+def _spanned(rows: Rows) -> tuple[Rows, Tensor, Tensor]:
+    """Return the layer, a basis of its columns ``(n, directions)``, and the columns in it ``(directions, p)``."""
     vectors, values, _ = torch.linalg.svd(rows.factor(), full_matrices=False)
     tolerance = torch.finfo(rows.values.dtype).eps * max(rows.values.shape)
     basis = vectors[:, values > tolerance * values[0]]
-    return basis, torch.cat([basis.T @ rows.double(columns) for columns in rows.columns()], dim=1)
+    return rows, basis, torch.cat([basis.T @ rows.double(columns) for columns in rows.columns()], dim=1)
 
 
-def _weighted(one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Cell:
-    fewer, more = (one, other) if one[0].shape[1] <= other[0].shape[1] else (other, one)
-    turned, correlations, _ = torch.linalg.svd(fewer[0].T @ more[0], full_matrices=False)
-    weights = (turned.T @ fewer[1]).abs().sum(1)
-    return judged((weights * correlations).sum() / weights.sum(), forced(one[0], other[0]))
+def _weighted(one: tuple[Rows, Tensor, Tensor], other: tuple[Rows, Tensor, Tensor]) -> Cell:
+    directions = one[1].shape[1], other[1].shape[1]
+    (_, basis, columns), (_, against, _) = (one, other) if directions[0] <= directions[1] else (other, one)
+    turned, correlations, _ = torch.linalg.svd(basis.T @ against, full_matrices=False)
+    weights = (turned.T @ columns).abs().sum(1)
+    return judged((weights * correlations).sum() / weights.sum(), forced(one[0], other[0], directions))

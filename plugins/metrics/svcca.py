@@ -6,6 +6,7 @@ Equations: with U_x, U_y the leading left singular vectors of the centred column
 Reading: correlations are invariant to any invertible linear map, but the choice of directions only to rotations and
     scale. Unrelated layers are far above 0 unless samples are many times the directions. Where the directions of two
     layers are together more than n - 1, some correlations are 1 whatever the layers hold: such cells are degenerate.
+    n counts samples that differ: an image that occurs four times counts once.
 Cost: a decomposition of n x min(n, p) numbers for each layer, one of the correlations for each pair, in float64.
 """
 
@@ -54,12 +55,14 @@ class SVCCA(RowsMetric):
         """Return the cells of the table."""
         return {"svcca": pairwise(left, right, self._leading, _mean)}
 
-    def _leading(self, rows: Rows) -> Tensor:
-        """Return the leading left singular vectors, ``(n, directions)``."""
+    def _leading(self, rows: Rows) -> tuple[Rows, Tensor]:
+        """Return the layer, and its leading left singular vectors, ``(n, directions)``."""
         vectors, values, _ = torch.linalg.svd(rows.factor(), full_matrices=False)
         held = values.square().cumsum(0)
-        return vectors[:, : 1 + int((held < self.share * held[-1] * (1 - 1e-12)).sum())]
+        return rows, vectors[:, : 1 + int((held < self.share * held[-1] * (1 - 1e-12)).sum())]
 
 
-def _mean(one: Tensor, other: Tensor) -> Cell:
-    return judged(torch.linalg.svdvals(one.T @ other).mean(), forced(one, other))
+def _mean(one: tuple[Rows, Tensor], other: tuple[Rows, Tensor]) -> Cell:
+    (left, basis), (right, against) = one, other
+    directions = basis.shape[1], against.shape[1]
+    return judged(torch.linalg.svdvals(basis.T @ against).mean(), forced(left, right, directions))

@@ -20,7 +20,7 @@ from compatkit import hookimpl
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import filter_covariance, principal_directions
+from ..patch_covariance import Eigenspaces, filter_covariance, principal_directions
 from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
@@ -30,6 +30,15 @@ compatkit_api = 1
 def compatkit_metrics(register: Register) -> None:
     """Offer ``transfer_function``."""
     register("transfer_function", TransferFunction)
+
+
+@attrs.frozen
+class Curve:
+    """A quantity along the directions of a layer, or why it has none; ``notes`` say which directions are arbitrary."""
+
+    values: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def transfer_curve(data: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,7 +74,7 @@ class TransferFunction(PatchMetric):
                 "quantity": quantities,
                 "direction": tuple(str(place) for place in range(1, widest + 1)),
             },
-            cells=tuple(cell for one in rows for what in quantities for cell in _padded(one, what, widest)),
+            cells=tuple(cell for one in rows for what in quantities for cell in _padded(one[what], widest)),
             unit="1",
             direction="none",
             estimator="all positions" if self.patches is None else f"{self.patches} positions an image",
@@ -80,26 +89,31 @@ class TransferFunction(PatchMetric):
         name: str,
         layers: Mapping[str, nn.Module],
         others: Mapping[str, nn.Module],
-    ) -> dict[str, list[float] | str]:
-        """Return the values of a layer by quantity, or why there are none."""
+    ) -> dict[str, Curve]:
+        """Return the curves of a layer by quantity."""
         seen, plain = state.layers.get(name), name.split("#")[0]
-        if seen is None:
-            return dict.fromkeys(("sigma", "tau", "tau-other"), "no examples")
+        if seen is None or seen.lacking:
+            lacking = Curve(reason="no examples" if seen is None else seen.lacking)
+            return dict.fromkeys(("sigma", "tau", "tau-other"), lacking)
         data = seen.covariance
+        notes = tuple(Eigenspaces.of(data).arbitrary)
         own = filter_covariance(self.filters(name, layers[plain])).to(data.device)
         sigma, tau = transfer_curve(data, own)
-        found: dict[str, list[float] | str] = {"sigma": sigma.tolist(), "tau": tau.tolist()}
-        found["tau-other"] = "the other network has no such layer"
+        curves = {
+            "sigma": Curve(tuple(sigma.tolist()), ("",) * len(data)),
+            "tau": Curve(tuple(tau.tolist()), notes),
+            "tau-other": Curve(reason="the other network has no such layer"),
+        }
         weight: Any = getattr(others.get(plain), "weight", None)
         if weight is not None and weight[0].numel() == len(data):
-            found["tau-other"] = transfer_curve(data, filter_covariance(weight).to(data.device))[1].tolist()
-        return found
+            _, tau = transfer_curve(data, filter_covariance(weight).to(data.device))
+            curves["tau-other"] = Curve(tuple(tau.tolist()), notes)
+        return curves
 
 
-def _padded(rows: Mapping[str, list[float] | str], what: str, widest: int) -> Iterator[Cell]:
-    values = rows[what]
-    if isinstance(values, str):
-        yield from [Cell(None, "undefined", values)] * widest
-        return
-    yield from (Cell(one) for one in values)
-    yield from [Cell(None, "undefined", f"the layer has {len(values)} directions")] * (widest - len(values))
+def _padded(curve: Curve, widest: int) -> Iterator[Cell]:
+    for value, note in zip(curve.values, curve.notes, strict=True):
+        yield Cell(value, "degenerate" if note else "ok", note)
+    count = len(curve.values)
+    reason = curve.reason or f"the layer has {count} directions"
+    yield from [Cell(None, "undefined", reason)] * (widest - count)

@@ -142,10 +142,9 @@ class DataDependentInit:
             for one in batches
         )
         weight: Any = layer.weight
-        if moments.count <= weight[0].numel():
+        if moments.lacking:
             raise DataError(
-                f"{NAME}: {moments.count} patches do not determine the {weight[0].numel()} directions of the input of "
-                f"{name!r}. Raise images or patches, or name other layers.",
+                f"{NAME}: the layer {name!r}: {moments.lacking}. Raise images or patches, or name other layers.",
                 subject=name,
             )
         values, vectors = principal_directions(moments.covariance)

@@ -201,11 +201,9 @@ class EigenvectorInit:
             for one in batches
         )
         width = math.prod(weight.shape[1:])
-        if moments.count <= width:
+        if moments.lacking:
             raise DataError(
-                f"{NAME}: {moments.count} patches do not determine the {width} directions of the input of {name!r}. "
-                "Raise images or patches.",
-                subject=name,
+                f"{NAME}: the layer {name!r}: {moments.lacking}. Raise images or patches.", subject=name
             )
         values, vectors = principal_directions(moments.covariance.cpu())
         choice = DirectionChoice(self.choose, self._skip(name), self._tau, self.sampled, self.signs)

@@ -234,7 +234,7 @@ def test_batch_normalisation_uses_batches_and_stores_nothing() -> None:
     ("name", "more"), [("eigenvector_init", {}), ("data_dependent_init", {"directions": "pca"})]
 )
 def test_too_few_patches_are_refused(name: str, more: dict[str, Any]) -> None:
-    with pytest.raises(PluginError, match=r"8 patches .* of the input of 'layer1"):
+    with pytest.raises(PluginError, match=r"'layer1.* 8 different patches"):
         started(use(name, images=8, batch_size=8, patches=1, **more))
 
 
