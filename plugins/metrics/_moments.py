@@ -9,6 +9,12 @@ from torch import Tensor
 
 from compatkit.errors import DataError
 
+
+def real(values: Tensor) -> Tensor:
+    """Return values as float64 where they are, else as float32."""
+    return values if values.dtype == torch.float64 else values.float()
+
+
 NEGLIGIBLE = 1e-12
 """A channel is constant if its standard deviation is below this share of its mean; float32 resolves 6e-8 of it."""
 

@@ -42,13 +42,19 @@ class Score:
     paper: ClassVar[str]
     equation: ClassVar[str]
 
-    def prepared(self, values: Floats) -> Callable[[Labels], float]:
-        """Return the score of values as a function of labels; what labels do not change is computed once.
+    def prepared(self, values: Floats) -> tuple[Callable[[Labels], float], str]:
+        """Return the score of values as a function of labels, and why it says little, or empty.
+
+        What labels do not change is computed once.
 
         Args:
             values: Finite, ``(n, width)``.
         """
         raise NotImplementedError
+
+    def estimated(self) -> str:
+        """Return what the table says of the estimate."""
+        return self.estimator
 
     def init(self) -> Seen:
         """Return the empty state."""
@@ -79,7 +85,7 @@ class Score:
             cells=tuple(cells),
             unit=self.unit,
             direction="higher",
-            estimator=f"{self.estimator}; {self.permuted} permutations",
+            estimator=f"{self.estimated()}; {self.permuted} permutations",
             count=count,
             paper=self.paper,
             equation=self.equation,
@@ -89,10 +95,13 @@ class Score:
         try:
             check(values, labels)
             labels = np.unique(labels, return_inverse=True)[1]  # only those that occur, from 0 up
-            score = self.prepared(values)
+            score, doubt = self.prepared(values)
+            if labels.max() + 1 == len(labels):
+                doubt = "every example has a class of its own"
             draw = np.random.default_rng(self.seed)
             shuffled = [score(labels[draw.permutation(len(labels))]) for _ in range(self.permuted)]
-            return [Cell(score(labels)), Cell(float(np.mean(shuffled)))]
+            status = "degenerate" if doubt else "ok"
+            return [Cell(value, status, doubt) for value in (score(labels), float(np.mean(shuffled)))]
         except DataError as error:
             return [Cell(None, "undefined", str(error))] * len(LABELS)
 

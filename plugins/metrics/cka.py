@@ -19,11 +19,14 @@ import attrs
 
 from compatkit import hookimpl
 from compatkit.hooks import Register
+from compatkit.metrics import Cell
 
-from ._rows import Rows, fair_products
+from ._rows import Rows, different, fair_products
 from ._similarity import Grid, RowsMetric, at_most_one, few, grid, not_above_0
 
 compatkit_api = 1
+REPEATED = 0.9
+"""Share of samples that have to differ for the unbiased estimate, which takes them as independent."""
 
 
 @hookimpl
@@ -55,7 +58,22 @@ class CKA(RowsMetric):
             not_above_0([one.name for one in side], own)
             for side, own in ((left, fair.left), (right, fair.right))
         ]
+        unbiased = grid(at_most_one(fair.cosine()), *reasons)
         return {
-            "cka": grid(at_most_one(fair.cosine()), *reasons),
+            "cka": [
+                [_repeated(cell, one, other) for cell, other in zip(line, right, strict=True)]
+                for line, one in zip(unbiased, left, strict=True)
+            ],
             "cka/biased": grid(at_most_one(products.cosine())),
         }
+
+
+def _repeated(cell: Cell, one: Rows, other: Rows) -> Cell:
+    """Return a cell, degenerate where so many samples repeat that the unbiased estimate is not."""
+    enough = REPEATED * len(one.values)
+    if cell.status != "ok" or max(one.different, other.different) >= enough:
+        return cell
+    if (count := different(one, other)) >= enough:
+        return cell
+    reason = f"{count} of {len(one.values)} samples differ; the unbiased estimate takes all as independent"
+    return Cell(cell.value, "degenerate", reason)

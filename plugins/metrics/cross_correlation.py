@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import SEED, WHOLE
 from compatkit.metrics import Cell, Table
 
-from ._moments import Pair, best_pairs, drawn_keys, rows_of
+from ._moments import Pair, best_pairs, drawn_keys, real, rows_of
 from ._partners import partner
 
 compatkit_api = 1
@@ -50,7 +50,7 @@ class CrossCorrelation:
 
     Attributes:
         shuffles: Number of random pairings for ``shuffled``; 0 omits it and keeps no images.
-        shuffled_images: Most images kept for it, as float32 features; a random sample if there are more.
+        shuffled_images: Most images kept for it; a random sample if there are more.
         seed: Seed of the sample and the pairings.
     """
 
@@ -83,7 +83,7 @@ class CrossCorrelation:
         keys, found = drawn_keys(positions, self.seed), dict(state)
         for name, given in outputs.items():
             left, right = rows_of(name, given, partner("cross_correlation", name, other_outputs))
-            pair = Pair.of(left.float(), right.float(), keys.to(left.device), self._most)
+            pair = Pair.of(real(left), real(right), keys.to(left.device), self._most)
             found[name] = state[name].merged(pair, self._most) if name in state else pair
         return found
 
@@ -192,8 +192,12 @@ def _lacking(pair: Pair | None) -> str:
     """Return why there is no correlation, or empty."""
     if pair is None:
         return "no examples"
-    if pair.rows < 2:
-        return "one value a channel"
+    if pair.rows < 3:
+        return (
+            f"{pair.rows} values a channel: every correlation is 1 or -1"
+            if pair.rows == 2
+            else "one value a channel"
+        )
     return "" if all(bool(one.any()) for one in pair.varies()) else "no channel varies in one of the networks"
 
 

@@ -39,7 +39,7 @@ class LEEP(PredictionScore):
     paper = "Nguyen et al. (2020), LEEP: A New Measure to Evaluate Transferability of Learned Representations"
     equation = "Eq. 2"
 
-    def prepared(self, values: Floats) -> Callable[[Labels], float]:
+    def prepared(self, values: Floats) -> tuple[Callable[[Labels], float], str]:
         """See ``Score.prepared``."""
         shares = softmax(values)
 
@@ -47,4 +47,4 @@ class LEEP(PredictionScore):
             predicted = shares @ conditional(joint(shares, labels)).T
             return float(np.log(predicted[np.arange(len(labels)), labels]).mean())
 
-        return score
+        return score, ""

@@ -8,7 +8,10 @@ Equations: for each class a column y of 0 and 1, y ~ N(F w, I / beta), w ~ N(0, 
         log p = (n log(n / (2 pi E(t))) - n + sum_{i <= k} log(t / (s_i^2 + t))) / 2.
     It holds for n < d too. The authors' fixed-point code leaves out (d - k) / 2 log alpha there, so that its scores of
     wide features are not the evidence.
-Search: a grid of log t and golden sections, which cannot diverge as the fixed point can.
+    Where features explain a column to rounding and n > k there is no largest evidence: it grows as t falls.
+Search: a grid of log t that reaches ``REACH`` beyond the squares of the smallest and the largest singular value, and a
+    bounded search around its highest peaks. Singular values that are rounding are left out. Where columns differ much
+    in size, a QR decomposition that takes the large ones first keeps the digits of the small ones.
 Cost: one thin SVD for all classes.
 """
 
@@ -20,7 +23,9 @@ from typing import Any
 
 import attrs
 import numpy as np
+from scipy.linalg import qr
 from scipy.optimize import minimize_scalar
+from scipy.special import expit, log_expit
 
 from compatkit import hookimpl
 from compatkit.errors import DataError
@@ -29,8 +34,16 @@ from compatkit.hooks import Register
 from ._scores import FeatureScore, Floats, Labels
 
 compatkit_api = 1
-GRID = np.linspace(-30, 30, 121)
-"""Of log t, relative to the largest squared singular value."""
+REACH = 40.0
+"""How far log t is searched beyond the squared singular values: there the evidence has reached its limits."""
+STEP = 0.5
+"""Between points of log t; the evidence is a sum of steps that are some 4 wide."""
+PEAKS = 3
+"""Peaks of the grid that are searched."""
+UNEQUAL = 1e4
+"""Ratio of the norms of columns above which a QR decomposition orders them first."""
+EXPLAINED = 1e-12
+"""Share of a column's square below which what the features leave of it is rounding."""
 
 
 @hookimpl
@@ -49,17 +62,44 @@ class LogME(FeatureScore):
     paper = "You et al. (2021), LogME: Practical Assessment of Pre-trained Models for Transfer Learning"
     equation = "Eq. 2, Sec. 4"
 
-    def prepared(self, values: Floats) -> Callable[[Labels], float]:
+    def prepared(self, values: Floats) -> tuple[Callable[[Labels], float], str]:
         """See ``Score.prepared``."""
-        left, sizes, _ = np.linalg.svd(values, full_matrices=False)
-        if not sizes[0]:
-            raise DataError("all features are zero")
+        left, sizes = decomposed(values)
 
         def score(labels: Labels) -> float:
             columns = (np.unique(labels)[:, None] == labels).astype(np.float64)
-            return float(np.mean([evidence(left, sizes / sizes[0], one)[0] / len(labels) for one in columns]))
+            return float(np.mean([evidence(left, sizes, one)[0] / len(labels) for one in columns]))
 
-        return score
+        return score, ""
+
+
+def decomposed(values: Floats) -> tuple[Floats, Floats]:
+    """Return left singular vectors ``(n, k)`` and singular values ``(k,)``, those that are no rounding.
+
+    Args:
+        values: ``(n, d)``; the singular values are relative to the largest.
+
+    Raises:
+        DataError: All are zero.
+    """
+    largest = np.abs(values).max()
+    if not largest:
+        raise DataError("all features are zero")
+    values = values / largest
+    norms = np.linalg.norm(values, axis=0)
+    values, norms = values[:, norms > 0], norms[norms > 0]
+    if norms.max() > UNEQUAL * norms.min():
+        rank = int(
+            np.linalg.matrix_rank(values / norms)
+        )  # of columns of one size, where rounding is of one size too
+        split: Any = qr(values, mode="economic", pivoting=True)
+        basis, triangle = split[:2]
+        turned, sizes, _ = np.linalg.svd(triangle, full_matrices=False)
+        left = basis @ turned
+    else:
+        left, sizes, _ = np.linalg.svd(values, full_matrices=False)
+        rank = int((sizes > sizes[0] * max(values.shape) * np.finfo(np.float64).eps).sum())
+    return left[:, :rank], sizes[:rank] / sizes[0]
 
 
 def evidence(left: Floats, sizes: Floats, column: Floats) -> tuple[float, float, float]:
@@ -67,25 +107,34 @@ def evidence(left: Floats, sizes: Floats, column: Floats) -> tuple[float, float,
 
     Args:
         left: Left singular vectors of the features, ``(n, k)``.
-        sizes: Singular values, ``(k,)``.
+        sizes: Singular values above 0, ``(k,)``.
         column: ``(n,)``.
+
+    Raises:
+        DataError: The features explain the column, so that no evidence is the largest.
     """
-    count, squares = len(column), sizes**2
+    count, logs = len(column), 2 * np.log(sizes)
     along = (left.T @ column) ** 2
     # Where the features span all columns nothing is left; rounding would count at small t.
-    rest = 0.0 if left.shape[1] == count else max(float(column @ column - along.sum()), 0.0)
+    rest = 0.0 if left.shape[1] == count else float(((column - left @ (left.T @ column)) ** 2).sum())
+    if left.shape[1] < count and rest <= EXPLAINED * float(column @ column):
+        raise DataError("the features explain a class exactly, so that its evidence has no largest value")
 
-    def error(log: float) -> float:
-        t = math.exp(log) * squares[0]
-        return float((along * t / (squares + t)).sum() + rest)
+    def negative(log: Any) -> Any:
+        gaps = np.asarray(log)[..., None] - logs
+        error = np.maximum(expit(gaps) @ along + rest, 1e-300)
+        return -(count * np.log(count / (2 * math.pi * error)) - count + log_expit(gaps).sum(-1)) / 2
 
-    def negative(log: float) -> float:
-        t = math.exp(log) * squares[0]
-        fit = count * math.log(count / (2 * math.pi * max(error(log), 1e-300))) - count
-        return -(fit + float(np.log(t / (squares + t)).sum())) / 2
-
-    best = int(np.argmin([negative(one) for one in GRID]))
-    around = GRID[max(best - 1, 0)], GRID[min(best + 1, len(GRID) - 1)]
-    found: Any = minimize_scalar(negative, bounds=around, method="bounded", options={"xatol": 1e-10})
-    beta = count / max(error(found.x), 1e-300)
-    return -float(found.fun), beta * math.exp(found.x) * float(squares[0]), beta
+    points = np.arange(logs.min() - REACH, logs.max() + REACH + STEP, STEP)
+    heights = negative(points)
+    edged = np.concatenate([[np.inf], heights, [np.inf]])
+    peaks = np.flatnonzero((heights <= edged[:-2]) & (heights <= edged[2:]))
+    optima: list[Any] = [
+        minimize_scalar(
+            negative, bounds=points[peak] + [-STEP, STEP], method="bounded", options={"xatol": 1e-10}
+        )
+        for peak in peaks[np.argsort(heights[peaks], kind="stable")[:PEAKS]]
+    ]
+    best = min(optima, key=lambda optimum: float(optimum.fun))
+    beta = count / max(float(expit(best.x - logs) @ along) + rest, 1e-300)
+    return -float(best.fun), beta * math.exp(best.x), beta

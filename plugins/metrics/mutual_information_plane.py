@@ -10,7 +10,7 @@ Range: edges from -1 to 1 suit tanh. A layer with values outside is binned from 
     softmax probabilities, from 0 to 1.
 Saturation: with N examples H(T) is at most log2 N. Close to it nearly every example has its own code, and I(X;T) counts
     examples rather than information; such cells are ``degenerate``.
-Cost: keeps the values of all layers in float32; sorts the codes of each layer once.
+Cost: keeps the values of all layers; sorts the codes of each layer once.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from compatkit.errors import DataError, UsageError
 from compatkit.hooks import Register
 from compatkit.limits import Number, OneOf
 from compatkit.metrics import Cell, Table
+
+from ._moments import real
 
 compatkit_api = 1
 QUANTITIES = ("I(X;T)", "I(T;Y)")
@@ -131,11 +133,11 @@ class MutualInformationPlane:
         same = [
             name
             for name, one in outputs.items()
-            if one.shape == logits.shape and torch.equal(one.float(), logits)
+            if one.shape == logits.shape and torch.equal(one.to(logits.dtype), logits)
         ]
         last = self.last or (same[-1] if same else None)
         for name, one in outputs.items():
-            values = one.detach().float().flatten(1)
+            values = real(one.detach()).flatten(1)
             kept[name] = values.softmax(1) if name == last else values
         if last is not None:
             kept = {name if name != last else f"{name} (softmax)": one for name, one in kept.items()}

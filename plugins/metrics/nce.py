@@ -38,7 +38,7 @@ class NCE(PredictionScore):
     paper = "Tran et al. (2019), Transferability and Hardness of Supervised Classification Tasks"
     equation = "Eq. 4"
 
-    def prepared(self, values: Floats) -> Callable[[Labels], float]:
+    def prepared(self, values: Floats) -> tuple[Callable[[Labels], float], str]:
         """See ``Score.prepared``."""
         shares = np.eye(values.shape[1])[values.argmax(1)]
 
@@ -47,4 +47,4 @@ class NCE(PredictionScore):
             occurs = both > 0
             return float((both[occurs] * np.log(conditional(both)[occurs])).sum())
 
-        return score
+        return score, ""

@@ -21,7 +21,6 @@ from typing import Any
 
 import attrs
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from compatkit import hookimpl
@@ -30,12 +29,13 @@ from compatkit.hooks import Register
 from compatkit.limits import COUNT, OneOf
 from compatkit.metrics import Cell, Table
 
+from ._moments import NEGLIGIBLE, real
 from ._partners import partner
 
 compatkit_api = 1
 QUERIES = 512
 ROUNDING = 1e-12
-"""Float64 similarities closer than this are ties: a product depends on its place in the matrix."""
+"""Distances of ``points`` closer than this are ties: a product depends on its place in the matrix."""
 SIDES = ("this", "other")
 PAPER = {
     "paper": "Shen et al. (2020), Towards Backward-Compatible Representation Learning",
@@ -61,9 +61,7 @@ def ranks(queries: Tensor, gallery: Tensor, labels: Tensor, distance: str = "cos
     Returns:
         For each class of k images, int64 ``(k, k - 1)``: irr_j of each image, j from 1.
     """
-    queries, gallery = queries.double(), gallery.double()
-    if distance == "cosine":
-        queries, gallery = F.normalize(queries, dim=1), F.normalize(gallery, dim=1)
+    queries, gallery = points(queries, gallery, distance)
     found = []
     for one in labels.unique().tolist():
         own = (labels == one).nonzero()[:, 0]
@@ -73,10 +71,39 @@ def ranks(queries: Tensor, gallery: Tensor, labels: Tensor, distance: str = "cos
     return found
 
 
+def points(queries: Tensor, gallery: Tensor, distance: str) -> tuple[Tensor, Tensor]:
+    """Return both as points around 0, none farther than 1 along an axis, whose distances order the images.
+
+    The cosine of two vectors falls with the distance of their directions, which keeps the digits of near ones. Moved
+    and scaled together, points keep their order, and neither a large mean nor the scale costs digits.
+
+    Args:
+        queries: ``(n, d)``.
+        gallery: ``(m, d)``.
+        distance: ``"cosine"`` or ``"euclidean"``.
+    """
+    sides = [queries.double(), gallery.double()]
+    if distance == "cosine":
+        sides = [one / _above_zero(one.abs().amax(1, keepdim=True)) for one in sides]
+        sides = [one / _above_zero(one.norm(dim=1, keepdim=True)) for one in sides]
+    else:
+        largest = _above_zero(torch.cat(sides).abs().amax())
+        sides = [one / largest for one in sides]
+    middle = sides[1].mean(0)
+    sides = [one - middle for one in sides]
+    spread = torch.cat(sides).abs().amax()
+    scale = torch.where(spread > NEGLIGIBLE, spread, 1.0)  # less is rounding of the mean
+    return sides[0] / scale, sides[1] / scale
+
+
+def _above_zero(sizes: Tensor) -> Tensor:
+    return torch.where(sizes > 0, sizes, 1.0)
+
+
 def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, asked: Tensor, distance: str) -> Tensor:
     """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are the k images of that class."""
     if distance == "cosine":
-        near = queries[asked] @ gallery.T
+        near = 2 * queries[asked] @ gallery.T - gallery.square().sum(1)
     else:  # by differences: expanded squares are too inexact for near neighbours
         near = -torch.cdist(queries[asked], gallery, compute_mode="donot_use_mm_for_euclid_dist")
     among = torch.zeros(len(gallery), dtype=torch.bool, device=gallery.device)
@@ -94,7 +121,7 @@ def _vectors(name: str, given: Tensor) -> Tensor:
             f"retrieval: expected one vector per image from {name!r}, got a tensor of shape {tuple(given.shape)}. "
             "Choose the layer after the pooling."
         )
-    return given.flatten(1).float()
+    return real(given.flatten(1))
 
 
 @attrs.frozen(eq=False)
@@ -193,9 +220,21 @@ class Retrieval:
                     mean.append(first[-1])
                     continue
                 found = ranks(queries, gallery, labels, self.distance)
-                first.append(self._share(found, len(labels), asked))
-                mean.append(Cell(sum(float(_precision(one).sum()) for one in found) / asked))
+                one_class = "every image is of one class" if asked == len(labels) == len(found[0]) else ""
+                why = one_class or self._unvarying(queries, gallery)
+                share = self._share(found, len(labels), asked)
+                precision = Cell(sum(float(_precision(one).sum()) for one in found) / asked)
+                first.append(Cell(share.value, "degenerate", why) if why and share.status == "ok" else share)
+                mean.append(Cell(precision.value, "degenerate", why) if why else precision)
         return first, mean
+
+    def _unvarying(self, queries: Tensor, gallery: Tensor) -> str:
+        """Return why images cannot be told apart, or empty."""
+        for name, one in (("queries", queries), ("gallery", gallery)):
+            if not bool((points(one, one, self.distance)[1].abs() > NEGLIGIBLE).any()):
+                what = "direction" if self.distance == "cosine" else "point"
+                return f"all {name} have one {what}, so that every image is as near as the others"
+        return ""
 
     def _share(self, found: list[Tensor], images: int, asked: int) -> Cell:
         """Return the cell of the share of queries with an image of their class among the nearest.

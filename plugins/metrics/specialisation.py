@@ -103,8 +103,9 @@ class Specialisation:
     def finalise(self, state: Mapping[str, Activity], layers: Mapping[str, Any]) -> tuple[Table, ...]:
         """Return ``specialisation`` (mean fraction, units never and always active) and both histograms."""
         names = tuple(state) or tuple(layers)
-        edges = torch.linspace(0, 1, self.bins + 1).tolist()
-        bins = tuple(f"{low:.4g} to {high:.4g}" for low, high in pairwise(edges))
+        digits = max(4, len(str(self.bins)) + 1)
+        edges = [f"{edge / self.bins:.{digits}g}" for edge in range(self.bins + 1)]
+        bins = tuple(f"{low} to {high}" for low, high in pairwise(edges))
         cells: dict[str, list[Cell]] = {"": [], "/units": [], "/inputs": []}
         counts = [sum(len(part) for part in one.inputs) for one in state.values()]
         for name in names:
@@ -116,12 +117,12 @@ class Specialisation:
                 cells["/inputs"] += [none] * self.bins
                 continue
             examples = sum(len(part) for part in one.inputs)
-            units = one.units.double() / examples
-            inputs = torch.cat([part.to(units.device) for part in one.inputs]).double() / len(one.units)
-            shares = (units.mean(), (units == 0).double().mean(), (units == 1).double().mean())
-            cells[""] += [Cell(float(value)) for value in shares]
-            cells["/units"] += self._histogram(units)
-            cells["/inputs"] += self._histogram(inputs)
+            inputs = torch.cat([part.to(one.units.device) for part in one.inputs])
+            never, always = one.units == 0, one.units == examples
+            shares = (one.units.double() / examples, never.double(), always.double())
+            cells[""] += [Cell(float(share.mean())) for share in shares]
+            cells["/units"] += self._histogram(one.units, examples)
+            cells["/inputs"] += self._histogram(inputs, len(one.units))
         axes = {"": {"quantity": QUANTITIES}, "/units": {"fraction": bins}, "/inputs": {"fraction": bins}}
         said = {
             "": "active share of all pairs of unit and input; shares of units that no input, or every one, activates",
@@ -142,10 +143,10 @@ class Specialisation:
             for what, found in cells.items()
         )
 
-    def _histogram(self, fractions: Tensor) -> list[Cell]:
-        """Return the share of fractions in each bin; 1 is in the last."""
-        places = (fractions * self.bins).long().clamp(max=self.bins - 1)
-        shares = torch.bincount(places, minlength=self.bins).double() / len(fractions)
+    def _histogram(self, counts: Tensor, most: int) -> list[Cell]:
+        """Return the share of the fractions counts / most in each bin, which has its lower edge; 1 is in the last."""
+        places = (counts * self.bins // most).clamp(max=self.bins - 1)  # whole numbers: edges are exact
+        shares = torch.bincount(places, minlength=self.bins).double() / len(counts)
         return [Cell(float(value)) for value in shares]
 
 

@@ -24,7 +24,10 @@ def test_extractors_are_ranked_for_a_data_set(run: Any, parts: Any) -> None:
 
 def test_scores_take_arrays_in_files(run: Any, tmp_path: Any) -> None:
     draw = np.random.default_rng(0)
-    for name, values in (("logits", draw.normal(size=(40, 5))), ("labels", np.arange(40) % 3)):
+    for name, values in (
+        ("logits", draw.normal(size=(40, 5)) * [9, 3, 1, 1, 1]),
+        ("labels", np.arange(40) % 3),
+    ):
         np.save(tmp_path / f"{name}.npy", values)
     files = tmp_path / "logits.npy", tmp_path / "labels.npy"
     for metric in ("logme", "h_score", "leep", "nce"):

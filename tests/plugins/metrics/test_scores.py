@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import mpmath as mp  # comes with torch
 import numpy as np
 import pytest
 import torch
@@ -72,6 +73,71 @@ def test_logme_of_wide_features_is_not_that_of_public_code() -> None:
     assert abs(public - value) > 1
 
 
+def exact(features: np.ndarray, labels: np.ndarray) -> float:
+    """LogME with 50 digits or 300: the largest evidence on a fine grid of log t, mean over classes, by example."""
+    with mp.workdps(300 if np.abs(features).max() > 1e30 else 50):
+        matrix = mp.matrix([[mp.mpf(float(value)) for value in row] for row in features])
+        wide = matrix.cols > matrix.rows
+        values, vectors = mp.eigsy(matrix * matrix.T if wide else matrix.T * matrix)
+        squares, count, logs = list(values), len(labels), []
+        for one in np.unique(labels):
+            column = mp.matrix((labels == one).astype(int).tolist())
+            turned = vectors.T * (column if wide else matrix.T * column)
+            along = [turned[i] ** 2 / (1 if wide else squares[i]) for i in range(len(squares))]
+            rest = 0 if wide else (column.T * column)[0] - sum(along)
+
+            def height(log: Any, along: Any = along, rest: Any = rest) -> Any:
+                t = mp.e**log
+                shares = [t / (t + square) for square in squares]
+                error = sum(z * share for z, share in zip(along, shares, strict=True)) + rest
+                return (count * mp.log(count / (2 * mp.pi * error)) - count + sum(map(mp.log, shares))) / 2
+
+            low, high = (float(mp.log(end)) for end in (min(squares), max(squares)))
+            grid = np.arange(low - 45, high + 45, 0.5)
+            best = max(grid, key=lambda log: height(mp.mpf(log)))
+            fine = np.linspace(best - 0.5, best + 0.5, 201)
+            logs.append(max(height(mp.mpf(log)) for log in fine) / count)
+        return float(mp.fsum(logs) / len(logs))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "width"),
+    [
+        *(([size], width) for size in (1e3, 1e7, 1e8, 1e12, 1e-9) for width in (4, 14)),
+        ([1e20, 1e-20], 14),
+        ([1e60, 1.0, 1e-60], 4),
+    ],
+    ids=str,
+)
+def test_logme_finds_the_largest_evidence_whatever_the_sizes_of_features(
+    sizes: list[float], width: int
+) -> None:
+    features, labels = drawn(12, width)
+    features[:, : len(sizes)] *= sizes
+    assert score(LogME(), features, labels).value == pytest.approx(exact(features, labels), abs=2e-5)
+
+
+@pytest.mark.parametrize("offset", [1e3, 1e8])
+def test_logme_of_features_with_a_large_mean(offset: float) -> None:
+    features, labels = drawn(18, 4)
+    assert score(LogME(), features + offset, labels).value == pytest.approx(
+        exact(features + offset, labels), abs=2e-5
+    )
+
+
+def test_logme_of_features_that_repeat_is_that_of_one_with_their_square() -> None:
+    features, labels = drawn(40, 3)
+    twice = np.concatenate([features, features], 1)
+    wanted = score(LogME(), features * 2**0.5, labels).value
+    assert score(LogME(), twice, labels).value == pytest.approx(wanted, abs=1e-9)
+
+
+def test_features_that_explain_a_class_exactly_have_no_logme() -> None:
+    labels = drawn(40, 3)[1]
+    cell = score(LogME(), np.eye(3)[labels], labels)
+    assert cell.status == "undefined" and cell.reason
+
+
 def test_useful_features_score_above_permuted_labels_and_above_useless_ones() -> None:
     features, labels = drawn(200, 12)
     noise = np.random.default_rng(9).normal(size=features.shape)
@@ -109,6 +175,51 @@ def test_h_score_equals_its_definition_and_shrinks_where_features_outnumber_exam
         expected = (1 - share) * np.trace(np.linalg.solve(covariance, means.T @ means / count))
         assert score(HScore(), features, labels).value == pytest.approx(expected)
     assert 0 < expected < 2  # at most the classes less one; without shrinkage it would be 2 for any labels
+
+
+def whitened(deviations: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    """Separated classes whose features have these deviations along orthogonal directions."""
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, 4, 400)
+    features = np.eye(4)[labels][:, :3] * 5 + draw.normal(size=(400, 3))
+    left = np.linalg.svd(features - features.mean(0), full_matrices=False)[0]
+    return left * 20 * np.array(deviations), labels
+
+
+@pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-3, 0.01, 0.05, 0.07, 0.08, 0.1, 0.3, 0.9])
+def test_h_score_of_nearly_isotropic_features_is_not_small_and_ok(apart: float) -> None:
+    features, labels = whitened([1, 1 - apart, 1 + apart])
+    cell = score(HScore(), features, labels)
+    assert cell.value is not None
+    assert (
+        cell.value > 1 if cell.status == "ok" else cell.status == "degenerate" and "shrinkage" in cell.reason
+    )
+
+
+def plain_h_score(features: np.ndarray, labels: np.ndarray) -> float:
+    """The definition of Bao et al. (2019): tr(C^-1 B), with the pseudo-inverse."""
+    centred = features - features.mean(0)
+    means = np.stack([centred[labels == one].mean(0) for one in labels])
+    return float(np.trace(np.linalg.pinv(centred.T @ centred) @ means.T @ means))
+
+
+def test_the_plain_h_score_is_its_definition_whatever_the_sizes_of_features() -> None:
+    features, labels = drawn(200, 6)
+    wanted = plain_h_score(features, labels)
+    for sizes in (1.0, 1e200, np.array([1e9, 1, 1e-9, 1, 1, 1]), np.array([1e150, 1, 1e-150, 1, 1, 1])):
+        cell = score(HScore(shrinkage="none"), features * sizes, labels)
+        assert cell.value == pytest.approx(wanted, rel=1e-9) and cell.status == "ok"
+    beside = np.concatenate([features, np.zeros((200, 1)), features[:, :2]], 1)  # dead and repeated features
+    assert score(HScore(shrinkage="none"), beside, labels).value == pytest.approx(wanted, rel=1e-9)
+    isotropic = whitened([1, 0.99, 1.01])
+    assert score(HScore(shrinkage="none"), *isotropic).value == pytest.approx(plain_h_score(*isotropic))
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_the_plain_h_score_of_more_features_than_different_examples_is_degenerate(times: int) -> None:
+    features, labels = (np.repeat(one, times, 0) for one in drawn(20, 30))
+    cell = score(HScore(shrinkage="none"), features, labels)
+    assert cell.status == "degenerate" and cell.value == pytest.approx(2)
 
 
 def test_maps_are_averaged_over_positions_and_tokens_over_their_number() -> None:
