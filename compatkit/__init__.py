@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
     from compatkit.training.activations import Activations, activations
+    from compatkit.training.arrays import measure_arrays
     from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.fit import Fit
     from compatkit.training.measuring import Measurement, measure
@@ -104,6 +105,7 @@ _HOMES = {
     "explained": "compatkit.evaluation.probes",
     "label": "compatkit.contracts.labels",
     "measure": "compatkit.training.measuring",
+    "measure_arrays": "compatkit.training.arrays",
     "probe": "compatkit.evaluation.probes",
     "rank": "compatkit.components.scoring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
@@ -184,6 +186,7 @@ __all__ = [
     "load_exported",
     "match_classes",
     "measure",
+    "measure_arrays",
     "metrics",
     "pictures",
     "plugins",

@@ -128,7 +128,10 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
         emit({"extractor": str(left), "head": str(right), **beside, **found.to_json()})
         return
     compared = f" against {others[0]} with {others[1]}" if others else ""
-    paragraph(f"{left} with {right}{compared} on {images.name}, {len(images):,} images")
+    paragraph(
+        f"{left} with {right}{compared} on {images.name}, {len(images):,} images; batch-norm policy "
+        f"{found.settings['bn_policy']}"
+    )
     for one in found.values():
         _tell(one)
 
@@ -140,7 +143,7 @@ def _measure_arrays(asked: MetricAsked) -> None:
         UsageError: There is not one metric, or not the arrays that it takes, or an option is of networks.
     """
     from compatkit.metrics import make_metric
-    from compatkit.training.similarity import on_arrays, read_array, roles_of
+    from compatkit.training.arrays import measure_arrays, read_array, roles_of
 
     of_networks = {
         "--layer": asked.layers,
@@ -157,28 +160,15 @@ def _measure_arrays(asked: MetricAsked) -> None:
             f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(asked.words)}."
         )
     settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in asked.settings]
-    made = make_metric(names[0], **settings_of(settings, names)[names[0]])
-    roles = roles_of(made)
-    if len(roles) != len(files):
-        raise UsageError(
-            f"{names[0]} takes {len(roles)} files, in this order: {', '.join(roles)}; got {len(files)}.",
-            subject=names[0],
-        )
-    arrays = {role: read_array(path) for role, path in zip(roles, files, strict=True)}
-    found = on_arrays([made], arrays, batch_size=asked.batch_size)
+    chosen = settings_of(settings, names)[names[0]]
+    measured = measure_arrays(names[0], *map(read_array, files), batch_size=asked.batch_size, **chosen)
+    given = dict(zip(roles_of(make_metric(names[0], **chosen)), files, strict=True))
     if asked.machine:
-        emit(
-            {
-                "arrays": dict(zip(roles, files, strict=True)),
-                "results": {one.name: one.to_json() for one in found},
-            }
-        )
+        emit({"arrays": given, "results": measured.to_json()["results"]})
         return
-    paragraph(
-        f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in zip(roles, files, strict=True))}"
-    )
-    for one in found:
-        _tell(one)
+    paragraph(f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in given.items())}")
+    for result in measured.values():
+        _tell(result)
 
 
 def settings_of(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -51,8 +51,8 @@ class Measurement(Shown, Mapping[str, Measured]):
 
     Attributes:
         results: By name.
-        settings: The conditions of the measurement: data, layers, batch size, precision, device, version of torch, a
-            digest of the order of the images.
+        settings: The conditions of the measurement: data, layers, batch-norm policy, batch size, precision, device,
+            version of torch, a digest of the order of the images.
     """
 
     results: Mapping[str, Measured]
@@ -179,7 +179,11 @@ def measure(
     )
     conditions = Conditions("running", batch_size, seed or 0, precision, str(device or held))
     states = [one.init() for one in chosen]
-    settings: dict[str, Any] = {"layers": list(subject.layers), "torch": str(torch.__version__)}
+    settings: dict[str, Any] = {
+        "layers": list(subject.layers),
+        "torch": str(torch.__version__),
+        "bn_policy": getattr(network, "normalisation", "running"),
+    }
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(numerics(conditions))

@@ -18,6 +18,7 @@ def test_metrics_share_a_pass_and_are_printed(run: Any) -> None:
     )
     assert said.code == 0 and said.err == ""
     assert "digits/left.extractor@" in said.out and "left/test, 48 images" in said.out
+    assert "batch-norm policy running" in " ".join(said.out.split())
     assert "accuracy, higher is better; plug-in; of 48" in said.out
     assert "I(X;T)" in said.out and "degenerate" in said.out and "fc (softmax)" in said.out
 
@@ -30,6 +31,7 @@ def test_programs_get_the_same_figures(run: Any, parts: Any) -> None:
         registry.recombine(LEFT, HEAD), data, [ck.metrics.make_metric("accuracy", top=2)], batch_size=7
     )
     assert said.json["results"] == direct.to_json()["results"]
+    assert said.json["settings"]["bn_policy"] == "running"
     assert said.json["results"]["accuracy@2"]["count"] == 48 and said.json["settings"]["batch_size"] == 7
 
 

@@ -149,7 +149,7 @@ def test_arrays_that_do_not_fit_are_refused(run: Any, tmp_path: Path) -> None:
         objects=np.array([{}], dtype=object),
     )
     cases = {
-        ("cka", a): "cka takes 2 files, in this order: outputs, other_outputs; got 1",
+        ("cka", a): "cka takes 2 arrays, in this order: outputs, other_outputs; got 1",
         ("cka", a, b): "one row a sample",
         ("cka", a, nan): "not finite",
         ("cka", a, objects): "cannot be read",

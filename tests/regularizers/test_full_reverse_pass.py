@@ -416,3 +416,16 @@ def test_a_run_adds_what_the_walk_gives_across_its_cut(backbone, split, kwargs, 
     assert expected is not None
     row = trainer.fit([task], [ck.use("reverse_pass", variant="full")]).history[0]
     assert row["losses"]["reverse_pass/loss"] == pytest.approx(float(expected.detach()), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("variant", "layers"),
+    [("full", {"layer1.linear", "layer2.linear", "fc"}), ("local", {"layer1.linear", "layer2.linear"})],
+)
+def test_the_way_from_the_output_compares_the_input_of_the_class_layer_too(
+    variant: str, layers: set[str]
+) -> None:
+    kwargs = {"channels": [4, 4], "img_size": 12}
+    task = ck.Task("a", data_set("a"), "conv_chain", "layer1", size=12, kwargs=kwargs)
+    fit = quick(steps=0).fit([task], [ck.use("reverse_pass", variant=variant)])
+    assert set(fit.run["plugins"][0]["chosen"]["a"]["layers"]) == layers

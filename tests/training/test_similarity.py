@@ -16,7 +16,7 @@ import compatkit as ck
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import make_metric
 from compatkit.training.activations import Activations
-from compatkit.training.similarity import on_arrays, roles_of
+from compatkit.training.arrays import on_arrays, roles_of
 
 Floats = NDArray[np.floating[Any]]
 

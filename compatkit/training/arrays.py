@@ -1,0 +1,272 @@
+"""Metrics of arrays that exist already: what each array is to a metric, and the pass over them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from compatkit.contracts.arguments import named
+from compatkit.errors import DataError, UsageError, type_of
+from compatkit.limits import COUNT
+from compatkit.metrics import (
+    Measured,
+    Metric,
+    Observation,
+    Subject,
+    advance,
+    conclude,
+    finalised,
+    make_metric,
+    observed,
+)
+from compatkit.training.activations import unreadable
+from compatkit.training.measuring import Measurement, metrics_of
+
+ROLES = ("outputs", "other_outputs", "inputs", "weights", "other_weights", "logits", "labels", "images")
+"""What an array may be to a metric, in the order in which arrays are given."""
+LAYERED = ROLES[:5]
+BLOCK = 2**22
+"""Values that are looked at at once."""
+Layers = Mapping[str, Any]
+
+
+@named
+def measure_arrays(
+    metric: str | Metric, /, *arrays: Any, batch_size: int | None = None, **settings: Any
+) -> Measurement:
+    """Compute a metric of arrays, with the engine of ``compatkit metric NAME --arrays``.
+
+    Args:
+        metric: Name of an installed metric that runs no network, or such a metric.
+        arrays: What the metric takes, in its order: outputs of one and of the other network, inputs, weights, weights
+            of the other network, logits, labels, images. numpy or torch, one row a sample (weights: ``(out, in)`` or
+            ``(out, in, h, w)``); of the first five also a mapping from layers to arrays. float64 stays float64.
+        batch_size: Samples that the metric sees at once, for ``minibatch_cka``; None is all.
+        **settings: Settings of the metric, where it is named.
+
+    Returns:
+        The results by name: ``ck.measure_arrays("svcca", a, b, share=.999)["svcca"]``.
+
+    Raises:
+        UnknownName: No metric of this name is installed.
+        UsageError: The metric runs a network, takes other arrays, or settings come with a metric that is made already.
+        DataError: An array is no array of numbers, has other samples, or values that are not finite.
+    """
+    by_name = isinstance(metric, str)
+    name = metric if by_name else type(metric).__name__
+    if settings and not by_name:
+        raise UsageError(
+            f"{name} is a metric already; give {', '.join(settings)} where it is made: make_metric(name, ...).",
+            subject=next(iter(settings)),
+        )
+    if batch_size is not None:
+        COUNT.check("measure_arrays", batch_size=batch_size)
+    made = make_metric(metric, **settings) if by_name else metrics_of([metric])[0]
+    roles = roles_of(made)
+    if len(arrays) != len(roles):
+        raise UsageError(
+            f"{name} takes {len(roles)} arrays, in this order: {', '.join(roles)}; got {len(arrays)}.",
+            subject=name,
+        )
+    results = on_arrays([made], dict(zip(roles, arrays, strict=True)), batch_size=batch_size)
+    return Measurement({result.name: result for result in results}, {"metric": name, **settings})
+
+
+def roles_of(metric: Metric) -> tuple[str, ...]:
+    """Return which arrays a metric needs, in their order.
+
+    Args:
+        metric: Any; one of two networks' outputs gives ``("outputs", "other_outputs")``.
+
+    Raises:
+        UsageError: It needs a network, which arrays are not.
+    """
+    wanted, ending = set(observed(metric)), set(finalised(metric))
+    if not wanted:  # of weights alone
+        others = {"other_weights"} if {"other", "other_layers"} & ending else set()
+        return tuple(role for role in ROLES if role in {"weights", *others})
+    if {"network", "other"} & (wanted | ending):
+        raise UsageError(
+            f"{type(metric).__name__} runs a network, which arrays are not. Give the network itself to ck.measure, or "
+            "its parts to `compatkit metric`.",
+            subject=type(metric).__name__,
+        )
+    wanted = {"weights" if name == "layers" else name for name in wanted}
+    return tuple(role for role in ROLES if role in wanted)
+
+
+def on_arrays(
+    metrics: Sequence[str | Metric],
+    arrays: Mapping[str, Any],
+    *,
+    batch_size: int | None = None,
+    positions: NDArray[np.int64] | None = None,
+    refuse: bool = True,
+) -> tuple[Measured, ...]:
+    """Return the results of metrics on arrays.
+
+    Args:
+        metrics: Names of installed metrics, or metrics, that take the same arrays.
+        arrays: By role (``ROLES``): of the first five an array, or arrays by layer; numpy or torch, one row a sample.
+            ``weights``: ``(out, in)``, or a convolution's ``(out, in, h, w)`` with stride 1 and no padding.
+        batch_size: Samples that a metric sees at once; None is all.
+        positions: Indices of the samples; None counts them.
+        refuse: Whether values that are not finite are refused; otherwise a metric says what it makes of them.
+
+    Raises:
+        UsageError: An array is missing, or not taken.
+        DataError: An array is no array of numbers, has other samples, or values that are not finite.
+    """
+    chosen = metrics_of(metrics)
+    held = {role: _tensors(role, given, refuse) for role, given in arrays.items()}
+    for metric in chosen:
+        _check_roles(metric, held)
+    samples = [
+        (role, name, one)
+        for role, layers in held.items()
+        if not role.endswith("weights")
+        for name, one in layers.items()
+    ]
+    count = len(positions) if positions is not None else len(samples[0][2]) if samples else 0
+    for role, name, one in samples:
+        if len(one) != count and (positions is None or len(one) % max(1, count)):
+            raise DataError(
+                f"Every array needs one row a sample: {name!r} of {role} has {len(one):,}, the first one {count:,}. "
+                "Record all on the same samples.",
+                subject=name,
+            )
+    layers = _modules(held, "weights", "outputs")
+    others = _modules(held, "other_weights", "other_outputs")
+    subject = Subject(
+        network=nn.Sequential(*layers.values()),
+        layers=layers,
+        other=nn.Sequential(*others.values()) if others else None,
+        other_layers=others,
+    )
+    index = torch.arange(count) if positions is None else torch.from_numpy(positions)
+    results: list[Measured] = []
+    with torch.no_grad():
+        for metric in chosen:
+            state = metric.init()
+            for at in torch.arange(count).split(batch_size or max(1, count)) if observed(metric) else ():
+                state = advance(metric, state, _observation(held, index, at), subject)
+            results += conclude(metric, state, subject)
+    return tuple(results)
+
+
+def read_array(path: str | os.PathLike[str]) -> Any:
+    """Return the array of a ``.npy`` file, or the arrays of a ``.npz`` file by name, such as layers.
+
+    Args:
+        path: The file; no code in it is run.
+
+    Raises:
+        DataError: It cannot be read, or holds objects.
+    """
+    try:
+        # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
+        found = np.load(path, mmap_mode="c", allow_pickle=False)
+        return found if isinstance(found, np.ndarray) else dict(found)
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise DataError(
+            f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
+            "numpy.save, or numpy.savez.",
+            subject=os.fspath(path),
+        ) from error
+
+
+def _check_roles(metric: Metric, held: Mapping[str, Any]) -> None:
+    needed = roles_of(metric)
+    if set(needed) != set(held):
+        raise UsageError(
+            f"{type(metric).__name__} takes {len(needed)} arrays: {', '.join(needed)}; got {len(held)}: "
+            f"{', '.join(held)}.",
+            subject=type(metric).__name__,
+        )
+
+
+def _tensors(role: str, given: Any, refuse: bool) -> dict[str, Tensor]:
+    layers = given if role in LAYERED and isinstance(given, Mapping) else {"array": given}
+    if not layers:
+        raise DataError(f"There is no array for {role}; give at least one.", subject=role)
+    return {name: _tensor(name, one, role, refuse) for name, one in layers.items()}
+
+
+def _tensor(name: str, given: Any, role: str, refuse: bool) -> Tensor:
+    """Return an array as a tensor, float32 or float64 (labels int64), without a copy where that is possible."""
+    what = "whole numbers" if role == "labels" else "real numbers"
+    wanted = f"{name!r} of {role} is to be a dense array of {what}, one row a sample"
+    try:
+        if isinstance(given, Tensor):
+            given = given.detach().cpu()
+            given = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
+        values = np.asanyarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{wanted}; got {type_of(given)}: {error}", subject=name) from error
+    kinds = "iu" if role == "labels" else "fiub"
+    masked = isinstance(values, np.ma.MaskedArray)
+    if values.dtype.kind not in kinds or values.ndim < 1 or not values.size or masked:
+        raise DataError(
+            f"{wanted}; got {type_of(given)} of {values.dtype} with shape {values.shape}."
+            + (" Fill what is masked, or leave these rows out." if masked else ""),
+            subject=name,
+        )
+    wide = values.dtype.kind == "f" and values.dtype.itemsize >= np.dtype(np.float64).itemsize
+    kind = np.int64 if role == "labels" else np.float64 if wide else np.float32
+    values = values.astype(kind, copy=False)
+    if refuse and role != "labels":
+        _check_finite(name, role, values)
+    return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+
+def _check_finite(name: str, role: str, values: NDArray[Any]) -> None:
+    rows = max(1, BLOCK * len(values) // values.size)
+    for first in range(0, len(values), rows):
+        wrong = ~np.isfinite(values[first : first + rows]).reshape(min(rows, len(values) - first), -1).all(1)
+        if wrong.any():
+            raise DataError(
+                f"{name!r} of {role} holds values that are not finite, in row {first + int(wrong.argmax()):,} first. "
+                "Record in float32, look at the weights, or leave the layer out.",
+                subject=name,
+            )
+
+
+def _modules(held: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: str) -> dict[str, nn.Module]:
+    """Return layers with these weights, or layers without any for the names of outputs."""
+    found: dict[str, nn.Module] = {name: nn.Identity() for name in held.get(outputs, {})}
+    for name, one in held.get(weights, {}).items():
+        if one.ndim == 2:
+            layer: Any = nn.Linear(*reversed(one.shape), bias=False)
+        elif one.ndim == 4:
+            layer = nn.Conv2d(one.shape[1], one.shape[0], (one.shape[2], one.shape[3]), bias=False)
+        else:
+            raise DataError(
+                f"{name!r} of {weights} has shape {tuple(one.shape)}; expected (out, in) or (out, in, h, w).",
+                subject=name,
+            )
+        layer.weight = nn.Parameter(one, requires_grad=False)
+        found[name] = layer
+    return found
+
+
+def _observation(held: Mapping[str, Mapping[str, Tensor]], index: Tensor, at: Tensor) -> Observation:
+    first, last = int(at[0]), int(at[-1]) + 1
+
+    def part(one: Tensor) -> Tensor:
+        each = len(one) // len(index)  # positions of an image are rows that follow each other
+        return one[first * each : last * each]
+
+    layered: dict[str, Any] = {
+        role: {name: part(one) for name, one in held.get(role, {}).items()} for role in LAYERED[:3]
+    }
+    single: dict[str, Any] = {
+        role: part(held[role]["array"]) if role in held else torch.empty(0) for role in ROLES[5:]
+    }
+    return Observation(**single, **layered, positions=index[at])
