@@ -133,10 +133,12 @@ def name_expected(name: str) -> str | None:
     """Return what a class name should be where this one is not; None of one that a contract can hold."""
     if not name.strip() or len(name) > LONGEST:
         return f"a name of 1 to {LONGEST} characters"
-    odd = not (name.isascii() and name.isprintable()) and any(
-        unicodedata.category(one) in ("Cc", "Cf", "Cs", "Zl", "Zp") and one not in _JOINERS for one in name
-    )
-    return "a name without control characters" if odd else None
+    if name.isascii() and name.isprintable():
+        return None
+    kinds = {unicodedata.category(letter) for letter in name if letter not in _JOINERS}
+    if "Cs" in kinds:
+        return "a name in UTF-8 (these bytes are none, or the locale, such as C, reads names as ASCII)"
+    return "a name without control characters" if kinds & {"Cc", "Cf", "Zl", "Zp"} else None
 
 
 def _blueprint(blueprint: Blueprint, path: str) -> None:

@@ -40,6 +40,11 @@ class Address:
         with self._talking(path) as system:
             return system.isfile(path)
 
+    def names_in(self, folder: str) -> list[str]:
+        """Return the paths of what lies in a folder."""
+        with self._talking(folder) as system:
+            return sorted(map(str, system.ls(folder, detail=False)))
+
     def state(self, path: str) -> str | None:
         """Return a digest of what the file system reports about a file; None if that may miss a change."""
         with self._talking(path) as system:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.contract_rules import LARGEST_SIDE, folded, name_expected
+from compatkit.contracts.contract_rules import LARGEST_SIDE, name_expected
+from compatkit.contracts.labels import spelling
 from compatkit.errors import DataError
+
+_WHOLE = re.compile(r"\+?0*([0-9]+)(?:\.0*)?")
+"""A whole number, however it is spelled."""
+
+
+class DataWarning(UserWarning):
+    """Images of a source are left out, or some of it may be missing."""
 
 
 def check_images(images: Any, owner: str) -> None:
@@ -87,8 +96,8 @@ def check_names(classes: Iterable[Any], owner: str) -> tuple[str, ...]:
         owner: Name of the split, for messages.
 
     Raises:
-        DataError: There is none, one is no text, empty, too long or has control characters, or two are one but for case
-            and Unicode composition.
+        DataError: There is none, one is no text, empty, too long or has control characters, or two are one but for
+            case, spaces, underscores, leading zeros and Unicode composition.
     """
     if isinstance(classes, str):
         raise DataError(f"{owner}: classes must be several names, got the one text {classes!r}.")
@@ -105,12 +114,13 @@ def check_names(classes: Iterable[Any], owner: str) -> tuple[str, ...]:
                 f"{owner}: a class is called {str(name)!r:.100}; expected is {expected}. Rename the class.",
                 subject=name,
             )
-        key = folded(name)
+        number = _WHOLE.fullmatch(name.strip())
+        key = number[1] if number else spelling(name)
         if key in seen:
             same = (
                 "comes twice"
                 if seen[key] == name
-                else f"is {seen[key]!r} but for case or Unicode composition"
+                else f"is {seen[key]!r} but for case, spaces, leading zeros or Unicode composition"
             )
             raise DataError(f"{owner}: class names must differ, {str(name)!r} {same}.", subject=name)
         seen[key] = str(name)

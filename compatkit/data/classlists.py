@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.data.labelnames import check_written
 from compatkit.errors import DataError
 
 LARGEST_LIST = 2**24
@@ -17,7 +19,7 @@ NAMES = "classes.txt"
 
 
 def lines_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
-    """Return the lines of a small text, stripped, empty ones left out.
+    """Return the lines of a small text, stripped, in Unicode's form NFC, empty ones left out.
 
     Args:
         data: UTF-8.
@@ -32,7 +34,7 @@ def lines_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
         raise DataError(
             f"{where} is no UTF-8 text: {error.reason}. Save it as UTF-8.", subject=where
         ) from error
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    return [line.strip() for line in unicodedata.normalize("NFC", text).splitlines() if line.strip()]
 
 
 def numbered(
@@ -50,24 +52,28 @@ def numbered(
         Names of the classes, and int64 ``(n,)``, positions among them.
 
     Raises:
-        DataError: A label is empty, or none of the names.
+        DataError: A label marks a missing one, kept its quotes, or is none of the names.
     """
-    numbers = all(one.isascii() and one.isdigit() and len(one) < 10 for one in written)
+    texts = {label: unicodedata.normalize("NFC", label) for label in set(written)}
+    written = [texts[label] for label in written]
+    check_written(written, where, names or ())
+    numbers = all(_is_number(label) for label in written)
     if names is not None and numbers and not set(written) <= set(names):
         known = {str(place): place for place in range(len(names))}
-        written = [str(int(one)) for one in written]
+        written = [str(int(label)) for label in written]
     else:
-        names = (
-            sorted(set(written), key=(lambda one: (int(one), one)) if numbers else None)
-            if names is None
-            else names
-        )
-        known = {one: place for place, one in enumerate(names)}
-    strange = next((one for one in written if one not in known or not one), None)
-    if strange is not None:
+        if names is None:
+            names = sorted(set(written), key=(lambda label: (int(label), label)) if numbers else None)
+        known = {label: place for place, label in enumerate(names)}
+    unknown = next((label for label in written if label not in known), None)
+    if unknown is not None:
         raise DataError(
-            f"{where} has the label {strange!r:.60}; expected one of the {len(names)} classes: its name"
+            f"{where} has the label {unknown!r:.60}; expected one of the {len(names)} classes: its name"
             f"{f', or a number from 0 to {len(names) - 1}' if numbers else ''}. {NAMES} names the classes, one a line.",
-            subject=strange,
+            subject=unknown,
         )
-    return tuple(names), np.array([known[one] for one in written], dtype=np.int64)
+    return tuple(names), np.array([known[label] for label in written], dtype=np.int64)
+
+
+def _is_number(label: str) -> bool:
+    return label.isascii() and label.isdigit() and len(label) < 10

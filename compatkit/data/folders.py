@@ -1,23 +1,31 @@
 """Folders of images: one folder a class, listed once; the files are read when an image is asked for.
 
-``ROOT/train/CLASS/...`` with ``val``, ``valid``, ``validation`` or ``test`` beside it, or ``ROOT/CLASS/...``. Class
-folders may hold folders.
+``ROOT/train/CLASS/...`` with ``val`` or ``test`` beside it (see ``partnames`` for other spellings), or
+``ROOT/CLASS/...``. Class folders may hold folders.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
+from compatkit.contracts.contract_rules import folded
 from compatkit.data.bars import Progress
+from compatkit.data.checking import DataWarning
 from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
-from compatkit.data.files import ENDINGS, ImageFiles, entries, read_file
-from compatkit.data.holding import TEST, TRAIN
+from compatkit.data.filenames import text_of
+from compatkit.data.files import ENDINGS, ImageFiles, entries, image_folders, read_file
+from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
 from compatkit.data.listing import listing
+from compatkit.data.partfolders import check_classes, parts_among
+from compatkit.data.partnames import part_name
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -41,39 +49,84 @@ def read_folder(
         EnvironmentFailure: A folder cannot be read.
     """
     root = Path(path).expanduser().resolve()
-    called = name or root.name
-    train, held = _part(root, TRAIN), _part(root, TEST)
-    if train is None and held is None:
-        divided = next(
-            (one for one in class_folders(root) if _part(root / one, TRAIN) and _part(root / one, TEST)), None
-        )
-        if divided is not None:
-            raise DataError(
-                f"{root / divided} holds training and test images of its own, so that it is no class folder. Load "
-                f"{root / divided} if it is a data set. If it is a class, {root.name}/train/{divided}/ and "
-                f"{root.name}/val/{divided}/ are expected.",
-                subject=root / divided,
-            )
-        return _split(root, root, f"{called}/train", progress)
-    if train is None or held is None:
-        lacks, there = (TRAIN, held) if train is None else (TEST, train)
-        raise DataError(
-            f"{root} holds {there and there.name}/ and no {' or '.join(f'{one}/' for one in lacks)}. Give both, "
-            f"one level of class folders, or {there} alone, of which a share is held out.",
-            subject=root,
-        )
+    name = name or text_of(root.name)
+    folders = class_folders(root)
+    parts = _parts(root, folders)
+    if not parts:
+        _check_linked([root / folder for folder in folders])
+        return _split(root, root, f"{name}/train", progress)
+    train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
+    _tell_left_out(root, [folder for folder in folders if folder not in parts.values()], (train, test))
+    inside = {part: class_folders(part) for part in (train, test)}
+    _tell_composed(inside)
+    _check_linked([part / folder for part in inside for folder in inside[part]])
     splits = [
-        _split(part, root, f"{called}/{what}", progress) for part, what in ((train, "train"), (held, "test"))
+        _split(part, root, f"{name}/{what}", progress) for part, what in ((train, "train"), (test, "test"))
     ]
-    for one, other, where, there in ((*splits, train, held), (*splits[::-1], held, train)):
-        missing = [name for name in one.classes if name not in other.classes]
+    for split, other, part, other_part in ((*splits, train, test), (*splits[::-1], test, train)):
+        missing = [label for label in split.classes if label not in other.classes]
         if missing:
             raise DataError(
-                f"{where} has the class {missing[0]!r} ({len(missing)} in all) that {there} lacks. Both need the same "
-                "class folders.",
+                f"{part} has the class {missing[0]!r} ({len(missing)} in all) that {other_part} lacks. Both need the "
+                "same class folders.",
                 subject=missing[0],
             )
-    return DataSet(called, *splits)
+    return DataSet(name, *splits)
+
+
+def _parts(root: Path, folders: list[str]) -> dict[str, str]:
+    """Return the folders that are parts, by kind; what ``classes.txt`` names is a class, whatever it is called."""
+    undeclared = [folder for folder in folders if folder not in _declared(root, folders)]
+    parts = [part for folder in undeclared if (part := part_name(folder)) is not None]
+    return parts_among(folders if any(part.plain for part in parts) else undeclared, root)
+
+
+def _tell_left_out(root: Path, folders: list[str], parts: tuple[Path, Path]) -> None:
+    """Warn of folders with images beside the parts; of test images beside validation images nothing is said."""
+    left_out = [
+        folder
+        for folder in folders
+        if part_name(folder) is None and any(map(bool, image_folders(root, folder)))
+    ]
+    if left_out:
+        shown = ", ".join(f"{folder}/" for folder in left_out[:5])
+        warnings.warn(
+            f"{root}: images in {shown} ({len(left_out)} in all) are left out, since {parts[0].name}/ and "
+            f"{parts[1].name}/ divide it. Move them into a part to use them.",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def _tell_composed(inside: Mapping[Path, list[str]]) -> None:
+    """Warn of class folders of both parts that are one but for Unicode composition, as macOS and Linux leave names."""
+    train, test = ({text_of(folder, part): folder for folder in inside[part]} for part in inside)
+    unlike = [text for text, folder in train.items() if test.get(text, folder) != folder]
+    if unlike:
+        warnings.warn(
+            f"{' and '.join(map(str, inside))} write {', '.join(unlike[:5])} ({len(unlike)} in all) in different "
+            "Unicode composition (NFC, NFD); these are taken as one class.",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+def _check_linked(folders: list[Path]) -> None:
+    """Refuse class folders that are one by a link, in one part or in both: their images would have two labels or parts.
+
+    Raises:
+        DataError: There are two, or one holds another.
+    """
+    if not any(folder.is_symlink() or folder.parent.is_symlink() for folder in folders):
+        return
+    real = sorted((folder.resolve(), folder) for folder in folders)
+    for (place, folder), (other_place, other) in pairwise(real):
+        if other_place.is_relative_to(place):
+            raise DataError(
+                f"{folder} and {other} are one folder, or one holds the other, by a link: each image would be in two "
+                "classes or parts. Remove the link.",
+                subject=other,
+            )
 
 
 def class_folders(root: Path) -> list[str]:
@@ -94,10 +147,6 @@ def class_folders(root: Path) -> list[str]:
     return [one.name for one in folders]
 
 
-def _part(root: Path, names: tuple[str, ...]) -> Path | None:
-    return next((root / one for one in names if (root / one).is_dir()), None)
-
-
 def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Split:
     folders = class_folders(root)
     if not folders:
@@ -106,25 +155,50 @@ def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Spl
             f"with {root.name}/val/ beside it.",
             subject=root,
         )
-    spelled: dict[str, str] = {}
-    for one in folders:
-        other = spelled.setdefault(one.casefold(), one)
-        if other != one:
-            raise DataError(
-                f"{root} has the class folders {other!r} and {one!r}, which differ in case only; elsewhere they would "
-                "be one. Rename one, or join them.",
-                subject=root / one,
-            )
-    found = listing(root, folders, progress)
-    if not found.counts.all():
-        bare = folders[int(np.argmin(found.counts))]
+    folders.sort(key=lambda folder: text_of(folder, root))
+    _check_spelling(root, folders)
+    files = listing(root, folders, progress)
+    if root == above:
+        undeclared = [folder for folder in folders if folder not in _declared(root, folders)]
+        check_classes(undeclared, _inside(folders, files.folders), root)
+    elif all((part := part_name(folder)) is not None and part.plain for folder in folders):
+        raise DataError(
+            f"{root} holds {', '.join(f'{folder}/' for folder in folders[:5])}, which look like parts of a data set, "
+            f"not classes. Expected {root.name}/CLASS/IMAGE.jpg.",
+            subject=root,
+        )
+    if not files.counts.all():
+        bare = folders[int(np.argmin(files.counts))]
         raise DataError(
             f"The class folder {root / bare} holds no images ({', '.join(ENDINGS)}). Remove it, or fill it.",
             subject=root / bare,
         )
-    images = LazyImages(ImageFiles(root, found.names, found.ends), np.arange(len(found.ends)))
-    labels = np.repeat(np.arange(len(folders)), found.counts)
+    images = LazyImages(ImageFiles(root, files.names, files.ends), np.arange(len(files.ends)))
+    labels = np.repeat(np.arange(len(folders)), files.counts)
     return Split(images, labels, _class_names(root, above, folders), name)
+
+
+def _check_spelling(root: Path, folders: list[str]) -> None:
+    spelled: dict[str, str] = {}
+    for folder in folders:
+        other = spelled.setdefault(folded(text_of(folder)), folder)
+        if other != folder:
+            what = "Unicode composition (NFC, NFD)" if text_of(other) == text_of(folder) else "case"
+            raise DataError(
+                f"{root} has the class folders {other!r} and {folder!r}, which differ in {what} only; elsewhere they "
+                "would be one. Rename one, or join them.",
+                subject=root / folder,
+            )
+
+
+def _inside(folders: list[str], entered: Sequence[str]) -> dict[str, set[str]]:
+    """Return the folders that lie in each of some folders."""
+    inside: dict[str, set[str]] = {folder: set() for folder in folders}
+    for path in entered:
+        folder, _, below = path.partition("/")
+        if below and "/" not in below:
+            inside[folder].add(below)
+    return inside
 
 
 def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]:
@@ -133,22 +207,44 @@ def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]
     Its lines are ``folder name``; it lies beside the class folders, or beside the folders of both parts.
 
     Raises:
-        DataError: A line of it names no class folder, or one that another line names.
+        DataError: A line of it names no class folder, or one that another line names; a folder is called like a missing
+            label.
     """
-    given = next((one for one in (root / NAMES, above / NAMES) if one.is_file()), None)
-    if given is None:
-        return tuple(folders)
-    called: dict[str, str] = {}
-    for line in lines_of(read_file(given, LARGEST_LIST), given):
-        folder, _, name = line.replace("\t", " ").partition(" ")
-        if folder in called:
-            raise DataError(f"{given} names {folder!r} twice. Leave one line out.", subject=given)
-        called[folder] = name.strip() or folder
-    unknown = [one for one in called if one not in folders]
-    if unknown:
+    place = next((path for path in (root / NAMES, above / NAMES) if path.is_file()), None)
+    texts = {text_of(folder): folder for folder in folders}
+    renamed: dict[str, str] = {}
+    for line in [] if place is None else lines_of(read_file(place, LARGEST_LIST), place):
+        folder, name = _line(line, texts)
+        if folder in renamed:
+            raise DataError(f"{place} names {folder!r} twice. Leave one line out.", subject=place)
+        renamed[folder] = name or folder
+    unknown = next((folder for folder in renamed if folder not in texts), None)
+    if unknown is not None:
         raise DataError(
-            f"{given} names {unknown[0]!r}, which is no class folder of {root}. Expected lines of 'folder name', of "
-            f"{', '.join(folders[:5])}{', ...' if len(folders) > 5 else ''}.",
-            subject=given,
+            f"{place} names {unknown!r}, which is no class folder of {root}. Expected lines of 'folder name', of "
+            f"{', '.join(list(texts)[:5])}{', ...' if len(folders) > 5 else ''}.",
+            subject=place,
         )
-    return tuple(called.get(one, one) for one in folders)
+    undeclared = [text for text in texts if text not in renamed]
+    check_declared(undeclared, root, f"If it is a class, write the line with its name into {root / NAMES}.")
+    return tuple(renamed.get(text, text) for text in texts)
+
+
+def _declared(root: Path, folders: list[str]) -> set[str]:
+    """Return the folders that ``classes.txt`` names."""
+    if not (root / NAMES).is_file():
+        return set()
+    texts = {text_of(folder): folder for folder in folders}
+    lines = lines_of(read_file(root / NAMES, LARGEST_LIST), root / NAMES)
+    return {texts[folder] for line in lines if (folder := _line(line, texts)[0]) in texts}
+
+
+def _line(line: str, folders: Mapping[str, str]) -> tuple[str, str]:
+    """Return folder and name of a line: the folder is all before a tab, or the longest that the line begins with."""
+    if "\t" in line or line in folders:
+        folder, _, name = line.partition("\t")
+        return folder.strip(), name.strip()
+    words = line.split(" ")
+    fronts = [" ".join(words[:count]) for count in range(len(words), 0, -1)]
+    folder = next((front for front in fronts if front in folders), words[0])
+    return folder, line.removeprefix(folder).strip()

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
+from compatkit.data.partnames import EXPECTED, held_out, part_name
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.limits import Number
 
 SHARE = 0.1
 """Of each class, what becomes test images by default."""
-TRAIN = ("train", "training")
-TEST = ("val", "valid", "validation", "test")
-"""What parts are called; of several names of test images the first that is there counts."""
 
 
 def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
@@ -53,7 +51,7 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
 
 
 def parted(whole: Split, written: Sequence[str], name: str, where: object) -> DataSet:
-    """Return training and test images by what each image's part is called; see ``TRAIN`` and ``TEST``.
+    """Return training and test images by what each image's part is called; see ``part_name``.
 
     Args:
         whole: All images.
@@ -64,31 +62,30 @@ def parted(whole: Split, written: Sequence[str], name: str, where: object) -> Da
     Raises:
         DataError: A part is called otherwise, one of the two is missing, or a class has no training image.
     """
-    known = (*TRAIN, *TEST)
-    parts = np.array([one.lower() for one in written])
-    strange = next((one for one in written if one.lower() not in known), None)
-    held = next((one for one in TEST if one in parts), None)
-    train = np.flatnonzero(np.isin(parts, TRAIN))
-    if strange is not None or held is None or not len(train):
-        came = (
-            f"there is {strange!r:.40}"
-            if strange is not None
-            else f"there is {', '.join(sorted(set(written)))} alone"
+    parts = {word: part_name(word) for word in dict.fromkeys(written)}
+    kinds = {word: part.kind for word, part in parts.items() if part is not None and part.plain}
+    unknown = next((word for word in parts if word not in kinds), None)
+    of_tests = held_out(kinds.values())
+    if unknown is not None or of_tests is None or "train" not in kinds.values():
+        reason = (
+            f"there is {unknown!r:.40}"
+            if unknown is not None
+            else f"there is {', '.join(sorted(kinds))} alone"
         )
         raise DataError(
-            f"{where}: the parts of its images are {' or '.join(TRAIN)}, and {' or '.join(TEST)}; {came}. Leave the "
-            "parts out to hold out a share.",
-            subject=strange,
+            f"{where}: the parts of its images are {EXPECTED}; {reason}. Leave the parts out to hold out a share.",
+            subject=unknown,
         )
+    of_image = np.array([kinds[word] for word in written])
     data = DataSet(
         name,
-        whole.take(train).renamed(f"{name}/train"),
-        whole.take(np.flatnonzero(parts == held)).renamed(f"{name}/test"),
+        whole.take(np.flatnonzero(of_image == "train")).renamed(f"{name}/train"),
+        whole.take(np.flatnonzero(of_image == of_tests)).renamed(f"{name}/test"),
     )
-    bare = [one for one, count in zip(data.classes, data.train.counts, strict=True) if not count]
+    bare = [label for label, count in zip(data.classes, data.train.counts, strict=True) if not count]
     if bare:
         raise DataError(
             f"{where}: {len(bare)} classes have no training image, such as {bare[0]!r}. Remove them, or give some.",
             subject=bare[0],
         )
-    return DataSet(name, *(attrs.evolve(one, sample=False) for one in (data.train, data.test)))
+    return DataSet(name, *(attrs.evolve(split, sample=False) for split in (data.train, data.test)))

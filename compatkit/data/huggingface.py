@@ -5,11 +5,13 @@ Read by ``datasets`` from version 4 on, which runs no code that comes with a dat
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.bars import Progress, bar
+from compatkit.data.checking import DataWarning
 from compatkit.data.dataset import DataSet
 from compatkit.data.files import read_file
-from compatkit.data.holding import TEST, TRAIN
+from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
+from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, parts_of_files
+from compatkit.data.shardsets import check_finished, check_whole
 from compatkit.data.split import Split
-from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
+from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
 
 PREFIX = "hf:"
 STATES = ("dataset_dict.json", "state.json")
 """Files that ``save_to_disk`` writes."""
 LABELS = ("label", "labels")
 """Columns of classes that are taken where there are several."""
+LABEL_NAMES = (*LABELS, "class", "classes", "target", "targets", "category", "y")
+"""What a column of labels is called, in any case."""
 _ADDRESS = re.compile(r"(\w[\w.-]*(?:/\w[\w.-]*)?)(?::([\w.+-]+))?(?:#([\w.+-]+))?")
 PIECE = 256
 """Images that are read from the file at once to make their digests."""
@@ -147,7 +154,13 @@ def read_hub_folder(folder: Path) -> DataSet | Split:
     saved = any((folder / one).is_file() for one in STATES)
     try:
         with _offline(datasets, unless=False):
-            found = datasets.load_from_disk(str(folder)) if saved else datasets.load_dataset(str(folder))
+            found = (
+                datasets.load_from_disk(str(folder))
+                if saved
+                else datasets.load_dataset(str(folder), data_files=_parts_of(folder))
+            )
+    except CompatkitError:
+        raise
     except Exception as error:  # of somebody else's library: of many kinds
         raise DataError(
             f"{folder} cannot be read by datasets: {type(error).__name__}: {error}", subject=folder
@@ -155,25 +168,101 @@ def read_hub_folder(folder: Path) -> DataSet | Split:
     return _both(found, folder.resolve().name, None, folder)
 
 
+def _parts_of(folder: Path) -> dict[str, list[str]] | None:
+    """Return the Parquet files of a folder by part; None where its page (README.md) tells ``datasets`` which they are.
+
+    Raises:
+        DataError: Files are missing, or some name a part and others none.
+    """
+    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet"))
+    paths = [path for path in paths if not any(name.startswith((".", "_")) for name in path.split("/"))]
+    check_finished(
+        [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet.*")], ".parquet", folder
+    )
+    check_whole(paths, folder)
+    page = folder / "README.md"
+    if page.is_file() and re.search(rb"^(configs|dataset_info):", page.read_bytes(), re.MULTILINE):
+        return None
+    kinds = parts_of_files([path.removesuffix(".parquet") for path in paths], folder)
+    parts: dict[str, list[str]] = {}
+    for path, kind in zip(paths, kinds or ["train"] * len(paths), strict=True):
+        parts.setdefault(kind, []).append(glob.escape(path))
+    return parts
+
+
 def _both(found: Any, name: str, column: str | None, where: object) -> DataSet | Split:
-    parts = found if isinstance(found, dict) else {"train": found}
-    train = next((one for one in TRAIN if one in parts), None)
-    test = next((one for one in TEST if one in parts), None)
-    if len(parts) == 1 or (train is not None and test is None):
-        only = next(iter(parts)) if train is None else train
-        return _split(parts[only], f"{name}/train", column, where)
-    if train is None or test is None:
+    tables = found if isinstance(found, dict) else {"train": found}
+    if len(tables) == 1:
+        return _undivided(next(iter(tables.values())), name, column, where)
+    parts = _kinds(tables, where)
+    test = parts.get(held_out(parts) or "")
+    if "train" not in parts:
         raise DataError(
-            f"{where} has the parts {', '.join(parts)}; expected {TRAIN[0]} and one of {', '.join(TEST)}.",
+            f"{where} has the parts {', '.join(tables)}; expected {EXPECTED}.",
             subject=where,
         )
+    unknown = [key for key in tables if part_name(key) is None]
+    if unknown:
+        warnings.warn(
+            f"{where}: the images of {', '.join(unknown)} are left out; {', '.join(parts.values())} are known parts.",
+            DataWarning,
+            stacklevel=3,
+        )
+    if test is None:
+        return _undivided(tables[parts["train"]], name, column, where)
     return DataSet(
         name,
         *(
-            _split(parts[one], f"{name}/{what}", column, where)
-            for one, what in ((train, "train"), (test, "test"))
+            _split(tables[part], f"{name}/{what}", column, where)
+            for part, what in ((parts["train"], "train"), (test, "test"))
         ),
     )
+
+
+def _undivided(table: Any, name: str, column: str | None, where: object) -> Split:
+    """Return all images of a table.
+
+    Raises:
+        DataError: A column divides them.
+    """
+    for other, kind in table.features.items():
+        values = getattr(kind, "names", None) if other != column else None
+        dtype = str(getattr(kind, "dtype", ""))
+        if values is None and (part_name(other) or dtype in ("string", "large_string")):
+            cells = table.select_columns([other])
+            if dtype in ("bool", "int8", "int32", "int64") or part_name(str(cells[0][other])):
+                values = cells.unique(other)
+        if values is not None and divides(other, values):
+            raise DataError(
+                f"{where}: the column {other} divides the images into parts. Save the parts that are wanted by "
+                f"themselves, as {EXPECTED}; or remove the column, to hold out a share.",
+                subject=other,
+            )
+    return _split(table, f"{name}/train", column, where)
+
+
+def _kinds(names: Iterable[str], where: object) -> dict[str, str]:
+    """Return the names of parts by kind.
+
+    Raises:
+        DataError: A name looks like that of a part and is none, or two are of one kind.
+    """
+    parts: dict[str, str] = {}
+    for name in names:
+        part = part_name(name)
+        if part is None:
+            continue
+        other = parts.setdefault(part.kind, name) if part.plain else name
+        if not part.plain or other != name:
+            reason = (
+                f"is of the same kind as {other}" if part.plain else "is the name of no part that is known"
+            )
+            raise DataError(
+                f"{where} has the parts {', '.join(names)}, of which {name} {reason}; expected {EXPECTED}. Save the "
+                "parts that are wanted with save_to_disk.",
+                subject=name,
+            )
+    return parts
 
 
 def _split(table: Any, name: str, column: str | None, where: object) -> Split:
@@ -185,6 +274,14 @@ def _split(table: Any, name: str, column: str | None, where: object) -> Split:
     chosen = [one for one in classes if one == column] if column else classes
     if len(chosen) > 1:
         chosen = [one for one in chosen if one in LABELS] or chosen
+    called = [one for one in kinds if one.casefold() in LABEL_NAMES and one not in classes]
+    if called and not column and len(chosen) == 1 and chosen[0].casefold() not in LABEL_NAMES:
+        raise DataError(
+            f"{where}: the column {called[0]} is no column of classes (ClassLabel), which {chosen[0]} beside it is. "
+            f"Make {called[0]} one with class_encode_column or cast_column; or, to learn {chosen[0]}, write "
+            f"hf:NAME#{chosen[0]}, or remove {called[0]} from a folder.",
+            subject=called[0],
+        )
     if len(images) != 1 or len(chosen) != 1:
         raise DataError(
             f"{where} needs one column of images and one of classes (ClassLabel); images are in "
@@ -200,10 +297,12 @@ def _split(table: Any, name: str, column: str | None, where: object) -> Split:
             f"{where}: {lacking:,} of {len(labels):,} images of {name} have no label. Remove these rows.",
             subject=where,
         )
+    names = tuple(kinds[chosen[0]].names)
+    check_declared(names, where, "If it is a class, call it otherwise, with cast_column.")
     return Split(
         LazyImages(ArrowImages(bare, images[0], name), np.arange(len(labels))),
         labels,
-        tuple(kinds[chosen[0]].names),
+        names,
         name,
     )
 

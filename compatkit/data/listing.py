@@ -36,11 +36,13 @@ class FolderListing:
         names: Paths below the folder, one after the other, by folder asked for and then by path, uint8.
         ends: Where each ends, int64 ``(n,)``.
         counts: Files of each folder asked for, int64 ``(folders,)``.
+        folders: All folders that were listed, those asked for and those in them.
     """
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]
     counts: NDArray[np.int64]
+    folders: tuple[str, ...]
 
 
 def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
@@ -79,11 +81,12 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
             counts.append(len(paths))
             tell(number, len(folders), folder)
     ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
-    found = FolderListing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64))
+    found = FolderListing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64), tuple(entered))
     times = list(entered.values())
     if all(one is not None and max(one) < began - SETTLED_NS for one in times):
-        columns = {**attrs.asdict(found, recurse=False), "asked": asked, "entered": _packed(list(entered))}
-        remember_table(key, columns | {"times": np.array(times, np.int64)})
+        columns = {"names": found.names, "ends": found.ends, "counts": found.counts, "asked": asked}
+        columns |= {"entered": _packed(list(entered)), "times": np.array(times, np.int64)}
+        remember_table(key, columns)
     return found
 
 
@@ -95,7 +98,7 @@ def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> FolderListing |
     entered = os.fsdecode(held["entered"].tobytes()).split("\0")
     if [_times(root / one) for one in entered] != list(map(tuple, held["times"].tolist())):
         return None
-    return FolderListing(held["names"], held["ends"], held["counts"])
+    return FolderListing(held["names"], held["ends"], held["counts"], tuple(entered))
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:

@@ -8,14 +8,22 @@ from __future__ import annotations
 import csv
 import io
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
+from compatkit.data.filenames import name_in_system, text_of
 from compatkit.data.files import listed, read_file
 from compatkit.data.holding import parted
+from compatkit.data.partnames import EXPECTED, divides, part_name
+from compatkit.data.samefile import file_states_of, repeated
+from compatkit.data.shardsets import tell_single
 from compatkit.data.split import Split
 from compatkit.errors import DataError, MissingDependency
 
@@ -44,60 +52,101 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
         raise DataError(
             f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
         )
-    unlabelled = next((row for row, one in enumerate(columns["label"]) if not one), None)
+    unlabelled = next((row for row, label in enumerate(columns["label"]) if not label), None)
     if unlabelled is not None:
         raise DataError(
             f"{table}, row {unlabelled + 1} has no label. Give one, or remove the row.", subject=table
         )
-    paths, folder = columns["path"], table.parent
-    gone = [row for row, one in enumerate(paths) if not one or not os.path.isfile(folder / one)]
-    if gone:
-        raise DataError(
-            f"{table}, row {gone[0] + 1}: there is no file {folder / paths[gone[0]]} ({len(gone):,} of {len(paths):,} "
-            "are missing). Paths start at the folder of the table.",
-            subject=folder / paths[gone[0]],
-        )
-    _check_repeated(columns, table)
-    given = folder / NAMES
-    names = lines_of(read_file(given, LARGEST_LIST), given) if given.is_file() else None
+    _check_undivided(columns, table)
+    folder = table.parent
+    columns["path"] = [name_in_system(path) for path in columns["path"]]
+    states = file_states_of(folder, columns["path"])
+    _check_there(columns["path"], states, table)
+    _check_repeated(columns, states, table)
+    place, name = folder / NAMES, text_of(table.stem)
+    names = lines_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
-    whole = Split(listed(folder, paths), labels, classes, f"{table.stem}/train")
-    return parted(whole, columns["split"], table.stem, table) if "split" in columns else whole
+    tell_single(str(table))
+    whole = Split(listed(folder, columns["path"]), labels, classes, f"{name}/train")
+    return parted(whole, columns["split"], name, table) if "split" in columns else whole
 
 
-def _check_repeated(columns: dict[str, list[str]], table: Path) -> None:
+def _check_undivided(columns: dict[str, list[str]], table: Path) -> None:
+    """Refuse a table without a column ``split`` that another column divides.
+
+    Raises:
+        DataError: It does.
+    """
+    if "split" in columns:
+        return
+    for name, values in columns.items():
+        if name not in COLUMNS and divides(name, dict.fromkeys(values)):
+            raise DataError(
+                f"{table}: the column {name!r:.100} divides the rows into parts, and the column that does is called "
+                f"split, with {EXPECTED}. Rename it or write it so; or remove it, to hold out a share.",
+                subject=name,
+            )
+
+
+def _check_there(paths: list[str], states: NDArray[np.void], table: Path) -> None:
+    """Refuse a table of which a file is missing.
+
+    Raises:
+        DataError: One is.
+    """
+    gone = np.flatnonzero(states["links"] == 0)
+    if not len(gone):
+        return
+    path = paths[int(gone[0])]
+    other = next(
+        (form for form in ("NFC", "NFD") if os.path.isfile(table.parent / unicodedata.normalize(form, path))),
+        None,
+    )
+    hint = (
+        ""
+        if other is None
+        else f" There is one whose name is composed otherwise (Unicode's form {other}): write the path as it is there."
+    )
+    raise DataError(
+        f"{table}, row {gone[0] + 1}: there is no file {table.parent / path} ({len(gone):,} of {len(paths):,} are "
+        f"missing). Paths start at the folder of the table.{hint}",
+        subject=table.parent / path,
+    )
+
+
+def _check_repeated(columns: dict[str, list[str]], states: NDArray[np.void], table: Path) -> None:
     """Refuse a file in two classes or parts; or in two rows, where a share is held out.
 
     Raises:
         DataError: There is one.
     """
     paths = columns["path"]
-    if len(set(paths)) == len(paths):
-        return
-    first: dict[str, int] = {}
-    for row, path in enumerate(paths):
-        before = first.setdefault(path, row)
-        if before == row:
-            continue
-        said = f"{table}, rows {before + 1} and {row + 1} name one file, {path}"
+    for before, row in repeated(table.parent, paths, states):
+        rows = f"{table}, rows {before + 1} and {row + 1} name one file, {paths[before]}"
+        rows += f" and {paths[row]}" if paths[row] != paths[before] else ""
         for what in ("label", "split"):
-            if what in columns and columns[what][before] != columns[what][row]:
+            if what in columns and _word(columns[what][before], what) != _word(columns[what][row], what):
                 raise DataError(
-                    f"{said}, with another {what}: {columns[what][before]}, {columns[what][row]}. Leave one out.",
-                    subject=path,
+                    f"{rows}, with another {what}: {columns[what][before]}, {columns[what][row]}. Leave one out.",
+                    subject=paths[row],
                 )
         if "split" not in columns:
             raise DataError(
-                f"{said}, and a share of the rows is held out: it might be trained on and tested on. Leave one row "
+                f"{rows}, and a share of the rows is held out: it might be trained on and tested on. Leave one row "
                 "out, or divide the images by a column split.",
-                subject=path,
+                subject=paths[row],
             )
+
+
+def _word(value: str, what: str) -> str:
+    part = part_name(value) if what == "split" else None
+    return part.kind if part is not None and part.plain else unicodedata.normalize("NFC", value)
 
 
 def _csv(table: Path) -> dict[str, list[str]]:
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(table)), "utf-8-sig", newline="")
-        rows = (row for row in csv.reader(_lines(text, table), strict=True) if row)
+        rows = (row for row in csv.reader(_lines(text, table), strict=True, skipinitialspace=True) if row)
         names = next(rows, [])
         _check_names(names, table)
         columns: dict[str, list[str]] = {name: [] for name in names}
@@ -154,13 +203,36 @@ def _parquet(table: Path) -> dict[str, list[str]]:
         ) from error
     try:
         file = parquet.ParquetFile(io.BytesIO(read_file(table)))
-        wanted = [one for one in (*COLUMNS, "split") if one in file.schema_arrow.names]
+        wanted = [name for name in (*COLUMNS, "split") if name in file.schema_arrow.names]
         for name in wanted:
             _check_type(file.schema_arrow.field(name).type, name, table)
+        wanted += [] if "split" in wanted else _maybe_parts(file)
         read = file.read(columns=wanted).to_pydict()
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
     return {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}
+
+
+def _maybe_parts(file: Any) -> list[str]:
+    """Return the columns that may divide the rows: text that begins with a part, and what has a part in its name."""
+    from pyarrow import types
+
+    texts = [
+        field.name
+        for field in file.schema_arrow
+        if field.name not in COLUMNS and (types.is_string(field.type) or types.is_large_string(field.type))
+    ]
+    first = (
+        next(file.iter_batches(batch_size=1, columns=texts)).to_pydict()
+        if texts and file.metadata.num_rows
+        else {}
+    )
+    named = [
+        field.name
+        for field in file.schema_arrow
+        if part_name(field.name) and (types.is_boolean(field.type) or types.is_integer(field.type))
+    ]
+    return named + [name for name, values in first.items() if part_name(str(values[0])) or part_name(name)]
 
 
 def _check_type(kind: Any, name: str, table: Path) -> None:

@@ -11,6 +11,7 @@ import errno
 import io
 import os
 import struct
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,8 +22,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.checking import LARGEST_SIDE
+from compatkit.data.checking import LARGEST_SIDE, DataWarning
 from compatkit.data.dataset import DataSet
+from compatkit.data.labelnames import check_declared
 from compatkit.data.threads import each
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError, EnvironmentFailure, suggest
@@ -72,10 +74,23 @@ def read_pack(path: str | os.PathLike[str], *, name: str | None = None) -> DataS
     with opened(file) as pack:
         classes = class_names(pack, file)
         splits = [(images_of(pack, split, file), array(pack, f"y_{split}", file)) for split in SPLITS]
+        _tell_left_out(pack, file)
     try:
         return DataSet.of(name, splits[0], splits[1], classes)
     except DataError as error:
         raise DataError(f"{file}: {error}", subject=file) from error
+
+
+def _tell_left_out(pack: Any, file: Path) -> None:
+    """Warn of images of a pack that are in neither split, such as those of ``x_val``."""
+    used = {f"{front}_{split}" for front in ("x", "webp") for split in SPLITS}
+    left_out = [key for key in pack.files if key.lower().startswith(("x_", "webp_")) and key not in used]
+    if left_out:
+        warnings.warn(
+            f"{file}: {', '.join(left_out)} are left out; images are those of x_train and x_test.",
+            DataWarning,
+            stacklevel=3,
+        )
 
 
 def stem(file: Path) -> str:
@@ -188,7 +203,7 @@ def class_names(pack: Any, file: Path) -> tuple[str, ...]:
         file: Where the pack is, for messages.
 
     Raises:
-        DataError: They are not one row of texts.
+        DataError: They are not one row of texts, or one marks a missing label.
     """
     names = array(pack, "classes", file)
     if names.dtype.kind != "U" or names.ndim != 1:
@@ -196,6 +211,7 @@ def class_names(pack: Any, file: Path) -> tuple[str, ...]:
             f"{file}: 'classes' must be one row of texts, got {names.dtype} of shape {names.shape}.",
             subject=file,
         )
+    check_declared(map(str, names), file, "If it is a class, call it otherwise.")
     return tuple(str(name) for name in names)
 
 

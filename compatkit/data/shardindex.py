@@ -18,6 +18,7 @@ from compatkit.data.addresses import Address
 from compatkit.data.classlists import lines_of
 from compatkit.data.files import ENDINGS
 from compatkit.data.memory import recalled, remember
+from compatkit.data.shardsets import COMPRESSED
 from compatkit.errors import DataError
 
 CLASS = ".cls"
@@ -28,10 +29,16 @@ BLOCK = 2**20
 FIELDS = ("offset", "size", "digest", "label", "name")
 
 
+_PACKED = tuple(kind + more for kind in (CLASS, *ENDINGS) for more in COMPRESSED)
+RULE = 2
+"""Of what is refused; indexes made by an older one are made again."""
+
+
 @attrs.define
 class _Sample:
     image: tuple[int, int, bytes, str] | None = None
     label: str | None = None
+    label_name: str | None = None
 
 
 def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
@@ -49,7 +56,8 @@ def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[n
         DataError: It is damaged or compressed, or an image has no class.
         EnvironmentFailure: It cannot be read.
     """
-    key = place.state(path)
+    state = place.state(path)
+    key = None if state is None else f"{state}-{RULE}"
     known = None if key is None else recalled(key)
     if known is None or known.dtype.names != FIELDS:
         known = _table(place, path, arrived)
@@ -62,34 +70,73 @@ def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[
     samples: dict[str, _Sample] = {}
     with place.opened(path) as file, _whole(path):
         for member, data in _members(file, path):
-            folder, base = posixpath.split(member.name)
+            folder, base = posixpath.split(posixpath.normpath(member.name))
             stem, _, ending = base.partition(".")
             ending = f".{ending.lower()}"
-            if not stem or (ending != CLASS and not ending.endswith(ENDINGS)):
+            if not stem:
                 continue
-            sample = samples.setdefault(f"{folder}/{stem}", _Sample())
-            if ending == CLASS:
-                if member.size > LONGEST_CLASS:
-                    raise DataError(
-                        f"{path}: {member.name} holds {member.size:,} bytes and no class.", subject=path
-                    )
-                sample.label = "\n".join(lines_of(b"".join(data), f"{path}:{member.name}"))
-                continue
-            if sample.image is not None:
+            if ending.endswith(_PACKED):
                 raise DataError(
-                    f"{path}: sample {stem!r} has two images, {sample.image[3]} and {member.name}; expected one. "
-                    "The name of a sample ends at its first dot.",
+                    f"{path}: {member.name} is compressed, so that it would be left out. Unpack it, and write the "
+                    "shard again.",
                     subject=path,
                 )
-            hashed, came = hashlib.blake2b(digest_size=16), 0
-            for piece in data:
-                hashed.update(piece)
-                came += len(piece)
-            if came != member.size:
-                raise DataError(f"{path} is cut short within {member.name}. Fetch it again.", subject=path)
-            sample.image = member.offset_data, member.size, hashed.digest(), member.name
-            arrived(member.offset_data + member.size)
-    rows = [(*one.image, one.label or "") for one in samples.values() if one.image is not None]
+            if ending == CLASS:
+                sample = samples.setdefault(f"{folder}/{stem}", _Sample())
+                _check_first(sample.label_name, member, path, "classes")
+                sample.label, sample.label_name = _label(member, data, path), member.name
+            elif ending.endswith(ENDINGS):
+                sample = samples.setdefault(f"{folder}/{stem}", _Sample())
+                _check_first(sample.image and sample.image[3], member, path, "images")
+                sample.image = member.offset_data, member.size, _digest(member, data, path), member.name
+                arrived(member.offset_data + member.size)
+    return _packed(list(samples.values()), path)
+
+
+def _check_first(other: str | None, member: tarfile.TarInfo, path: str, what: str) -> None:
+    """Refuse a second image or class of a sample.
+
+    Raises:
+        DataError: There is another.
+    """
+    if other is not None:
+        raise DataError(
+            f"{path}: a sample has two {what}, {other} and {member.name}; expected one. The name of a sample ends at "
+            "its first dot.",
+            subject=path,
+        )
+
+
+def _label(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> str:
+    if member.size > LONGEST_CLASS:
+        raise DataError(f"{path}: {member.name} holds {member.size:,} bytes and no class.", subject=path)
+    return "\n".join(lines_of(b"".join(data), f"{path}:{member.name}"))
+
+
+def _digest(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> bytes:
+    hashed, count = hashlib.blake2b(digest_size=16), 0
+    for piece in data:
+        hashed.update(piece)
+        count += len(piece)
+    if count != member.size:
+        raise DataError(f"{path} is cut short within {member.name}. Fetch it again.", subject=path)
+    return hashed.digest()
+
+
+def _packed(samples: list[_Sample], path: str) -> NDArray[np.void]:
+    """Return samples as records with the fields in ``FIELDS``.
+
+    Raises:
+        DataError: There is none, or one has no class or no image.
+    """
+    lone = next((sample.label_name for sample in samples if sample.image is None), None)
+    if lone is not None:
+        raise DataError(
+            f"{path}: {lone} is the class of a sample without an image ({', '.join(ENDINGS)}). Add its image, or leave "
+            "the sample out.",
+            subject=path,
+        )
+    rows = [(*sample.image, sample.label or "") for sample in samples if sample.image is not None]
     bare = next((name for *_, name, label in rows if not label), None)
     if bare is not None or not rows:
         raise DataError(
@@ -98,7 +145,8 @@ def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[
             else f"{path}: {bare} has no class. Expected {bare.rpartition('.')[0]}{CLASS}, with a number or name.",
             subject=path,
         )
-    labels, names = [row[4].encode() for row in rows], [row[3].encode() for row in rows]
+    labels = [row[4].encode() for row in rows]
+    names = [row[3].encode("utf-8", "surrogateescape") for row in rows]
     packed = [
         (offset, size, np.void(digest), label, name)
         for (offset, size, digest, *_), label, name in zip(rows, labels, names, strict=True)
@@ -111,16 +159,39 @@ def _members(file: IO[bytes], path: str) -> Iterator[tuple[tarfile.TarInfo, Iter
     """Yield the files of an archive, each with its bytes in pieces.
 
     Raises:
-        DataError: What is behind the last one is no end of an archive.
+        DataError: What is behind the last one is no end of an archive, or something is behind the end.
     """
-    with tarfile.open(fileobj=file, mode="r:") as archive:
+    with tarfile.open(fileobj=file, mode="r:", encoding="utf-8", errors="surrogateescape") as archive:
         for member in archive:
             if member.isreg() and not member.issparse():
                 content = cast("IO[bytes]", archive.extractfile(member))
                 yield member, iter(partial(content.read, BLOCK), b"")
-        file.seek(archive.offset)
-        if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise DataError(f"{path} is damaged at byte {archive.offset:,}. Fetch it again.", subject=path)
+        _check_end(file, archive.offset, path)
+
+
+def _check_end(file: IO[bytes], offset: int, path: str) -> None:
+    """Refuse an archive that does not end in a block of zeros, or that goes on behind it.
+
+    Raises:
+        DataError: It is one.
+    """
+    file.seek(offset)
+    end = file.read(tarfile.BLOCKSIZE)
+    if end.strip(b"\0"):
+        raise DataError(f"{path} is damaged at byte {offset:,}. Fetch it again.", subject=path)
+    if len(end) < tarfile.BLOCKSIZE:
+        raise DataError(
+            f"{path} has no end: it stops behind a member, at byte {offset:,}, so that others may be missing. Fetch it "
+            "again, or close the writer that made it.",
+            subject=path,
+        )
+    while piece := file.read(BLOCK):
+        if piece.strip(b"\0"):
+            raise DataError(
+                f"{path} goes on behind its end, at byte {offset:,}: archives were joined by their bytes. Keep them "
+                "apart, or join them by tar --concatenate.",
+                subject=path,
+            )
 
 
 @contextmanager

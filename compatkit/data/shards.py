@@ -6,8 +6,9 @@ names are the lines of ``classes.txt`` or ``classnames.txt`` beside the shards, 
 
 from __future__ import annotations
 
+import os
 import posixpath
-import re
+from fnmatch import fnmatch
 
 import attrs
 import numpy as np
@@ -17,13 +18,15 @@ from compatkit.data.addresses import Address, located
 from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
-from compatkit.data.holding import TEST, TRAIN, parted
+from compatkit.data.holding import parted
 from compatkit.data.lazy import LazyImages
+from compatkit.data.partnames import held_out, parts_of_files
 from compatkit.data.shardindex import index
+from compatkit.data.shardsets import check_finished, check_whole, tell_single
 from compatkit.data.split import Split
+from compatkit.errors import DataError
 
 ENDING = ".tar"
-_WORDS = re.compile("[a-z]+")
 
 
 @attrs.frozen(eq=False)
@@ -46,7 +49,7 @@ class Shards:
     def name(self, position: int) -> str:
         """See ``Reader``."""
         one = self.members[position]
-        return f"{self.paths[one['shard']]}:{one['name'].decode()}"
+        return f"{self.paths[one['shard']]}:{one['name'].decode('utf-8', 'replace')}"
 
     def read(self, position: int) -> bytes:
         """See ``Reader``."""
@@ -71,16 +74,18 @@ def read_shards(
     Args:
         address: A folder, a ``.tar`` file or a pattern of such files, here or as a URL that fsspec reaches. Shards with
             ``train``, and ``val`` or ``test``, as a word of their names, or of their folders' below the address, make
-            the two parts.
+            the two parts; see ``partnames`` for other words.
         name: Of the data set; that of the folder by default.
         progress: Called with bytes read, all bytes, and the shard that is read.
 
     Raises:
-        DataError: There is no shard, one is damaged or compressed, an image has no class, or several.
+        DataError: There is no shard; one is missing, damaged, compressed or comes twice; an image has no class, or
+            several; some shards name a part, and others none.
         EnvironmentFailure: A shard cannot be read.
         MissingDependency: The library for this kind of URL is not installed.
     """
     place, root, paths = located(address, ENDING)
+    _check_set(place, address, root, paths)
     sizes = [place.size(one) for one in paths]
     tables: list[NDArray[np.void]] = []
     with bar(progress) as tell:
@@ -105,10 +110,37 @@ def read_shards(
         classes,
         f"{called}/train",
     )
-    parts = [_part(one.removeprefix(root)) for one in paths]
-    if not ({*TRAIN} & {*parts} and {*TEST} & {*parts}):
+    parts = parts_of_files([path.removeprefix(root).strip("/").removesuffix(ENDING) for path in paths], root)
+    if parts is None or "train" not in parts or held_out(parts) is None:
         return whole
-    return parted(whole, [parts[one] for one in shard.tolist()], called, address)
+    return parted(whole, [parts[number] for number in shard.tolist()], called, address)
+
+
+def _check_set(place: Address, address: str, root: str, paths: list[str]) -> None:
+    """Refuse a set of shards of which some are missing, not to be read, or there twice; warn of one of a set.
+
+    Raises:
+        DataError: It is one.
+    """
+    pattern = posixpath.basename(address) if any(mark in address for mark in "*?[") else "*"
+    if len(paths) == 1 and address.endswith(paths[0]):
+        tell_single(paths[0])
+        return
+    beside = [
+        path for folder in {posixpath.dirname(path) for path in paths} for path in place.names_in(folder)
+    ]
+    check_finished(
+        [path for path in beside if fnmatch(posixpath.basename(path), f"{pattern}*")], ENDING, root
+    )
+    check_whole(paths, root, others=[path for path in beside if path.endswith(ENDING)])
+    real: dict[str, str] = {}
+    for path in [] if "://" in place.address else paths:
+        other = real.setdefault(os.path.realpath(path), path)
+        if other != path:
+            raise DataError(
+                f"{path} and {other} are one file, by a link: its images would come twice. Remove the link.",
+                subject=path,
+            )
 
 
 def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
@@ -123,9 +155,3 @@ def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[n
     for name, one in columns.items():
         members[name] = one
     return members, shard
-
-
-def _part(path: str) -> str:
-    """Return the word of a path that tells which part it is; the last one, where there are several."""
-    words = _WORDS.findall(path.lower())
-    return next((one for one in reversed(words) if one in (*TRAIN, *TEST)), "none")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from photos import class_folder, encoded, photo
 
 import compatkit as ck
+from compatkit.data.checking import DataWarning
 from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
 from compatkit.data.split import Split
@@ -44,7 +48,25 @@ def test_one_folder_a_class_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert found.image(6).size == (11, 11)
 
 
-@pytest.mark.parametrize(("train", "test"), [("train", "val"), ("train", "test"), ("training", "validation")])
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        *(
+            ("train", "val"),
+            ("train", "test"),
+            ("training", "validation"),
+            ("Train", "Test"),
+            ("TRAIN", "VAL"),
+        ),
+        *(
+            ("seg_train", "seg_test"),
+            ("train_images", "valid_images"),
+            ("train2017", "val2017"),
+            ("Train", "dev"),
+        ),
+        *(("dataset_train", "imgs-test"), ("training_set", "Hold-Out"), ("birds_train", "birds_eval")),
+    ],
+)
 def test_both_parts(tmp_path: Path, train: str, test: str) -> None:
     class_folder(tmp_path / "photos" / train, {"ant": 3, "bee": 2})
     class_folder(tmp_path / "photos" / test, {"ant": 1, "bee": 2}, seed=9)
@@ -58,6 +80,82 @@ def test_of_several_parts_of_test_images_the_first_counts(tmp_path: Path) -> Non
     for number, part in enumerate(("train", "val", "test")):
         class_folder(tmp_path / "photos" / part, {"ant": 2 + number})
     assert ck.data.load(tmp_path / "photos").test.counts == (3,)
+
+
+@pytest.mark.parametrize(
+    ("names", "subject"),
+    [
+        (("train", "Training", "test"), "train"),
+        (("train", "val", "valid"), "valid"),
+        (("train", "val", "test_night"), "test_night"),
+        (("train_day", "test_night"), "test_night"),
+        (("trainval", "extra"), "trainval"),
+        (("train_cam2", "extra"), "train_cam2"),
+        (("trainning", "testting"), "testting"),
+    ],
+)
+def test_what_looks_like_a_part_is_no_class(tmp_path: Path, names: tuple[str, ...], subject: str) -> None:
+    for name in names:
+        class_folder(tmp_path / "photos" / name, {"ant": 2, "bee": 2})
+    error = refused(tmp_path / "photos")
+    assert error.code == "data" and error.subject == tmp_path / "photos" / subject
+
+
+@pytest.mark.parametrize("names", [("train", "car"), ("test", "car"), ("Holdout", "car"), ("train", "val")])
+def test_parts_of_images_without_classes(tmp_path: Path, names: tuple[str, ...]) -> None:
+    root = class_folder(tmp_path / "photos", dict.fromkeys(names, 3))
+    assert refused(root).subject in (root, root / "train")
+
+
+def test_words_that_only_look_like_parts(tmp_path: Path) -> None:
+    classes = ("contest", "oval", "test tube", "trainers", "trains", "valley")
+    root = class_folder(tmp_path / "photos", dict.fromkeys(classes, 2))
+    class_folder(root / "trains" / "steam", {"": 1})
+    assert undivided(root).classes == classes
+
+
+def test_a_class_called_like_a_part_is_named_by_a_file(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"car": 3, "train": 2, "test tube": 2})
+    class_folder(root / "test tube" / "glass", {"": 1})
+    assert refused(root).subject == root
+    (root / "classes.txt").write_text("train\ntest tube glassware\n")
+    found = undivided(root)
+    assert found.classes == ("car", "glassware", "train") and found.counts == (3, 3, 2)
+    (root / "classes.txt").write_text("test tube\ttrain\ntrain railway\n")
+    assert undivided(root).classes == ("car", "train", "railway")
+
+
+def test_classes_called_like_parts_within_parts(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for part in ("train", "val"):
+        class_folder(root / part, {"car": 2, "train": 2})
+    (root / "classes.txt").write_text("train\n")
+    assert ck.data.load(root).classes == ("car", "train")
+    for part in ("seg_train", "seg_test"):  # as some archives unpack
+        class_folder(tmp_path / "double" / part / part, {"ant": 2})
+    assert refused(tmp_path / "double").subject == tmp_path / "double" / "seg_train"
+
+
+def test_what_lies_beside_parts_is_left_out_and_told(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    for part in ("train", "val", "test", "unlabelled"):
+        class_folder(root / part, {"ant": 2})
+    (root / "annotations").mkdir()
+    with pytest.warns(DataWarning, match=r"unlabelled/ \(1 in all\)"):
+        assert ck.data.load(root).train.counts == (2,)
+
+
+@pytest.mark.parametrize("name", ["nan", "None", "NULL", "N/A", "-1", "NaN"])
+def test_a_folder_that_a_missing_label_made(tmp_path: Path, name: str) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2})
+    class_folder(root / name, {"": 2}) if "/" not in name else class_folder(root / "NA", {"": 2})
+    assert refused(root).subject == name.replace("N/A", "NA")
+    (root / "classes.txt").write_text(f"{name.replace('N/A', 'NA')} nothing\n")
+    assert "nothing" in undivided(root).classes
+
+
+def test_none_is_a_class_where_a_folder_says_so(tmp_path: Path) -> None:
+    assert undivided(class_folder(tmp_path / "photos", {"none": 2, "rock": 2})).classes == ("none", "rock")
 
 
 def test_a_share_of_each_class_is_held_out(tmp_path: Path) -> None:
@@ -263,6 +361,68 @@ def test_links(tmp_path: Path) -> None:
     (root / "ant" / "lost.jpg").unlink()
     (root / "ant" / "loop.jpg").symlink_to(root / "ant" / "loop.jpg")
     assert refused(root).subject == root / "ant" / "loop.jpg"
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [("val", "train"), ("val/ant", "train/ant"), ("train/bee", "train/ant"), ("val/ant", "train")],
+)
+def test_one_folder_in_two_classes_or_parts(tmp_path: Path, link: str, target: str) -> None:
+    root = tmp_path / "photos"
+    for part in ("train", "val"):
+        class_folder(root / part, {"ant": 2, "bee": 2})
+    shutil.rmtree(root / link)
+    (root / link).symlink_to(root / target)
+    assert refused(root).code == "data"
+
+
+def test_names_that_macos_decomposed(tmp_path: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD"))
+    for part, name in (("train", composed), ("val", decomposed)):
+        class_folder(tmp_path / "photos" / part, {name: 2, "dog": 2, "caff": 1})
+    if not (tmp_path / "photos" / "val" / composed).is_dir():
+        with pytest.warns(DataWarning, match="Unicode composition"):
+            data = ck.data.load(tmp_path / "photos")
+        assert data.classes == ("caff", composed, "dog")
+        class_folder(tmp_path / "photos" / "val", {composed: 2})
+        error = refused(tmp_path / "photos" / "val")
+        assert error.subject == tmp_path / "photos" / "val" / composed and "Unicode" in str(error)
+    (tmp_path / "photos" / "train" / "classes.txt").write_text(f"{decomposed} coffee\n")
+    assert undivided(tmp_path / "photos" / "train").classes == ("caff", "coffee", "dog")
+
+
+def test_a_class_folder_that_is_not_utf8(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 2, "bee": 2})
+    try:
+        os.rename(os.fsencode(root / "bee"), os.fsencode(root) + b"/caf\xe9")
+    except OSError:
+        pytest.skip("this file system takes texts only")
+    error = refused(root)
+    assert error.subject == os.fsdecode(b"caf\xe9") and "UTF-8" in str(error)
+
+
+def test_names_are_utf8_whatever_the_locale(tmp_path: Path) -> None:
+    root = class_folder(tmp_path / "f\u00eate", {"caf\u00e9": 3, "dog": 3})
+    paths = [path.relative_to(root).as_posix() for path in sorted(root.rglob("*.png"))]
+    (root / "list.csv").write_text(
+        "path,label\n" + "".join(f"{path},{path[:3]}\n" for path in paths), encoding="utf-8"
+    )
+    program = (
+        "import sys, compatkit as ck\n"
+        "for path in sys.argv[1:]:\n"
+        "    data = ck.data.load(path)\n"
+        "    print(ascii((data.name, data.classes, data.train.counts, data.train.image(0).size)))\n"
+    )
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(root), str(root / "list.csv")],
+        env=os.environ | plain,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    first = ascii(("f\u00eate", ("caf\u00e9", "dog"), (2, 2), (12, 10)))
+    assert done.stdout.splitlines() == [first, ascii(("list", ("caf", "dog"), (2, 2), (13, 9)))], done.stderr
 
 
 def test_files_that_the_system_does_not_let_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

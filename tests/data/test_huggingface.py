@@ -14,6 +14,7 @@ import pytest
 from photos import encoded, photo
 
 import compatkit as ck
+from compatkit.data.checking import DataWarning
 from compatkit.data.huggingface import ArrowImages, _both
 from compatkit.data.lazy import LazyImages
 from compatkit.errors import DataError, EnvironmentFailure, MissingDependency
@@ -156,6 +157,153 @@ def test_columns_that_are_not_plain(tmp_path: Path) -> None:
         assert caught.value.subject == tmp_path / name and caught.value.code == "data"
     table(fine=fine).save_to_disk(str(tmp_path / "named"))
     assert ck.data.load(tmp_path / "named").classes == ("cat", "dog")
+
+
+@pytest.mark.parametrize(
+    ("names", "counts"),
+    [
+        (("Train", "Test"), (20, 6)),
+        (("TRAINING-00000-of-00001", "dev-00000-of-00001"), (20, 6)),
+        (("pets_train", "pets_holdout"), (20, 6)),
+        (("train[1]", "eval"), (20, 6)),
+    ],
+)
+def test_parts_of_parquet_files_in_any_spelling(
+    tmp_path: Path, names: tuple[str, str], counts: tuple[int, int]
+) -> None:
+    (tmp_path / "pets").mkdir()
+    for name, made in zip(names, (table(), table(6, seed=90)), strict=True):
+        made.to_parquet(tmp_path / "pets" / f"{name}.parquet")
+    data = ck.data.load(tmp_path / "pets")
+    assert (len(data.train), len(data.test)) == counts
+
+
+@pytest.mark.parametrize("other", ["extra", "part-2"])
+def test_parquet_files_of_no_part_beside_one(tmp_path: Path, other: str) -> None:
+    (tmp_path / "pets").mkdir()
+    for name in ("train", other):
+        table().to_parquet(tmp_path / "pets" / f"{name}.parquet")
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == other
+
+
+def test_the_page_of_a_folder_says_which_files_are_which(tmp_path: Path) -> None:
+    root = parquet(tmp_path / "pets", train=table(), extra=table(6, seed=90))
+    page = "---\nconfigs:\n- config_name: default\n  data_files:\n"
+    page += "  - split: train\n    path: data/train-*\n  - split: test\n    path: data/extra-*\n---\n"
+    (root / "README.md").write_text(page)
+    assert len(ck.data.load(root).test) == 6
+
+
+@pytest.mark.parametrize(
+    "names", [("Train", "Test"), ("training", "eval"), ("train_images", "holdout"), ("TRAIN", "dev")]
+)
+def test_parts_in_any_spelling(tmp_path: Path, names: tuple[str, str]) -> None:
+    made = datasets.DatasetDict(dict(zip(names, (table(), table(6, seed=90)), strict=True)))
+    made.save_to_disk(str(tmp_path / "pets"))
+    data = ck.data.load(tmp_path / "pets")
+    assert (len(data.train), len(data.test)) == (20, 6)
+
+
+@pytest.mark.parametrize(
+    ("names", "subject"),
+    [(("train", "test_night", "test"), "test_night"), (("train", "Training", "val"), "Training")],
+)
+def test_parts_that_are_not_known(tmp_path: Path, names: tuple[str, ...], subject: str) -> None:
+    datasets.DatasetDict({name: table(4) for name in names}).save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == subject
+
+
+def test_parts_that_are_left_out_are_told(tmp_path: Path) -> None:
+    made = {"train": table(), "extra": table(4, seed=50), "test": table(6, seed=90)}
+    datasets.DatasetDict(made).save_to_disk(str(tmp_path / "pets"))
+    with pytest.warns(DataWarning, match="extra"):
+        assert len(ck.data.load(tmp_path / "pets").test) == 6
+    del made["test"]
+    datasets.DatasetDict(made).save_to_disk(str(tmp_path / "others"))
+    with pytest.warns(DataWarning, match="extra"):
+        data = ck.data.load(tmp_path / "others")
+    assert len(data.train) + len(data.test) == 20
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "kind"),
+    [
+        ("split", ["train", "test"], datasets.Value("string")),
+        ("set", [0, 1], datasets.ClassLabel(names=["Train", "Val"])),
+        ("is_valid", [False, True], datasets.Value("bool")),
+        ("is_train", [1, 0], datasets.Value("int64")),
+    ],
+)
+def test_a_column_that_divides(tmp_path: Path, column: str, values: list[Any], kind: Any) -> None:
+    table(**{column: (values * (COUNT // 2), kind)}).save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == column
+
+
+@pytest.mark.parametrize("names", [["train-00000-of-00002"], ["train-00000-of-00001", "test-00001-of-00002"]])
+def test_sets_of_which_a_file_is_missing(tmp_path: Path, names: list[str]) -> None:
+    (tmp_path / "pets" / "data").mkdir(parents=True)
+    for name in names:
+        table(4).to_parquet(tmp_path / "pets" / "data" / f"{name}.parquet")
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject in ("data/train-00001-of-00002.parquet", "data/test-00000-of-00002.parquet")
+
+
+def test_saved_files_that_are_missing(tmp_path: Path) -> None:
+    table().save_to_disk(str(tmp_path / "pets"), num_shards=2)
+    (tmp_path / "pets" / "data-00001-of-00002.arrow").unlink()
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == tmp_path / "pets"
+
+
+def test_a_file_whose_download_is_not_finished(tmp_path: Path) -> None:
+    root = parquet(tmp_path / "pets", train=table(4))
+    (root / "data" / "more.parquet.part").write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        ck.data.load(root)
+    assert caught.value.subject == "data/more.parquet.part"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "kind"),
+    [
+        ("label", [0, 1], datasets.Value("int64")),
+        ("labels", ["cat", "dog"], datasets.Value("string")),
+        ("Target", [0.5, 1.0], datasets.Value("float32")),
+        ("category", [[0], [1]], datasets.Sequence(datasets.ClassLabel(names=["cat", "dog"]))),
+    ],
+)
+def test_labels_without_names_beside_another_column_of_classes(
+    tmp_path: Path, name: str, values: list[Any], kind: Any
+) -> None:
+    camera = ([place % 2 for place in range(COUNT)], datasets.ClassLabel(names=["phone", "studio"]))
+    made = table(camera=camera).remove_columns("label")
+    columns = datasets.Dataset.from_dict(
+        {name: values * (COUNT // 2)}, features=datasets.Features({name: kind})
+    )
+    made = datasets.concatenate_datasets([made, columns], axis=1)
+    made.save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == name
+    in_cache(tmp_path, "user/pets", made)
+    assert ck.data.load("hf:user/pets#camera").classes == ("phone", "studio")
+
+
+@pytest.mark.parametrize("name", ["None", "nan", "-1", "NA"])
+def test_classes_that_missing_labels_became(tmp_path: Path, name: str) -> None:
+    kind = datasets.ClassLabel(names=["cat", name])
+    table(label=([place % 2 for place in range(COUNT)], kind)).save_to_disk(str(tmp_path / "pets"))
+    with pytest.raises(DataError) as caught:
+        ck.data.load(tmp_path / "pets")
+    assert caught.value.subject == name
 
 
 def in_cache(tmp_path: Path, name: str, made: Any) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 import sys
+import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,8 @@ import pytest
 from photos import class_folder
 
 import compatkit as ck
+from compatkit.data.checking import DataWarning
+from compatkit.data.samefile import file_states_of, repeated
 from compatkit.errors import DataError, MissingDependency
 
 
@@ -185,3 +190,132 @@ def test_paths_above_the_table(photos: Path, tmp_path: Path) -> None:
     data = ck.data.load(write(tmp_path / "lists" / "list.csv", table))
     assert data.train.digest == ck.data.load(photos).train.digest
     assert np.array_equal(data.train.images.pixels(0), ck.data.load(photos).train.images.pixels(0))
+
+
+SPELLINGS = {
+    "dot": lambda photos, path: f"./{path}",
+    "there and back": lambda photos, path: f"ant/../{path}",
+    "two slashes": lambda photos, path: path.replace("/", "//"),
+    "absolute": lambda photos, path: str(photos / path),
+    "from above": lambda photos, path: f"../{photos.name}/{path}",
+    "link": lambda photos, path: linked(photos, path, os.symlink),
+    "second name": lambda photos, path: linked(photos, path, os.link),
+    "linked folder": lambda photos, path: f"{linked_folder(photos)}/{path}",
+}
+
+
+def linked(photos: Path, path: str, link: Callable[[Path, Path], None]) -> str:
+    link(photos / path, photos / "again.png")
+    return "again.png"
+
+
+def linked_folder(photos: Path) -> str:
+    (photos / "all").symlink_to(photos)
+    return "all"
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_a_file_is_one_however_its_path_is_spelled(photos: Path, spelling: str) -> None:
+    good, path = rows(photos), photos / "list.csv"
+    again = SPELLINGS[spelling](photos, good[2]["path"])
+    for more in ({"label": "bee"}, {}):
+        error = refused(write(path, [*good, {**good[2], "path": again, **more}]))
+        assert error.subject == again and "rows 3 and 11" in str(error)
+    parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
+    assert refused(write(path, [*parts, {**parts[2], "path": again, "split": "val"}])).subject == again
+    data = ck.data.load(write(path, [*parts, {**parts[2], "path": again, "split": "Training"}]))
+    assert data.train.counts == (4, 2)
+
+
+def test_files_to_which_a_file_system_gives_one_number(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = os.stat
+
+    def one_number(path: Any, **settings: Any) -> os.stat_result:
+        found = plain(path, **settings)
+        return os.stat_result((found.st_mode, 7, *found[2:]))
+
+    write(photos / "list.csv", rows(photos))
+    monkeypatch.setattr("compatkit.data.samefile.os.stat", one_number)
+    paths = [one["path"] for one in rows(photos)]
+    assert list(repeated(photos, paths, file_states_of(photos, paths))) == []
+    paths += [f"./{paths[3]}"]
+    assert list(repeated(photos, paths, file_states_of(photos, paths))) == [(3, 10)]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [("Split", ["train", "test"]), ("set", ["TRAIN", "dev"]), ("usage", ["Training", "PublicTest"])],
+)
+def test_columns_that_divide_under_another_name(
+    photos: Path, ending: str, column: str, values: list[str]
+) -> None:
+    table = [{**one, column: values[place % 2]} for place, one in enumerate(rows(photos))]
+    assert refused(write(photos / f"list.{ending}", table)).subject == column
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_columns_of_flags_that_divide(photos: Path, ending: str) -> None:
+    table = [{**one, "is_valid": place % 2 == 0} for place, one in enumerate(rows(photos))]
+    assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
+    table = [{**one, "is_valid": place % 2} for place, one in enumerate(rows(photos))]
+    assert refused(write(photos / f"list.{ending}", table)).subject == "is_valid"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_other_columns_divide_nothing(photos: Path, ending: str) -> None:
+    table = [
+        {**one, "camera": "train" if place else "phone", "n": place} for place, one in enumerate(rows(photos))
+    ]
+    assert ck.data.load(write(photos / f"list.{ending}", table)).train.counts == (5, 3)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    "parts", [("TRAIN", "VAL"), ("Training", "Testing"), ("train_images", "holdout"), ("train", "dev")]
+)
+def test_parts_in_any_spelling(photos: Path, ending: str, parts: tuple[str, str]) -> None:
+    table = [{**one, "split": parts[place % 2]} for place, one in enumerate(rows(photos))]
+    data = ck.data.load(write(photos / f"list.{ending}", table))
+    assert data.train.counts == (3, 2) and data.test.counts == (3, 2)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+@pytest.mark.parametrize("mark", ["nan", "None", "-1", "N/A", "null", "'ant'"])
+def test_labels_that_are_none(photos: Path, ending: str, mark: str) -> None:
+    table = rows(photos)
+    table[4]["label"] = mark
+    path = write(photos / f"list.{ending}", table)
+    assert refused(path).subject == mark
+    (photos / "classes.txt").write_text(f"ant\nbee\n{mark}\n")
+    table[5]["label"] = mark
+    if mark != "nan":
+        assert ck.data.load(write(path, table)).classes == ("ant", "bee", mark)
+
+
+def test_a_space_before_a_quote(photos: Path) -> None:
+    lines = [f'{one["path"]}, "{one["label"]}, the"' for one in rows(photos)]
+    (photos / "list.csv").write_text("path, label\n" + "\n".join(lines) + "\n")
+    assert ck.data.load(photos / "list.csv").classes == ("ant, the", "bee, the")
+
+
+def test_numbers_in_two_spellings(photos: Path) -> None:
+    table = [
+        {**one, "label": "0" * (1 + place % 2) if one["label"] == "ant" else "1"}
+        for place, one in enumerate(rows(photos))
+    ]
+    assert refused(write(photos / "list.csv", table)).subject == "00"
+
+
+def test_one_of_a_set_of_tables(photos: Path) -> None:
+    path = write(photos / "list-00000-of-00002.csv", rows(photos))
+    with pytest.warns(DataWarning, match="one of a set"):
+        ck.data.load(path)
+
+
+def test_a_path_that_is_composed_otherwise(photos: Path) -> None:
+    composed, decomposed = (unicodedata.normalize(form, "caf\u00e9") for form in ("NFC", "NFD"))
+    (photos / "ant").rename(photos / decomposed)
+    table = [{**one, "path": one["path"].replace(decomposed, composed)} for one in rows(photos)]
+    if not (photos / composed).is_dir():
+        assert "NFD" in str(refused(write(photos / "list.csv", table)))

@@ -7,11 +7,13 @@ import os
 import pickle
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from compatkit.data.checking import DataWarning
 from compatkit.data.packs import read_pack
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
 
@@ -233,3 +235,24 @@ def test_a_file_that_may_not_be_read_is_the_environments_fault(write, arrays, mo
     with pytest.raises(EnvironmentFailure, match=r"Permission denied. Check the rights") as caught:
         read_pack(path)
     assert isinstance(caught.value, CompatkitError) and caught.value.exit_code == 4
+
+
+@pytest.mark.parametrize("name", ["nan", "None", "NULL", "N/A", "-1", ""])
+def test_classes_that_missing_labels_became(write: Any, arrays: dict[str, Any], name: str) -> None:
+    path = write(arrays | {"classes": np.array(["ant", name, "cat"])})
+    with pytest.raises(DataError) as caught:
+        read_pack(path)
+    assert caught.value.code == "data" and caught.value.subject == name
+
+
+def test_classes_that_are_parts(write: Any, arrays: dict[str, Any]) -> None:
+    path = write(arrays | {"classes": np.array(["Train", "Val", "Test"])})
+    with pytest.raises(DataError) as caught:
+        read_pack(path)
+    assert caught.value.subject == path
+
+
+def test_images_of_other_parts_are_left_out_and_told(write: Any, arrays: dict[str, Any]) -> None:
+    path = write(arrays | {"x_val": arrays["x_test"], "y_val": arrays["y_test"], "notes": np.array("")})
+    with pytest.warns(DataWarning, match="x_val are left out"):
+        assert len(read_pack(path).test) == 6

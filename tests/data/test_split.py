@@ -180,7 +180,7 @@ IMAGES, LABELS = np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 1])
         (IMAGES, LABELS, ("caf\u00e9", "cafe\u0301"), "Unicode composition"),
         (IMAGES, LABELS, ("ant", "a\nb"), "without control characters"),
         (IMAGES, LABELS, ("ant", "\x1b[31mred"), "without control characters"),
-        (IMAGES, LABELS, ("ant", "\udcff"), "without control characters"),
+        (IMAGES, LABELS, ("ant", "\udcff"), "a name in UTF-8"),
         (IMAGES, LABELS, ("ant", "b" * 1025), "1 to 1024 characters"),
         (IMAGES, LABELS, ("ant", " "), "texts that are not empty"),
         (IMAGES, LABELS, ("ant", 1), "texts that are not empty"),

@@ -1,0 +1,178 @@
+"""What the parts of a data set are called: one rule for folders, tables, shards, packs and Hugging Face.
+
+A name is that of a part if nothing is left of it without usual additions and numbers: ``Train``, ``seg_train``,
+``train_images``, ``val2017``, ``Hold-Out Set``. ``birds_test`` has a word of a part and another word, ``birds``: it
+names a part beside ``birds_train`` alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from compatkit.errors import DataError, near
+
+WORDS = {
+    "train": ("train", "training", "trn"),
+    "val": ("val", "valid", "validation", "dev", "development", "eval", "evaluation"),
+    "test": ("test", "testing", "tst", "holdout", "heldout"),
+}
+"""Words of each kind of part; of test images ``val`` counts before ``test``."""
+KINDS = tuple(WORDS)
+EXPECTED = "train or training, and val, valid, validation, dev, eval, test or holdout, in any case"
+"""For messages."""
+_ADDITIONS = (
+    *(
+        "images",
+        "image",
+        "imgs",
+        "img",
+        "photos",
+        "photo",
+        "pictures",
+        "picture",
+        "pics",
+        "samples",
+        "sample",
+    ),
+    *(
+        "dataset",
+        "datasets",
+        "data",
+        "ds",
+        "set",
+        "subset",
+        "split",
+        "part",
+        "partition",
+        "folder",
+        "dir",
+        "files",
+    ),
+    *(
+        "seg",
+        "crops",
+        "cropped",
+        "resized",
+        "processed",
+        "raw",
+        "orig",
+        "original",
+        "jpeg",
+        "jpegs",
+        "jpg",
+        "png",
+    ),
+    *("my", "new", "final", "full", "all", "mini", "small", "the", "x", "version", "v", "rgb", "px"),
+    *("aug", "augmented", "labeled", "labelled"),
+)
+_KIND = {word: kind for kind, words in WORDS.items() for word in words}
+_ALONE = re.compile(f"(?:{'|'.join(_ADDITIONS)})*({'|'.join(_KIND)})(?:{'|'.join(_ADDITIONS)})*")
+_SEVERAL = re.compile(f"(?:{'|'.join((*_ADDITIONS, *_KIND))})+")
+_LETTERS = re.compile(r"[^\W\d_]+")
+_HUMP = re.compile("(?<=[a-z])(?=[A-Z])")
+_HELD_OUT = re.compile("(hold|held)[-_ ]out", re.IGNORECASE)
+_FLAGS = {"0", "1", "true", "false", "t", "f", "yes", "no", "0.0", "1.0"}
+SIMILAR = 0.8
+"""From what similarity on a word may be one of a part that is misspelt."""
+
+
+@attrs.frozen
+class PartName:
+    """What a name says of a part.
+
+    Attributes:
+        kind: One of ``KINDS``; ``""`` where words of several stand in it, as in ``trainval``.
+        rest: Words besides that of the part; ``""`` where it is that of a part alone.
+    """
+
+    kind: str
+    rest: str = ""
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the name of a part alone."""
+        return bool(self.kind) and not self.rest
+
+
+def part_name(name: str) -> PartName | None:
+    """Return what a name says of a part; None where no word of it is that of a part.
+
+    Args:
+        name: Of a folder, a shard without its ending, or what a table says of a row.
+    """
+    alone = _ALONE.fullmatch("".join(_LETTERS.findall(name.casefold())))
+    if alone is not None:
+        return PartName(_KIND[alone[1]])
+    words = [one.casefold() for one in _LETTERS.findall(_HUMP.sub(" ", _HELD_OUT.sub(r"\1out", name)))]
+    kinds = [_kinds(one) for one in words]
+    said = {kind for of_word in kinds for kind in of_word}
+    if not said:
+        return None
+    rest = " ".join(word for word, of_word in zip(words, kinds, strict=True) if not of_word)
+    return PartName(said.pop() if len(said) == 1 else "", rest)
+
+
+def _kinds(word: str) -> set[str]:
+    alone = _ALONE.fullmatch(word)
+    if alone is not None:
+        return {_KIND[alone[1]]}
+    return {kind for one, kind in _KIND.items() if one in word} if _SEVERAL.fullmatch(word) else set()
+
+
+def misspelt(name: str) -> str | None:
+    """Return the word of a part that a name is similar to; None where there is none."""
+    similar = near("".join(_LETTERS.findall(name.casefold())), _KIND, cutoff=SIMILAR)
+    return similar[0] if similar else None
+
+
+def held_out(kinds: Iterable[str]) -> str | None:
+    """Return the kind of part whose images are the test images; None where there is none."""
+    present = set(kinds)
+    return next((kind for kind in KINDS[1:] if kind in present), None)
+
+
+def parts_of_files(paths: Sequence[str], where: object) -> list[str] | None:
+    """Return the kind of part of each file; None where their names do not divide them.
+
+    Args:
+        paths: Of the files below the folder of all, with ``/`` and without endings. The name of the file counts before
+            those of its folders, the nearest first.
+        where: Their folder, for messages.
+
+    Raises:
+        DataError: A file names several parts; or some files name a part, and one names none.
+    """
+    parts = [_of_path(path) for path in paths]
+    if all(part is None for part in parts):
+        return None
+    for path, part in zip(paths, parts, strict=True):
+        if part is None or not part.kind:
+            raise DataError(
+                f"{where}: {path} names {'no part' if part is None else 'several parts'} of the data set, where others "
+                f"name one. Expected in each name is one of {EXPECTED}. Rename it, or load the others by a pattern.",
+                subject=path,
+            )
+    return [part.kind for part in parts if part is not None]
+
+
+def _of_path(path: str) -> PartName | None:
+    return next((part for name in reversed(path.split("/")) if (part := part_name(name)) is not None), None)
+
+
+def divides(column: str, values: Iterable[object]) -> bool:
+    """Return whether a column of a table divides its rows into parts.
+
+    Args:
+        column: Its name.
+        values: That it has: names of training and of test images; or true and false, where its name has the word of a
+            part (``is_train``).
+    """
+    texts = {str(value).strip() for value in values}
+    parts = [part_name(text) for text in texts]
+    if len(texts) > 1 and None not in parts:
+        kinds = {part.kind for part in parts if part is not None}
+        return "train" in kinds and len(kinds) > 1 and any(part is not None and part.plain for part in parts)
+    return part_name(column) is not None and len(texts) > 1 and {text.casefold() for text in texts} <= _FLAGS

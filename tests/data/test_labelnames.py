@@ -1,0 +1,99 @@
+"""Texts that are no names of classes: one rule for what is written beside images and for what is declared."""
+
+from __future__ import annotations
+
+import pytest
+
+from compatkit.data.checking import check_names
+from compatkit.data.classlists import numbered
+from compatkit.data.labelnames import check_declared, check_written
+from compatkit.errors import DataError
+
+MARKS = [
+    "",
+    "nan",
+    "NaN",
+    "-nan",
+    "None",
+    "none",
+    "NULL",
+    "null",
+    "NA",
+    "n/a",
+    "N/A",
+    "<NA>",
+    "#N/A",
+    "NaT",
+    "nil",
+    "?",
+]
+
+
+@pytest.mark.parametrize("mark", [*MARKS, "-1", "-100", "-1.0", "undefined", "-"])
+def test_marks_in_the_place_of_a_label(mark: str) -> None:
+    with pytest.raises(DataError) as caught:
+        numbered(["cat", mark, "dog"], "list.csv")
+    assert caught.value.code == "data" and caught.value.subject == mark and "number 2" in str(caught.value)
+
+
+@pytest.mark.parametrize("label", ['"cat"', "'cat'", "\u201ccat\u201d", "`cat`"])
+def test_labels_that_kept_their_quotes(label: str) -> None:
+    with pytest.raises(DataError) as caught:
+        check_written(["dog", label], "list.csv")
+    assert caught.value.subject == label
+    check_written([label], "list.csv", declared=[label])
+
+
+def test_what_a_list_names_is_a_class_unless_it_is_no_word() -> None:
+    for name in ("none", "NA", "-1", "null"):
+        assert numbered([name, "cat"], "list.csv", ["cat", name])[0] == ("cat", name)
+    with pytest.raises(DataError) as caught:
+        numbered(["nan", "cat"], "list.csv", ["cat", "nan"])
+    assert caught.value.subject == "nan"
+
+
+@pytest.mark.parametrize("name", ["nan", "NaN", "None", "NULL", "NA", "n/a", "<NA>", "-1", " "])
+def test_declared_names_that_programs_made(name: str) -> None:
+    with pytest.raises(DataError) as caught:
+        check_declared(["cat", name], "a.npz", "Call it otherwise.")
+    assert caught.value.subject == name
+
+
+def test_declared_names_that_are_words() -> None:
+    check_declared(["none", "nothing", "nan bread", "nana", "-10 degrees", "1", "train", "car"], "a.npz", "")
+
+
+def test_parts_in_the_place_of_classes() -> None:
+    for check in (lambda names: check_declared(names, "a.npz", ""), lambda names: numbered(names, "a.npz")):
+        with pytest.raises(DataError) as caught:
+            check(["Train", "Test"])
+        assert caught.value.subject == "a.npz"
+    assert numbered(["train", "test"], "list.csv", ["train", "test"])[0] == ("train", "test")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("0", "00"),
+        ("1", "1.0"),
+        ("7", "+7"),
+        ("01", "1."),
+        ("cat", " cat"),
+        ("big cat", "big  cat"),
+        ("Big_cat", "big cat"),
+    ],
+)
+def test_classes_that_are_one_but_for_their_spelling(names: tuple[str, str]) -> None:
+    with pytest.raises(DataError) as caught:
+        check_names(names, "x")
+    assert caught.value.subject == names[1]
+
+
+def test_numbers_that_differ() -> None:
+    names = ("0", "1", "10", "100", "1.5", "1.50", "1.1", "1.10", "-1", "0x1")
+    assert check_names(names, "x") == names
+
+
+def test_labels_are_composed() -> None:
+    classes, labels = numbered(["caf\u00e9", "cafe\u0301", "dog"], "list.csv")
+    assert classes == ("caf\u00e9", "dog") and labels.tolist() == [0, 0, 1]
