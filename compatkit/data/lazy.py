@@ -1,17 +1,12 @@
 """Images that stay where they are and are read when they are asked for: files of a folder, members of an archive.
 
-One rule brings every file to 8-bit RGB: the EXIF orientation is applied; grey values of 16 bits are divided by 257 and
-floating-point ones taken as 0 to 1; everything else goes through Pillow's ``convert``, which drops transparency and
-takes CMYK and palettes to their colours. Grey is a step after that.
+One rule brings every file to 8-bit RGB (``decoding``). Grey is a step after that.
 """
 
 from __future__ import annotations
 
-import io
-import re
-import struct
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import attrs
@@ -19,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.bars import Progress, bar
+from compatkit.data.decoding import decoded
 from compatkit.data.threads import each
 from compatkit.data.transforms import (
     CropMode,
@@ -30,33 +26,16 @@ from compatkit.data.transforms import (
     scaled_size,
     shifted,
 )
-from compatkit.errors import DamagedImage, DataError
+from compatkit.errors import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 Channels = Literal["L", "RGB"]
-FORMATS = ("PNG", "JPEG", "BMP", "WEBP", "TIFF", "GIF", "PPM")
+LARGEST_SCALED = 2**24
+"""Pixels that an image may be scaled up to before the middle is cut out: a line of pixels would become billions."""
 SAMPLE = 1000
 """Images whose pixels give mean and standard deviation."""
-LARGEST_PIXELS = 2**27
-"""Pixels of the largest image that is decoded: 134 megapixels. A small file may claim many more."""
-DAMAGE = (
-    OSError,
-    ValueError,
-    SyntaxError,
-    EOFError,
-    IndexError,
-    KeyError,
-    TypeError,
-    OverflowError,
-    struct.error,
-)
-"""What Pillow raises over damaged bytes."""
-REMEDY = (
-    'Mend or remove it, or leave out all images that cannot be decoded: damaged = "skip" in a recipe\'s data, '
-    'damaged="skip" of load and predict, --damaged skip of a command.'
-)
 
 
 class Reader(Protocol):
@@ -201,17 +180,7 @@ class LazyImages:
         """
         place = int(self.positions[position])
         name = self.reader.name(place)
-        image = decoded(self.reader.read(place), name)
-        for step in self.steps:
-            if isinstance(step, ImageResize):
-                image = resized_image(image, step)
-            elif isinstance(step, Shrink):
-                image = shrunk_image(image, step)
-            elif isinstance(step, str):
-                image = image.convert(step)
-            else:
-                image = as_image(shifted(pixels_of(image)[None], step)[0])
-        return image
+        return changed(decoded(self.reader.read(place), name), self.steps)
 
     def pixels(self, position: int) -> Images:
         """Return an image as uint8 ``(height, width, channels)``; raises as ``image`` does."""
@@ -249,82 +218,22 @@ class LazyImages:
         return found
 
 
-def decoded(data: bytes, name: str) -> Image:
-    """Return the image of an encoded one in mode ``"RGB"``, by the rule of this module; ``upright`` raises.
+def changed(image: Image, steps: Iterable[Change]) -> Image:
+    """Return a Pillow image with some changes made.
 
     Args:
-        data: Bytes of a file.
-        name: Of the image, for messages.
+        image: Of mode ``"RGB"``.
+        steps: In order.
     """
-    return eight_bit(upright(data, name)).convert("RGB")
-
-
-def brought(image: Image, name: str) -> Image:
-    """Return a Pillow image in mode ``"RGB"``, by the rule of this module; raises as ``upright``."""
-    with _naming(name):
-        return eight_bit(_turned(image, name)).convert("RGB")
-
-
-def upright(data: bytes, name: str) -> Image:
-    """Return a Pillow image of the mode of its file, turned as its EXIF orientation says.
-
-    Args:
-        data: An encoded image.
-        name: For messages.
-
-    Raises:
-        DataError: It is damaged, or too large.
-    """
-    from PIL import Image
-
-    with _naming(name), Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        return _turned(image, name)
-
-
-def _turned(image: Image, name: str) -> Image:
-    from PIL import ImageOps
-
-    if image.width * image.height > LARGEST_PIXELS:
-        raise _damaged(
-            name,
-            f"it claims {image.width:,} x {image.height:,} pixels; at most {LARGEST_PIXELS:,} are decoded",
-        )
-    image.load()
-    turned = ImageOps.exif_transpose(image)  # a copy
-    turned.info.pop("transparency", None)  # dropped without a warning
-    return turned
-
-
-@contextmanager
-def _naming(name: str) -> Iterator[None]:
-    """Name the image in what Pillow raises over one that is damaged."""
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        yield
-    except DataError:
-        raise
-    except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:
-        reason = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
-        raise _damaged(name, reason or type(error).__name__) from error
-
-
-def _damaged(name: str, reason: str) -> DamagedImage:
-    return DamagedImage(
-        f"{name} is no readable image: {reason.rstrip('.')}. {REMEDY}", subject=name, reason=reason
-    )
-
-
-def eight_bit(image: Image) -> Image:
-    """Return an image with 8 bits a value: 16-bit values by 257, floating-point ones as 0 to 1."""
-    from PIL import Image
-
-    if image.mode.startswith("I"):
-        values = np.asarray(image).astype(np.int64) // 257
-        return Image.fromarray(np.clip(values, 0, 255).astype(np.uint8))
-    if image.mode == "F":
-        values = np.rint(np.asarray(image, dtype=np.float64) * 255)
-        return Image.fromarray(np.clip(np.nan_to_num(values), 0, 255).astype(np.uint8))
+    for step in steps:
+        if isinstance(step, ImageResize):
+            image = resized_image(image, step)
+        elif isinstance(step, Shrink):
+            image = shrunk_image(image, step)
+        elif isinstance(step, str):
+            image = image.convert(step)
+        else:
+            image = as_image(shifted(pixels_of(image)[None], step)[0])
     return image
 
 
@@ -338,12 +247,31 @@ def resized_image(image: Image, step: ImageResize) -> Image:
     from PIL import Image
 
     height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
+    if step.crop_mode == "center" and height * width > max(LARGEST_SCALED, image.height * image.width):
+        image = _middle(image, (height, width), step.size)
+        height, width = scaled_size((image.height, image.width), step.size, step.crop_pct, step.crop_mode)
     if (height, width) != (image.height, image.width):
         image = image.resize((width, height), Image.Resampling[step.interpolation.upper()])
     if (height, width) == step.size:
         return image
     top, left = (round((have - want) / 2) for have, want in zip((height, width), step.size, strict=True))
     return image.crop((left, top, left + step.size[1], top + step.size[0]))  # black beyond the border
+
+
+def _middle(image: Image, scaled: Size, size: Size) -> Image:
+    """Cut a very long image down to what its middle at a size is made of, and some pixels around that.
+
+    Args:
+        image: Of mode ``"RGB"``.
+        scaled: Height and width that it would be resized to.
+        size: That is cut out of it then.
+    """
+    box = []
+    for have, wide, want in zip((image.height, image.width), scaled, size, strict=True):
+        half = min(have / 2, 4 * (want + 8) * have / wide + 8)
+        box.append((math.floor(have / 2 - half), math.ceil(have / 2 + half)))
+    (top, bottom), (left, right) = box
+    return image.crop((left, top, right, bottom))
 
 
 def shrunk_image(image: Image, step: Shrink) -> Image:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.cache import above
 from compatkit.data.bars import bar
+from compatkit.data.decoding import RULE
 from compatkit.data.lazy import as_image, pixels_of
 from compatkit.data.split import Split
 from compatkit.data.threads import each
@@ -85,7 +86,7 @@ def decoded_once(split: Split) -> Pixels | None:
         DataError: An image is damaged or gone.
         EnvironmentFailure: One cannot be read.
     """
-    place = folder() / hashlib.sha256(split.digest.encode()).hexdigest()[:32]
+    place = folder() / hashlib.sha256(f"{split.digest} {RULE}".encode()).hexdigest()[:32]
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from compatkit.data.bars import Progress, bar
 from compatkit.data.dataset import DataSet
-from compatkit.data.lazy import LazyImages, decoded
+from compatkit.data.decoding import RULE, decoded
+from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
 from compatkit.data.split import Split
 from compatkit.data.threads import each
@@ -80,7 +81,7 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
 
     if not isinstance(images := split.images, LazyImages):
         return np.zeros(len(split), dtype=np.bool_)
-    hashed = hashlib.sha256(__version__.encode())
+    hashed = hashlib.sha256(f"{__version__} {RULE}".encode())
     hashed.update(b"".join(split.digest_images(progress)))
     key = hashed.hexdigest()[:32]
     known = recalled(key)

@@ -13,8 +13,9 @@ import attrs
 
 from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES
+from compatkit.data.decoding import decoded_kind
 from compatkit.data.files import ENDINGS, entries
-from compatkit.data.lazy import LazyImages, upright
+from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
 from compatkit.data.threads import each
 from compatkit.errors import DamagedImage
@@ -163,10 +164,10 @@ def _look(images: LazyImages, position: int) -> tuple[int, int, str] | None:
     place = int(images.positions[position])
     data = images.reader.read(place)
     try:
-        image = upright(data, images.reader.name(place))
+        image, kind = decoded_kind(data, images.reader.name(place))
     except DamagedImage:
         return None
-    return image.height, image.width, image.mode
+    return image.height, image.width, kind
 
 
 def _range(values: list[int]) -> Range | None:

@@ -142,7 +142,7 @@ OVERSHOOTS = ("bicubic", "lanczos")
 """Kernels with negative lobes: what lies outside 0..255 after the first direction is clipped, as in Pillow."""
 
 
-def weights(source: int, target: int, interpolation: str) -> Floats:
+def weights(source: int, target: int, interpolation: str, rows: slice = slice(None)) -> Floats:
     """Return the weights of a resize along one axis, float32 ``(target, source)``; rows sum to 1.
 
     Pixel centres lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
@@ -153,9 +153,10 @@ def weights(source: int, target: int, interpolation: str) -> Floats:
         source: Pixels of the side.
         target: Pixels that are wanted.
         interpolation: A key of ``KERNELS``.
+        rows: Which of them are made.
     """
     factor = source / target
-    centres = (np.arange(target) + 0.5) * factor
+    centres = (np.arange(*rows.indices(target)) + 0.5) * factor
     kernel = KERNELS[interpolation]
     if kernel is None:
         return (np.arange(source)[None, :] == np.floor(centres)[:, None]).astype(np.float32)
@@ -208,7 +209,7 @@ def resized(
     source = (images.shape[1], images.shape[2])
     scaled = scaled_size(source, size, crop_pct, crop_mode)
     rows, columns = (
-        _middle(weights(have, want, interpolation), kept)
+        _middle(have, want, kept, interpolation)
         for have, want, kept in zip(source, scaled, size, strict=True)
     )
 
@@ -220,14 +221,14 @@ def resized(
     return mapped(images, (*size, images.shape[3]), both)
 
 
-def _middle(rows: Floats, count: int) -> Floats:
-    """Return ``count`` rows out of the middle, with rows of zeros around them where there are fewer."""
-    spare = len(rows) - count
+def _middle(source: int, target: int, count: int, interpolation: str) -> Floats:
+    """Return the weights of ``count`` pixels of the middle, with rows of zeros around them where there are fewer."""
+    spare = target - count
     if spare >= 0:
         start = round(spare / 2)
-        return rows[start : start + count]
+        return weights(source, target, interpolation, slice(start, start + count))
     before = -spare // 2
-    return np.pad(rows, ((before, -spare - before), (0, 0)))
+    return np.pad(weights(source, target, interpolation), ((before, -spare - before), (0, 0)))
 
 
 @attrs.frozen

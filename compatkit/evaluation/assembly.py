@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
 from compatkit.data.readable import check_damaged
-from compatkit.data.split import NO_CLASSES, Split
+from compatkit.data.split import Split
 from compatkit.data.unlabelled import read_unlabelled
 from compatkit.errors import DamagedImage, UsageError
 from compatkit.evaluation.inputs import unread
 from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
+from compatkit.evaluation.preprocessing import Prepared, fitted, normalise, prepare
 
 if TYPE_CHECKING:
-    from compatkit.data.transforms import Images
     from compatkit.evaluation.inputs import Given
 
 
@@ -183,13 +181,11 @@ class Assembly(nn.Module):
         planes, names, place = list[Tensor](), list[str](), 0
         for name, read in unread(images):
             try:
-                pixels = read()
+                planes.append(fitted(read(), self.data))
             except DamagedImage as error:
                 if skipped is None:
                     raise
                 skipped[place] = error.reason
-            else:
-                planes.append(prepare(_unlabelled(pixels), self.data).images)
             names.append(name)
             place += 1 if place in (skipped or {}) else len(planes[-1])
         if files is not None and all(names):
@@ -236,10 +232,6 @@ class Assembly(nn.Module):
         examples = prepare(split, self.data)
         for images in examples.each(batches(len(examples), batch_size, seed)):
             yield normalise(images, self.data, device=self._device)
-
-
-def _unlabelled(images: Images) -> Split:
-    return Split(images, np.zeros(len(images), dtype=np.int64), NO_CLASSES, "images")
 
 
 def _with_gaps(rows: Tensor, gaps: Collection[int]) -> Tensor:

@@ -13,8 +13,10 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
+from compatkit.data.decoding import brought, decoded
 from compatkit.data.files import read_file
-from compatkit.data.lazy import LazyImages, brought, decoded, pixels_of
+from compatkit.data.lazy import LazyImages, pixels_of
+from compatkit.data.scales import SIXTEEN, Scale, grey
 from compatkit.data.split import Split
 from compatkit.data.unlabelled import images_in
 from compatkit.errors import DataError
@@ -31,8 +33,10 @@ EXPECTED = (
     "these"
 )
 CHANNELS = (1, 3)
-Unread = tuple[str, "Callable[[], Images]"]
-"""The file of an image, empty where it has none, and what reads it as uint8 ``(n, height, width, 1 or 3)``."""
+SCALES = {"f": Scale(0.0, 1.0), "u": Scale(0, SIXTEEN)}
+"""Of arrays of floats, and of whole numbers of 16 bits: as of files."""
+Unread = tuple[str, "Callable[[], Image | Images]"]
+"""The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
 
 
 def arrays_of(given: Given) -> Iterator[Images]:
@@ -46,14 +50,17 @@ def arrays_of(given: Given) -> Iterator[Images]:
         DamagedImage: An image cannot be decoded.
         EnvironmentFailure: A file cannot be read.
     """
-    return (read() for _, read in unread(given))
+    for _, read in unread(given):
+        image = read()
+        yield pixels_of(image)[None] if isinstance(image, Image) else image
 
 
 def unread(given: Given) -> Iterator[Unread]:
     """Yield what reads each image, or each array of images, in order; nothing is decoded before it is called.
 
     Args:
-        given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, or 0 to 1 as floats.
+        given: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or 0 to 1
+            as floats.
 
     Yields:
         The name of a file, and a function that raises as ``arrays_of``.
@@ -82,11 +89,11 @@ def _each(given: Any) -> Iterator[Unread]:
         if place.is_dir():
             yield from _files(images_in(place.resolve()))
         else:
-            yield str(place), lambda: pixels_of(decoded(read_file(place), str(place)))[None]
+            yield str(place), lambda: decoded(read_file(place), str(place))
     elif isinstance(given, Tensor | np.ndarray):
         yield "", lambda: _array(given)
     elif isinstance(given, Image):
-        yield "", lambda: pixels_of(brought(given, "the PIL image"))[None]
+        yield "", lambda: brought(given, "the PIL image")
     elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
         for one in given:
             yield from _each(one)
@@ -96,7 +103,7 @@ def _each(given: Any) -> Iterator[Unread]:
 
 def _files(images: LazyImages) -> Iterator[Unread]:
     for place in range(len(images)):
-        yield images.name_in("", place), lambda place=place: images.pixels(place)[None]
+        yield images.name_in("", place), partial(images.image, place)
 
 
 def _array(given: Any) -> Images:
@@ -117,13 +124,18 @@ def _array(given: Any) -> Images:
     values = values[None] if values.ndim == 3 else values
     if values.dtype == np.uint8:
         return np.ascontiguousarray(values)
-    if values.dtype.kind != "f" or not (values.min() >= 0 and values.max() <= 1):
+    scale = SCALES.get(values.dtype.kind) if values.dtype.kind == "f" or values.dtype.itemsize == 2 else None
+    try:
+        if scale is None:
+            raise ValueError(f"values of type {values.dtype} tell no scale")
+        return np.stack([grey(one, scale) for one in values])
+    except ValueError as error:
         raise DataError(
-            f"Images hold 0 to 255 as uint8, or 0 to 1 as floats; got {values.dtype} from {values.min()} to "
-            f"{values.max()}. What is normalised already goes into the model itself: model(images).",
+            f"Images hold 0 to 255 as uint8, 0 to {SIXTEEN:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "
+            f"{values.min()} to {values.max()}: {error}. What is normalised already goes into the model itself: "
+            "model(images).",
             subject=shape,
-        )
-    return np.rint(values.astype(np.float64) * 255).astype(np.uint8)
+        ) from error
 
 
 def _numpy(values: Tensor) -> np.ndarray[Any, Any]:

@@ -9,16 +9,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor
 
 from compatkit.contracts.contract import Data
 from compatkit.contracts.ports import by
-from compatkit.data.lazy import LazyImages
-from compatkit.data.split import Split
+from compatkit.data.lazy import ImageResize, LazyImages, changed, pixels_of
+from compatkit.data.split import NO_CLASSES, Split
 from compatkit.errors import DataError, TooCostly
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
+
     from compatkit.data.transforms import Images
 
 LARGEST_SET = 2**34
@@ -119,6 +122,22 @@ def prepare(split: Split, data: Data) -> Prepared:
     brought = fitting(split, data)
     held = brought.images if isinstance(brought.images, LazyImages) else _planes(brought.images)
     return Prepared(held, torch.from_numpy(brought.labels).to(torch.int64))
+
+
+def fitted(image: Image | Images, data: Data) -> Tensor:
+    """Return one image, or an array of them, with the channels and size of ``data``, as ``fitting`` brings them there.
+
+    Args:
+        image: A Pillow image of mode ``"RGB"``, or uint8 ``(n, height, width, 1 or 3)``.
+        data: Preprocessing of a contract.
+
+    Returns:
+        uint8 ``(n, channels, height, width)``.
+    """
+    if isinstance(image, np.ndarray):
+        return prepare(Split(image, np.zeros(len(image), dtype=np.int64), NO_CLASSES, "images"), data).images
+    resize = ImageResize(data.size, data.interpolation, data.crop_pct, data.crop_mode)
+    return _planes(pixels_of(changed(image, (data.channels, resize)))[None])
 
 
 def _planes(images: Images) -> Tensor:

@@ -97,8 +97,8 @@ def test_the_images_of_a_folder_are_read_a_batch_at_a_time_and_named(
     sizes: list[int] = []
     network.register_forward_pre_hook(lambda module, given: sizes.append(len(given[0])))
     events: list[str] = []
-    pixels = LazyImages.pixels
-    monkeypatch.setattr(LazyImages, "pixels", lambda self, one: (events.append("read"), pixels(self, one))[1])
+    image = LazyImages.image
+    monkeypatch.setattr(LazyImages, "image", lambda self, one: (events.append("read"), image(self, one))[1])
     network.register_forward_hook(lambda module, given, out: events.append("predicted"))
     found = network.predict(tmp_path, batch_size=BATCH)
     assert sizes == [BATCH] * 3 and events == ([*["read"] * BATCH, "predicted"]) * 3

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from photos import class_folder, encoded, photo
+from photos import class_folder, encoded, photo, raw_tiff
 from PIL import Image
 
+from compatkit.data.decoding import LARGEST_PIXELS, decoded
 from compatkit.data.files import listed
 from compatkit.data.folders import read_folder
-from compatkit.data.lazy import LARGEST_PIXELS, ImageResize, LazyImages, decoded, pixels_of
+from compatkit.data.lazy import ImageResize, LazyImages, pixels_of
+from compatkit.data.readable import damaged
 from compatkit.data.split import Split
-from compatkit.errors import DataError
+from compatkit.data.survey import survey
+from compatkit.errors import DamagedImage, DataError
 
 RAMP = (np.arange(35).reshape(5, 7) * 1872).astype(np.uint16)
 
@@ -71,19 +75,6 @@ def test_four_inks_become_colours_as_pillow_does_it() -> None:
 @pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bits_are_divided_by_257(format: str) -> None:
     assert np.array_equal(rgb(encoded(Image.fromarray(RAMP), format)), grey(RAMP // 257))
-
-
-def test_floating_point_is_taken_as_0_to_1() -> None:
-    values = np.array([[0, 0.25, 0.5, 1], [-3, 7, np.nan, np.inf]], dtype=np.float32)
-    wanted = [[0, 64, 128, 255], [0, 255, 0, 255]]
-    assert np.array_equal(rgb(encoded(Image.fromarray(values), "TIFF")), grey(np.array(wanted)))
-
-
-def test_values_of_32_bits_are_clipped() -> None:
-    values = np.array([[-5, 0, 257, 65535, 2**20]], dtype=np.int32)
-    assert np.array_equal(
-        rgb(encoded(Image.fromarray(values), "TIFF")), grey(np.array([[0, 0, 1, 255, 255]]))
-    )
 
 
 SIZES = [(37, 53), (53, 37), (224, 225), (31, 400), (301, 299), (20, 19)]
@@ -245,8 +236,9 @@ class Held:
     def read(self, position: int) -> bytes:
         return self.files[position]
 
-    def digests(self, positions: np.ndarray, progress: object = None) -> list[bytes]:
-        return [self.files[one][-16:] for one in positions]
+    def digests(self, positions: np.ndarray, progress: object = None) -> np.ndarray:
+        found = (hashlib.blake2b(self.files[one], digest_size=16).digest() for one in positions)
+        return np.frombuffer(b"".join(found), dtype="V16")
 
 
 JPEG = encoded(photo(40, 30), "JPEG")
@@ -274,6 +266,45 @@ def test_a_damaged_image_is_named(what: str) -> None:
         split.resized((4, 4)).read([0, 1])
     assert caught.value.subject == "file 1"
     assert " at 0x" not in str(caught.value)
+
+
+EIGHT = photo(12, 16)
+PREMULTIPLIED = np.dstack([np.asarray(EIGHT.convert("L")) // 2, np.full((12, 16), 128, dtype=np.uint8)])
+MODES = {
+    "La": raw_tiff(PREMULTIPLIED, t338=1),
+    "LA": raw_tiff(PREMULTIPLIED, t338=2),
+    "RGBa": raw_tiff(np.dstack([np.asarray(EIGHT) // 2, PREMULTIPLIED[..., 1:]]), 2, t338=1),
+    "LAB": raw_tiff(np.asarray(EIGHT), 8),
+    "YCbCr": raw_tiff(np.asarray(EIGHT), 6),
+    "PA": encoded(EIGHT.convert("L").convert("PA"), "TIFF"),
+    "CMYK": encoded(EIGHT.convert("CMYK"), "TIFF"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_is_decoded_at_every_door(mode: str) -> None:
+    split = Split(LazyImages(Held(PNG, MODES[mode]), np.arange(2)), np.array([0, 0]), ("a",), "x")
+    assert split.image(1).mode == "RGB" and not damaged(split).any()
+    part = survey([split]).parts[0]
+    assert part.damaged == () and sum(part.kinds.values()) == 2
+
+
+def test_what_cannot_be_converted_is_a_damaged_image_at_every_door(monkeypatch: pytest.MonkeyPatch) -> None:
+    def convert(image: Image.Image, mode: str) -> Image.Image:
+        raise ValueError(f"conversion from {image.mode} to {mode} not supported")
+
+    split = Split(LazyImages(Held(PNG, MODES["CMYK"]), np.arange(2)), np.array([0, 0]), ("a",), "x")
+    monkeypatch.setattr(Image.Image, "convert", convert)
+    with pytest.raises(DamagedImage) as caught:
+        split.image(1)
+    assert caught.value.subject == "file 1" and "CMYK" in caught.value.reason
+    assert damaged(split).tolist() == [False, True] and survey([split]).parts[0].damaged == ("file 1",)
+
+
+def test_what_is_premultiplied_is_divided_by_its_transparency() -> None:
+    wanted = np.asarray(EIGHT).astype(int)
+    assert np.abs(rgb(MODES["RGBa"]).astype(int) - wanted).max() <= 2
+    assert np.abs(rgb(MODES["La"]).astype(int) - np.asarray(EIGHT.convert("L"))[..., None]).max() <= 2
 
 
 def bomb(width: int, height: int) -> bytes:

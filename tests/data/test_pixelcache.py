@@ -148,7 +148,9 @@ def test_the_splits_used_last_stay(split: Split) -> None:
 def _place(split: Split) -> Path:
     import hashlib
 
-    return folder() / hashlib.sha256(split.digest.encode()).hexdigest()[:32]
+    from compatkit.data.decoding import RULE
+
+    return folder() / hashlib.sha256(f"{split.digest} {RULE}".encode()).hexdigest()[:32]
 
 
 def test_room_is_half_of_what_is_free(split: Split, monkeypatch: pytest.MonkeyPatch) -> None:
