@@ -11,6 +11,7 @@ import attrs
 from torch import Tensor, nn
 
 from compatkit.adapters.inputs import InputSpec, class_layer, input_of
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import loads
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
 from compatkit.registry.os_errors import environment
@@ -57,7 +58,8 @@ def locate(weights: str | Path) -> Located:
         from compatkit.adapters.timm import fetch
 
         return _in_folder(fetch(said.removeprefix(HUB), (CONFIG, TENSORS)))
-    path = Path(said.removeprefix(FOLDER))
+    inner = said.removeprefix(FOLDER)
+    path = Path(local(inner if isinstance(weights, str) else weights, "a file of weights"))
     return _in_folder(path) if path.is_dir() or said.startswith(FOLDER) else Located(path)
 
 

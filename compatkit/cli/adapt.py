@@ -9,6 +9,7 @@ import click
 from compatkit.cli.images import found_in, images_and_tests
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     about,
     about_options,
     check_publishes,
@@ -39,7 +40,7 @@ trainer_options = options(
     click.option("--batch-size", type=click.IntRange(2), help="Images per step; 64."),
     click.option("--seed", type=click.IntRange(0), help="Seed of the order of the images; 0."),
     click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
-    click.option("--checkpoint", type=click.Path(), metavar="FILE", help="Keep the state in this file."),
+    click.option("--checkpoint", type=PathType(), metavar="FILE", help="Keep the state in this file."),
 )
 """Settings of the trainer; the paper's by default."""
 SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")

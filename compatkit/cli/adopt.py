@@ -10,6 +10,7 @@ from compatkit.cli.cuts import ModelAsked, model_options
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     about,
     about_options,
     command,
@@ -66,7 +67,7 @@ class AdoptAsked(ModelAsked, NamedDataAsked):
     "it at POINT, and publish the parts as NAME.extractor and NAME.head. Pickles are read as tensors only, in a "
     "subprocess with limits.",
 )
-@click.argument("file")
+@click.argument("file", type=PathType())
 @click.option("--model", required=True, metavar="MODEL", help="The network that the weights were saved from.")
 @click.option(
     "--split",

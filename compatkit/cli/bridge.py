@@ -9,6 +9,7 @@ import click
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     about,
     about_options,
     check_publishes,
@@ -108,7 +109,7 @@ class BridgeAsked(NamedDataAsked):
     show_default=True,
     help="Seed of orders and draws.",
 )
-@click.option("--png", type=click.Path(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
+@click.option("--png", type=PathType(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
 @click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, unless it does not fit.")
 @about_options
 @signature_options

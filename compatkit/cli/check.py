@@ -10,6 +10,7 @@ import click
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     bn_policy_option,
     command,
     given,
@@ -67,7 +68,7 @@ class CheckAsked(NamedDataAsked):
     help="Compare the heads' classes with those of this data set, by name or path.",
 )
 @bn_policy_option
-@click.option("--markdown", type=click.Path(), metavar="FILE", help="Write the verdicts as Markdown tables.")
+@click.option("--markdown", type=PathType(), metavar="FILE", help="Write the verdicts as Markdown tables.")
 @named_data_options
 @signature_options
 def check_command(context: click.Context, asked: CheckAsked) -> None:

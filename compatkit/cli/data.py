@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from compatkit.cli.options import DataAsked, command, data_options, group
+from compatkit.cli.options import DataAsked, PathType, command, data_options, group
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress
 from compatkit.cli.roots import check_outputs
 
@@ -44,7 +44,7 @@ class DataShowAsked(DataAsked):
 )
 @click.argument("name")
 @click.option(
-    "--sheet", type=click.Path(), metavar="FILE", help="Draw some training images of each class as PNG."
+    "--sheet", type=PathType(), metavar="FILE", help="Draw some training images of each class as PNG."
 )
 @data_options
 def show(context: click.Context, asked: DataShowAsked) -> None:

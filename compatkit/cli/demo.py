@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Asked, PathType, command
 from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_rich
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class DemoAsked(Asked):
     registry=False,
 )
 @click.option(
-    "--out", default="compatkit-demo", show_default=True, type=click.Path(), help="Folder to write to."
+    "--out", default="compatkit-demo", show_default=True, type=PathType(), help="Folder to write to."
 )
 @click.option(
     "--steps", type=click.IntRange(1), help="Steps per network; default: 500, as for the figures in the docs."

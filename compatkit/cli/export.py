@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from compatkit.cli.inspect import network_call
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Asked, PathType, command
 from compatkit.cli.output import clean, emit, next_step, rows, size
 from compatkit.cli.roots import check_outputs, registry
 
@@ -25,7 +25,7 @@ class ExportAsked(Asked):
     "feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
 )
 @click.argument("reference", metavar="REF")
-@click.argument("file")
+@click.argument("file", type=PathType())
 @click.option(
     "--names",
     type=click.Choice(("auto", "whole", "parts")),

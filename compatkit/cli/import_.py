@@ -8,7 +8,7 @@ import attrs
 import click
 
 from compatkit.cli.images import deciding_on
-from compatkit.cli.options import AdmissionAsked, admission_options, command, signature_options
+from compatkit.cli.options import AdmissionAsked, PathType, admission_options, command, signature_options
 from compatkit.cli.output import progress
 from compatkit.cli.remote import finish, latest_option, no_results_option, patterns_argument
 from compatkit.cli.roots import demanded, destination, made
@@ -30,7 +30,7 @@ class ImportAsked(AdmissionAsked):
     help="Copy components from the registry SOURCE, with parents, versions and results. PATTERN is a name, a glob "
     "such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: all.",
 )
-@click.argument("source")
+@click.argument("source", type=PathType())
 @patterns_argument
 @latest_option
 @click.option("--aliases", is_flag=True, help="Also set the aliases as in SOURCE.")

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Asked, command, given
+from compatkit.cli.options import Asked, PathType, command, given
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
+from compatkit.contracts.addresses import local
 
 
 class InitAsked(Asked):
@@ -20,10 +21,10 @@ class InitAsked(Asked):
 @command(
     "init", InitAsked, help="Make the folder ROOT a registry, unless it is one. [default: the current folder]"
 )
-@click.argument("root", required=False)
+@click.argument("root", required=False, type=PathType())
 def init_command(context: click.Context, asked: InitAsked) -> None:
     """Create a registry in a folder."""
-    folder = Path(asked.root or given(context).registry or ".").expanduser().absolute()
+    folder = Path(asked.root or local(given(context).registry or ".", "a registry")).expanduser().absolute()
     made, fresh = make(folder)
     if asked.machine:
         emit({"root": str(made.root), "id": made.id, "created": fresh})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Asked, PathType, command
 from compatkit.cli.output import clean, columns, emit, rows
 from compatkit.components.exports.document import KEY
 from compatkit.errors import FormatError
@@ -37,7 +37,7 @@ class InspectAsked(Asked):
     "strictly checked.",
     registry=False,
 )
-@click.argument("file")
+@click.argument("file", type=PathType())
 def inspect_command(context: click.Context, asked: InspectAsked) -> None:
     """Show the tensors of a file; exit code 3 with the reason if it is not a safe safetensors file."""
     from compatkit.registry.weights.header import read_header

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command, group
+from compatkit.cli.options import Asked, PathType, command, group
 from compatkit.cli.output import clean, columns, emit, news, next_step
 from compatkit.errors import UsageError
 
@@ -27,6 +27,7 @@ def folder(context: click.Context, parameter: click.Parameter, value: str | None
 folder_option = click.option(
     "--trusted",
     "folder",
+    type=PathType(),
     metavar="DIR",
     callback=folder,
     help="Folder of trusted keys; default: COMPATKIT_TRUST, else your own.",
@@ -56,7 +57,7 @@ class KeysNewAsked(Asked):
 @click.option("--expires", metavar="WHEN", help="When the key expires: 365d, 8w, 2y, or 2027-01-31.")
 @click.option(
     "--out",
-    type=click.Path(),
+    type=PathType(),
     metavar="FILE",
     help="File of the private key; default: in your configuration.",
 )

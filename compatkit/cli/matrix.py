@@ -11,6 +11,7 @@ import click
 from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     batch_size_option,
     bn_policy_option,
     command,
@@ -96,10 +97,10 @@ class MatrixAsked(MeasuringAsked):
 )
 @click.argument("extractors")
 @click.argument("heads")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write one self-contained page.")
-@click.option("--png", type=click.Path(), metavar="FILE", help="Write a heat map.")
-@click.option("--markdown", type=click.Path(), metavar="FILE", help="Write a Markdown table.")
-@click.option("--csv", type=click.Path(), metavar="FILE", help="Write all figures as CSV.")
+@click.option("--html", type=PathType(), metavar="FILE", help="Write one self-contained page.")
+@click.option("--png", type=PathType(), metavar="FILE", help="Write a heat map.")
+@click.option("--markdown", type=PathType(), metavar="FILE", help="Write a Markdown table.")
+@click.option("--csv", type=PathType(), metavar="FILE", help="Write all figures as CSV.")
 @click.option(
     "--data",
     "names",

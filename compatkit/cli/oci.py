@@ -6,7 +6,15 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import AdmissionAsked, Asked, admission_options, command, group, signature_options
+from compatkit.cli.options import (
+    AdmissionAsked,
+    Asked,
+    PathType,
+    admission_options,
+    command,
+    group,
+    signature_options,
+)
 from compatkit.cli.output import next_step, progress
 from compatkit.cli.remote import (
     choice_of,
@@ -41,7 +49,7 @@ class OciExportAsked(Asked):
     "is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
-@click.argument("folder")
+@click.argument("folder", type=PathType())
 @patterns_argument
 @latest_option
 def export_command(context: click.Context, asked: OciExportAsked) -> None:
@@ -75,7 +83,7 @@ class OciImportAsked(AdmissionAsked):
     "PATTERN is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
-@click.argument("folder")
+@click.argument("folder", type=PathType())
 @patterns_argument
 @latest_option
 @dry_run_option

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
+from compatkit.contracts.addresses import local, normalized
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy
 from compatkit.errors import UsageError
 
@@ -145,6 +146,14 @@ class StatisticsType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
+class PathType(click.Path):
+    """Click type of a path of this machine; an address, or what looks like one, is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, as text unless ``path_type`` says otherwise."""
+        return super().convert(local(value, f"{param.opts[-1] if param else 'it'}"), param, ctx)
+
+
 @attrs.define
 class Given:
     """Options stored in the context, as ``context.obj``.
@@ -204,7 +213,7 @@ def _kept(word: str, field: str, *, check: Callable[..., Any] | None = None, **s
 def _folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     if value is not None and not value.strip():
         raise click.BadParameter("expected a folder, got an empty text.", context, parameter)
-    return value
+    return None if value is None else normalized(value)
 
 
 def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -281,6 +290,7 @@ about_options = options(
 data_options = options(
     click.option(
         "--data-root",
+        type=PathType(),
         metavar="DIR",
         help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
     ),
@@ -315,7 +325,7 @@ admission_options = options(
     ),
 )
 recipe_option = click.option(
-    "--recipe", type=click.Path(), metavar="FILE", help="Use the test sets of this recipe's tasks."
+    "--recipe", type=PathType(), metavar="FILE", help="Use the test sets of this recipe's tasks."
 )
 batch_size_option = click.option(
     "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images per batch."
@@ -332,7 +342,7 @@ bn_policy_option = click.option(
 )
 labels_option = click.option(
     "--labels",
-    type=click.Path(exists=True, dir_okay=False),
+    type=PathType(exists=True, dir_okay=False),
     metavar="FILE",
     help="Class names in the order of the outputs, one per line; without them the head has no class names.",
 )

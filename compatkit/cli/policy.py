@@ -10,6 +10,7 @@ from compatkit.cli.images import found_in, images_at_hand
 from compatkit.cli.options import (
     Asked,
     NamedDataAsked,
+    PathType,
     batch_size_option,
     bn_policy_option,
     command,
@@ -135,7 +136,7 @@ class PolicySetAsked(NamedDataAsked):
     "--data", "name", metavar="NAME", help="Images to decide on, such as mnist/test; or the path of a pack."
 )
 @click.option(
-    "--recipe", type=click.Path(), metavar="FILE", help="Use the test set of this recipe's task instead."
+    "--recipe", type=PathType(), metavar="FILE", help="Use the test set of this recipe's task instead."
 )
 @setting_options
 @named_data_options
@@ -259,7 +260,7 @@ class PolicyTestAsked(NamedDataAsked):
     "--against", multiple=True, metavar="PATTERN", help="Partners, instead of those that the policy finds."
 )
 @click.option("--data", "names", multiple=True, metavar="NAME", help="Available images, by name or path.")
-@click.option("--recipe", type=click.Path(), metavar="FILE", help="Images of this recipe's tasks.")
+@click.option("--recipe", type=PathType(), metavar="FILE", help="Images of this recipe's tasks.")
 @named_data_options
 def test_command(context: click.Context, asked: PolicyTestAsked) -> None:
     """Test released versions, or versions published under another name."""

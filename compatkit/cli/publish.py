@@ -14,6 +14,7 @@ from compatkit.cli.images import found_in, offline
 from compatkit.cli.options import (
     Asked,
     DataAsked,
+    PathType,
     about,
     about_options,
     command,
@@ -219,7 +220,7 @@ class PublishAsked(ReleaseAsked, DataAsked):
     help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
     "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PathType(path_type=Path))
 @release_options
 @data_options
 def publish_command(context: click.Context, asked: PublishAsked) -> None:

@@ -13,6 +13,7 @@ from compatkit.cli.images import deciding_on
 from compatkit.cli.options import (
     AdmissionAsked,
     Asked,
+    PathType,
     admission_options,
     command,
     given,
@@ -155,7 +156,7 @@ class CloneAsked(RemoteAsked):
     registry=False,
 )
 @click.argument("remote")
-@click.argument("folder")
+@click.argument("folder", type=PathType())
 @remote_options
 @signature_options
 def clone_command(context: click.Context, asked: CloneAsked) -> None:

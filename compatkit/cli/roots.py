@@ -11,6 +11,7 @@ import click
 
 from compatkit.cli.options import given
 from compatkit.cli.output import news
+from compatkit.contracts.addresses import is_url, normalized
 from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def _named(context: click.Context) -> str | None:
     from compatkit.registry.layout import VARIABLE
 
     named = given(context).registry or os.environ.get(VARIABLE) or None
-    if named is not None and "://" in named:
+    named = None if named is None else normalized(named)
+    if named is not None and is_url(named):
         raise UsageError(
             f"{named} is a remote, but commands need a folder. Copy all of it: `compatkit clone {named} FOLDER`, or "
             f"some: `compatkit --registry FOLDER pull {named} PATTERN`.",

@@ -10,6 +10,7 @@ from compatkit.cli.images import data_sets
 from compatkit.cli.metric import settings_of
 from compatkit.cli.options import (
     NamedDataAsked,
+    PathType,
     command,
     named_data_options,
     recipe_option,
@@ -104,8 +105,8 @@ class SimilarityAsked(NamedDataAsked):
     is_flag=True,
     help="Also compare with the images of RIGHT shuffled, and the same networks untrained.",
 )
-@click.option("--png", type=click.Path(), metavar="FILE", help="Write heat maps.")
-@click.option("--html", type=click.Path(), metavar="FILE", help="Write one self-contained page.")
+@click.option("--png", type=PathType(), metavar="FILE", help="Write heat maps.")
+@click.option("--html", type=PathType(), metavar="FILE", help="Write one self-contained page.")
 @click.option(
     "--data",
     "name",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command, group
+from compatkit.cli.options import Asked, PathType, command, group
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
@@ -100,14 +100,17 @@ class StudyRunAsked(Asked):
     "--arms", metavar="A,B", default="", help="Some of the study's arms, separated by commas; default: all."
 )
 @click.option(
-    "--data", metavar="PATH", help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root."
+    "--data",
+    type=PathType(),
+    metavar="PATH",
+    help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
 )
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Override a setting of the size.")
 @click.option(
     "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run's operations."
 )
 @click.option("--anew", is_flag=True, help="Delete runs with other settings from DIR.")
-@click.option("--out", type=click.Path(), metavar="DIR", help="Folder to write to; default: study-NUMBER.")
+@click.option("--out", type=PathType(), metavar="DIR", help="Folder to write to; default: study-NUMBER.")
 def run_command(context: click.Context, asked: StudyRunAsked) -> None:
     """Carry out the missing runs, then show the results."""
     import torch

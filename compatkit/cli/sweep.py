@@ -9,7 +9,7 @@ import attrs
 import click
 
 from compatkit.cli.images import named_options, offline
-from compatkit.cli.options import DataAsked, command, data_options, given
+from compatkit.cli.options import DataAsked, PathType, command, data_options, given
 from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
 
@@ -37,7 +37,7 @@ class SweepAsked(DataAsked):
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
     "A failed run does not end the others, but causes exit code 1.",
 )
-@click.argument("recipe", type=click.Path())
+@click.argument("recipe", type=PathType())
 @click.option("--resume", is_flag=True, help="Keep the finished runs, and continue with the others.")
 @click.option(
     "--backend",
@@ -50,7 +50,7 @@ class SweepAsked(DataAsked):
 @click.option("--workers", type=click.IntRange(1), help="Runs at a time, in processes or on a cluster.")
 @click.option(
     "--out",
-    type=click.Path(),
+    type=PathType(),
     metavar="DIR",
     help="Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.",
 )

@@ -12,7 +12,7 @@ import attrs
 import click
 
 from compatkit.cli.images import found_in, named_options, offline
-from compatkit.cli.options import DataAsked, command, data_options, given
+from compatkit.cli.options import DataAsked, PathType, command, data_options, given
 from compatkit.cli.output import emit, news, speaks
 from compatkit.cli.publish import Publication, ReleaseAsked, check_numbers, load, release_options
 from compatkit.cli.roots import check_folder, destination
@@ -48,19 +48,19 @@ class TrainAsked(ReleaseAsked, DataAsked):
     help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
     "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
 )
-@click.argument("recipe", type=click.Path())
+@click.argument("recipe", type=PathType())
 @click.option("--seed", type=click.IntRange(0), help="Overrides the recipe's.")
 @click.option("--steps", type=click.IntRange(1), help="Steps of each task; overrides the recipe's.")
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PathType(path_type=Path),
     metavar="DIR",
     help="Folder of the run's state; default: next to the registry, ROOT-runs/RECIPE-..., emptied when the parts are "
     "published.",
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(),
+    type=PathType(),
     metavar="FILE",
     help="Save the state in this file instead of a folder, and continue from it if it exists.",
 )
@@ -71,7 +71,7 @@ class TrainAsked(ReleaseAsked, DataAsked):
     "manifest records it.",
 )
 @click.option(
-    "--scalars", type=click.Path(), metavar="FOLDER", help="Write TensorBoard event files to this folder."
+    "--scalars", type=PathType(), metavar="FOLDER", help="Write TensorBoard event files to this folder."
 )
 @release_options
 @click.option(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command, given
+from compatkit.cli.options import Asked, PathType, command, given
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress
 from compatkit.errors import IntegrityError
 
@@ -47,7 +47,11 @@ class VerifyAsked(Asked):
     help="Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/.",
 )
 @click.option(
-    "--from", "copy", metavar="ROOT", help="Another copy of the registry, to restore lost bytes from."
+    "--from",
+    "copy",
+    type=PathType(),
+    metavar="ROOT",
+    help="Another copy of the registry, to restore lost bytes from.",
 )
 def verify_command(context: click.Context, asked: VerifyAsked) -> None:
     """Verify a registry, and repair it on request."""

@@ -15,6 +15,7 @@ from compatkit.components.former import FORMER
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair, check_pairs
 from compatkit.components.policies import Policies
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.check import Report
@@ -134,7 +135,7 @@ class Registry(Shown):
     @classmethod
     def clone(
         cls,
-        remote: str,
+        remote: str | os.PathLike[str],
         root: str | os.PathLike[str],
         *,
         options: Mapping[str, Any] | None = None,
@@ -159,7 +160,7 @@ class Registry(Shown):
         from compatkit.registry.remotes.pushpull import clone
 
         chosen = Choice.of(choice).requiring(require_signature)
-        store, moved = clone(remote, Path(root), options=options, choice=chosen)
+        store, moved = clone(remote, Path(local(root, "a registry")), options=options, choice=chosen)
         moved.check()
         return cls(store)
 
@@ -929,7 +930,7 @@ class Registry(Shown):
 
     def push(
         self,
-        remote: str,
+        remote: str | os.PathLike[str],
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
@@ -966,7 +967,7 @@ class Registry(Shown):
 
     def pull(
         self,
-        remote: str,
+        remote: str | os.PathLike[str],
         patterns: str | Sequence[str] | None = None,
         *,
         options: Mapping[str, Any] | None = None,

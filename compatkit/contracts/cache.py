@@ -6,6 +6,8 @@ import hashlib
 import os
 from pathlib import Path
 
+from compatkit.contracts.addresses import local
+
 VARIABLE = "COMPATKIT_CACHE"
 
 
@@ -31,4 +33,4 @@ def above() -> Path:
         from platformdirs import user_cache_dir
 
         named = user_cache_dir("compatkit", appauthor=False)
-    return Path(named)
+    return Path(local(named, "the cache"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import attrs
 
+from compatkit.contracts.addresses import is_url, local, normalized
 from compatkit.contracts.arguments import named
 from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
@@ -24,7 +25,15 @@ from compatkit.data.packs import read_pack, stem
 from compatkit.data.readable import check_damaged, readable
 from compatkit.data.shards import ENDING, is_shards, read_shards
 from compatkit.data.split import Split
-from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, PluginError, UnknownName, suggest
+from compatkit.errors import (
+    CompatkitError,
+    DataError,
+    EnvironmentFailure,
+    PluginError,
+    UnknownName,
+    UsageError,
+    suggest,
+)
 
 DIGESTS = ("bytes", "unverified")
 """What the digest of images in files may be over."""
@@ -115,8 +124,8 @@ def load(
 
     Raises:
         UnknownName: No data set has this name.
-        DataError: A file is damaged or no data set, a known data set is in none of the folders, or a share is to be
-            held out of images that are divided already.
+        DataError: What is given is neither a path nor an address; a file is damaged or no data set; a known data set is
+            in none of the folders; or a share is to be held out of images that are divided already.
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
         MissingDependency: A library that reads this kind of data set is not installed.
     """
@@ -137,7 +146,7 @@ def load(
             subject=name_or_path,
         )
     if is_path(name_or_path):
-        found, spec = _at(os.fspath(name_or_path), folders, download, progress)
+        found, spec = _at(name_or_path, folders, download, progress)
         source = Source({"name": spec, **stated})
     else:
         name = str(name_or_path)
@@ -179,12 +188,16 @@ def _unread(split: Split) -> Split:
 
 
 def _at(
-    text: str, folders: list[Path], download: bool, progress: Progress | None
+    address: str | os.PathLike[str], folders: list[Path], download: bool, progress: Progress | None
 ) -> tuple[DataSet | Split, str]:
     """Return what a path or address means, and the same with the path absolute."""
-    if text.startswith(PREFIX) and not text.startswith(f"{PREFIX}//"):
-        return read_hub(text, download=download), text
-    if "://" in text:
+    if hub := hub_name(address):
+        return read_hub(hub, download=download), hub
+    try:
+        text = normalized(address)
+    except UsageError as error:
+        raise DataError(str(error), subject=error.subject) from None
+    if is_url(text):
         return read_shards(text, progress=progress), text
     path = _found(Path(text).expanduser(), folders)
     if not is_there(path):
@@ -273,8 +286,15 @@ def is_path(name_or_path: str | os.PathLike[str]) -> bool:
         or os.sep in text
         or text in (os.curdir, os.pardir)
         or text.endswith(ends)
-        or (text.startswith(PREFIX))
+        or hub_name(text) is not None
     )
+
+
+def hub_name(text: str | os.PathLike[str]) -> str | None:
+    """Return a name at the Hub, ``hf:NAME``, with its beginning in lower case; None for anything else."""
+    name = str(text)[len(PREFIX) :]
+    hub = isinstance(text, str) and text[: len(PREFIX)].lower() == PREFIX and not name.startswith("/")
+    return f"{PREFIX}{name}" if hub else None
 
 
 def is_there(path: Path) -> bool:
@@ -340,7 +360,7 @@ def _provided(factory: Provider, name: str, root: str | os.PathLike[str] | None,
 
 def _folders(root: str | os.PathLike[str] | None) -> list[Path]:
     folder = root if root is not None else os.environ.get("COMPATKIT_DATA")
-    return [Path(folder).expanduser()] if folder else []
+    return [Path(local(folder, "a folder of data sets")).expanduser()] if folder else []
 
 
 def _packs(folder: Path) -> dict[str, Path]:

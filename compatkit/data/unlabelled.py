@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from compatkit.contracts.addresses import local
 from compatkit.data.files import ENDINGS, ImageFiles
 from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import LazyImages
@@ -34,7 +35,7 @@ def read_unlabelled(
         EnvironmentFailure: The system does not let it be read.
     """
     check_damaged(damaged)
-    place = Path(path).expanduser()
+    place = Path(local(path, "a folder or file of images")).expanduser()
     if place.is_dir():
         root = place.resolve()
         found = _bare(images_in(root), name or root.name, place)

@@ -15,6 +15,7 @@ from pathlib import Path
 import attrs
 
 from compatkit.components.registry import Registry
+from compatkit.contracts.addresses import local
 from compatkit.data import DataSet, load
 from compatkit.plugins import use
 from compatkit.reports.matrix import Matrix
@@ -77,7 +78,7 @@ def run(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return _run(Path(folder), steps, seed, rotation, say, progress)
+        return _run(Path(local(folder, "the folder of the demo")), steps, seed, rotation, say, progress)
     finally:
         torch.set_num_threads(threads)
 

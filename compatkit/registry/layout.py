@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import LayoutError
 from compatkit.registry import disk as durable
@@ -161,7 +162,7 @@ def locate(start: str | os.PathLike[str] | None) -> Path:
         LayoutError: There is none.
     """
     if named := os.environ.get(VARIABLE):
-        return Path(named)
+        return Path(local(named, "a registry"))
     here = Path(start) if start is not None else Path.cwd()
     for folder in (here.resolve(), *here.resolve().parents):
         if (folder / MARKER).is_file():

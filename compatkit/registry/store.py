@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts import cache
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import texts_of
 from compatkit.contracts.codec import MAX_BYTES, is_digest
 from compatkit.contracts.codec import digest as digest_of
@@ -95,7 +96,7 @@ class Store:
             LayoutError: It is one already and ``exist_ok`` is False, or one that this version cannot use.
             EnvironmentFailure: The folder cannot be made or written.
         """
-        path = Path(root).absolute()
+        path = Path(local(root, "a registry")).absolute()
         return cls(path, initialise(path, exist_ok=exist_ok))
 
     @classmethod
@@ -109,7 +110,7 @@ class Store:
         Raises:
             LayoutError: The folder is no registry, or its layout is too new.
         """
-        path = Path(root).absolute()
+        path = Path(local(root, "a registry")).absolute()
         return cls(path, inspect(path), trusted)
 
     @classmethod

@@ -8,6 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
+from compatkit.contracts.addresses import local
 from compatkit.errors import EnvironmentFailure
 
 
@@ -25,9 +26,10 @@ def write(path: str | os.PathLike[str], content: bytes | str) -> Path:
         The path.
 
     Raises:
+        UsageError: The path is an address, or looks like one.
         EnvironmentFailure: The folder is missing or read-only, the disk is full, and so on.
     """
-    target = Path(path)
+    target = Path(local(path, "a report"))
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
     try:
         if _is_stream(target):

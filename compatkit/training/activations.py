@@ -15,6 +15,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
 from compatkit.limits import OneOf
@@ -106,7 +107,7 @@ class Activations(Mapping[str, Array]):
             DataError: There are none, or writing them was interrupted.
             FormatError: A file is damaged, or of another version.
         """
-        where = Path(folder)
+        where = Path(local(folder, "a folder of activations"))
         try:
             index = json.loads((where / INDEX).read_text(encoding="utf-8"))
         except FileNotFoundError as error:
@@ -206,7 +207,7 @@ def activations(
         EnvironmentFailure: The folder cannot be written.
     """
     OneOf(FLATTENINGS).check("activations", flatten=flatten)
-    where = None if folder is None else _empty(Path(folder))
+    where = None if folder is None else _empty(Path(local(folder, "a folder of activations")))
     sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
     taker = _Taker(flatten, len(sized), where)
     try:

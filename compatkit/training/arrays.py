@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.limits import COUNT
@@ -170,9 +171,10 @@ def read_array(path: str | os.PathLike[str]) -> Any:
     Raises:
         DataError: It cannot be read, or holds objects.
     """
+    file = local(path, "a file of arrays")
     try:
         # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
-        found = np.load(path, mmap_mode="c", allow_pickle=False)
+        found = np.load(file, mmap_mode="c", allow_pickle=False)
         return found if isinstance(found, np.ndarray) else dict(found)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(

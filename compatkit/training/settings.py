@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
 from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
@@ -40,6 +41,12 @@ def _plain(value: Any) -> Any:
             "'optimiser_options' must be a table of JSON values, such as {'betas': [0.9, 0.95]}; got "
             f"{value!r:.100}: {error}"
         ) from error
+
+
+def _local(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    PATH(instance, attribute, value)
+    if value is not None:
+        local(value, f"'{attribute.name}'")
 
 
 def _optimiser(instance: object, attribute: object, value: Any) -> None:
@@ -89,7 +96,7 @@ class Settings:
     )
     cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
     passes: Passes = attrs.field(default="auto", validator=OneOf(PASSES), metadata=_HIDDEN)
-    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=PATH, metadata=_BESIDE)
+    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(
         default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
@@ -113,7 +120,7 @@ class Settings:
         validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
         metadata=_WHERE_ON,
     )
-    scalars: str | os.PathLike[str] | None = attrs.field(default=None, validator=PATH, metadata=_BESIDE)
+    scalars: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     synchronise_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
 
     def __attrs_post_init__(self) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.components.checkpoints.unwrapping import unwrapped
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import decode
 from compatkit.errors import (
@@ -111,7 +112,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
         IntegrityError: It changed while being read.
         EnvironmentFailure: No such file, no read permission, or disk full.
     """
-    place = Path(path)
+    place = Path(local(path, "a file of weights"))
     name = place.name.encode("utf-8", "replace").decode()
     try:
         with environment("read", place), opened(place) as (file, state):

@@ -10,6 +10,7 @@ from torch import nn
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
 from compatkit.components.verification import hold_against
+from compatkit.contracts.addresses import local
 from compatkit.contracts.arguments import named
 from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
@@ -55,7 +56,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         UnknownName: A blueprint's builder or model is unknown here.
         EnvironmentFailure: The file is missing or cannot be read.
     """
-    place = Path(path)
+    place = Path(local(path, "an exported file"))
     try:
         description = description_of(read_header(place))
     except FormatError as error:

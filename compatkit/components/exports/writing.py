@@ -20,6 +20,7 @@ from compatkit.adapters.initialisation import seeded, without_draws
 from compatkit.adapters.ports.runs import outputs_of
 from compatkit.components.exports.document import Description, PartRecord, to_text
 from compatkit.components.verification import probe_shapes
+from compatkit.contracts.addresses import local
 from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, UsageError
@@ -76,7 +77,7 @@ def write(
         FormatError: A tensor cannot be stored.
         EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
     """
-    place = Path(path)
+    place = Path(local(path, "an exported file"))
     if place.is_dir():
         raise UsageError(f"{place} is a folder; name a file in it, such as {place / 'network.safetensors'}.")
     modules = list(_modules(module, manifest, digest))

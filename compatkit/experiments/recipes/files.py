@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from compatkit.contracts.addresses import local
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.plugins.discovery import providers
@@ -87,7 +88,7 @@ def read(
         UnknownName: A plugin or data set is unknown.
         DataError: A data set cannot be read.
     """
-    file = Path(path)
+    file = Path(local(path, "a recipe"))
     return check(single(file), file, prefix=prefix, **overrides).load(loader(file, root, download), start)
 
 
@@ -96,7 +97,7 @@ def data_sets(path: str | Path, *, root: str | None = None, download: bool = Fal
 
     Arguments and errors as for ``read``.
     """
-    file = Path(path)
+    file = Path(local(path, "a recipe"))
     load = loader(file, root, download)
     return [load(entry["data"]) for entry in check(single(file), file).entries]
 

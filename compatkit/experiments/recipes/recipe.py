@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.manifest import About
 from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.recipes.values import called, check_values, made, only
@@ -248,6 +249,7 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
         return entry
     said = weights.removeprefix("local-dir:")
+    local(said, f"{called(entry, file)}: weights")
     path = file.parent / said if (file.parent / said).exists() else Path(said)
     check_tensor_file(
         path / "model.safetensors" if path.is_dir() else path, f"{called(entry, file)}: weights"

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from compatkit.contracts.addresses import local
 from compatkit.errors import UsageError, type_of
 from compatkit.experiments.folders import made
 from compatkit.experiments.studies import records
@@ -65,7 +66,7 @@ def carry_out(
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
     found = find(number)
     settings, chosen = settings_of(found, size, changes), arms_of(found, arms)
-    folder = Path(out)
+    folder = Path(local(out, "a folder of results"))
     with made(folder):
         done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
         seen = {split: digest for one in done.values() for split, digest in one.data.items()}

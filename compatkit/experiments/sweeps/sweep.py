@@ -15,6 +15,7 @@ import attrs
 import torch
 
 from compatkit.components.registry import Registry
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
@@ -95,7 +96,7 @@ class Sweep:
             InvalidName: Prefix, names of runs and of tasks do not form valid component names.
             UnknownName: A plugin is unknown.
         """
-        file = Path(path).absolute()
+        file = Path(local(path, "a recipe")).absolute()
         tables = parse(file)
         if prefix is not None:
             tables["prefix"] = prefix
@@ -150,9 +151,11 @@ class Sweep:
         """
         tell, report = say or _silent, progress or _silent
         chosen = choose(backend, workers)
-        root = Path(registry.store.root if isinstance(registry, Registry) else registry).absolute()
+        place = registry.store.root if isinstance(registry, Registry) else registry
+        root = Path(local(place, "a registry")).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
-        folder = records.default_folder(root, self.file) if out is None else Path(out).absolute()
+        records_at = records.default_folder(root, self.file) if out is None else out
+        folder = Path(local(records_at, "a folder of records")).absolute()
         records.check_folder(folder, resume)
         cache = DataCache()
         jobs = [

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
 from compatkit.registry import Progress
@@ -219,7 +220,7 @@ def open_damaged(root: str | os.PathLike[str]) -> Store:
     """
     from compatkit.registry.store import Store
 
-    path = Path(root).absolute()
+    path = Path(local(root, "a registry")).absolute()
     try:
         return Store.open(path)
     except LayoutTooNew:

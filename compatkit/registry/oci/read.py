@@ -15,6 +15,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import MAX_BYTES, is_digest, loads
 from compatkit.errors import (
     CompatkitError,
@@ -301,7 +302,7 @@ def import_layout(
         refused.append(Refusal(what, error))
 
     with scratch_folder() as scratch:
-        layout = ImageLayout(folder.expanduser().absolute(), scratch, refuse)
+        layout = ImageLayout(Path(local(folder, "an image layout")).expanduser().absolute(), scratch, refuse)
         wanted = asked(layout, patterns)
         target = StoreTarget(store() if callable(store) else store)
         moved = Move(layout, target, chosen).run(wanted)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import MAX_BYTES, dumps
 from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import from_bytes
@@ -101,7 +102,7 @@ class Blobs:
 
 def export(
     store: Store,
-    folder: Path,
+    folder: str | os.PathLike[str],
     patterns: Iterable[str] = ("*",),
     *,
     versions: Versions = "all",
@@ -128,7 +129,7 @@ def export(
     """
     found = chosen(store.references, patterns, versions)
     wanted = [one for one in found if one.version not in store.references.withdrawn(one.name)]
-    folder = folder.expanduser().absolute()
+    folder = Path(local(folder, "an image layout")).expanduser().absolute()
     moved, known = Moved(), _prepare(folder)
     blobs, closure = Blobs(store.objects, folder / "blobs" / "sha256"), Closure(StoreOrigin(store))
     closure.enter(wanted)

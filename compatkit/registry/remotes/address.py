@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from compatkit.contracts.addresses import is_url, normalized, shown
 from compatkit.errors import MissingDependency, UsageError
 from compatkit.registry.remotes.files import Files
 
@@ -18,11 +19,9 @@ ATOMIC = frozenset(
 OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
 """Libraries of protocols that are not tested here, so that no extra installs them."""
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
-_ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*)://(.*)", re.DOTALL)
-_SECRET = re.compile(r"(?<=://)[^/@]*@")
 
 
-def locate(remote: str, options: Mapping[str, Any] | None = None) -> Path | Files:
+def locate(remote: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Path | Files:
     """Return the folder or the files that a remote's address means; nothing is read yet.
 
     Args:
@@ -31,28 +30,19 @@ def locate(remote: str, options: Mapping[str, Any] | None = None) -> Path | File
             variables and files count.
 
     Raises:
-        UsageError: No such protocol, or options that it does not take.
+        UsageError: Neither a path nor an address, no such protocol, or options that it does not take.
         MissingDependency: The library for it is not installed.
     """
-    if not isinstance(remote, str) or not remote.strip():
+    if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
         raise UsageError(
             f"a remote is a folder or an address such as s3://bucket/parts, got {remote!r:.100}."
         )
-    if "::" in remote and "://" in remote:
-        raise UsageError(
-            f"{shown(remote)} joins several file systems by '::'; name the one where the registry is."
-        )
-    match = _ADDRESS.fullmatch(remote)
-    if match is None or match[1] in ("file", "local"):
-        if options:
-            raise UsageError(f"{shown(remote)} is a folder, which takes no options ({', '.join(options)}).")
-        return Path(match[2] if match else remote).expanduser().absolute()
-    return _files(match[1], remote, dict(options or {}))
-
-
-def shown(remote: str) -> str:
-    """Return an address without the user and password that it may hold."""
-    return _SECRET.sub("", remote).rstrip("/")
+    address = normalized(remote)
+    if is_url(address):
+        return _files(address.partition("://")[0], address, dict(options or {}))
+    if options:
+        raise UsageError(f"{address} is a folder, which takes no options ({', '.join(options)}).")
+    return Path(address).expanduser().absolute()
 
 
 def options_of(words: tuple[str, ...]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -59,7 +60,7 @@ def import_components(
 
 def push(
     store: Store,
-    remote: str,
+    remote: str | os.PathLike[str],
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -103,7 +104,7 @@ def push(
 
 def pull(
     store: Store | Callable[[], Store],
-    remote: str,
+    remote: str | os.PathLike[str],
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -139,7 +140,7 @@ def pull(
 
 
 def clone(
-    remote: str,
+    remote: str | os.PathLike[str],
     folder: Path,
     *,
     options: Mapping[str, Any] | None = None,
@@ -205,7 +206,7 @@ def asked(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
 
 
 @contextmanager
-def _origin(remote: str, options: Mapping[str, Any] | None) -> Iterator[Origin]:
+def _origin(remote: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Iterator[Origin]:
     """Give a remote to read from.
 
     Raises:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.manifest import function_digest
 from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
 from compatkit.registry.layout import MARKER
@@ -90,7 +91,7 @@ class SigningKey:
             KeyFileError: No key file, or none there.
             MissingDependency: ``cryptography`` is not installed.
         """
-        place = Path(path).expanduser()
+        place = Path(local(path, "a key")).expanduser()
         what = f"the key {place}"
         file = key_file(read_small(place, what), what)
         if file.label not in (PRIVATE, ENCRYPTED):
@@ -133,7 +134,7 @@ class SigningKey:
             PrivateFormat,
         )
 
-        file = Path(path).expanduser().absolute()
+        file = Path(local(path, "a key")).expanduser().absolute()
         beside = file.with_suffix(".pub")
         if (shared := _inside_a_registry(file)) is not None:
             raise KeyFileError(

@@ -20,6 +20,7 @@ from typing import TypeAlias
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, KeyFileError, UnknownName
 from compatkit.registry import disk as durable
@@ -92,7 +93,7 @@ class Trusted:
             key = PublicKey.parse(trust)
             return cls({key.id: key}, source=trust)
         if isinstance(trust, (str, os.PathLike)):
-            return _at(Path(trust).expanduser())
+            return _at(Path(local(trust, "whom to trust")).expanduser())
         several = [cls._named(one) for one in trust]
         return cls(
             _joined(key for one in several for key in one.keys.values()),
@@ -111,7 +112,7 @@ class Folder:
     def of_user(cls) -> Folder:
         """Return the folder that COMPATKIT_TRUST names, else that in the user's configuration."""
         if named := os.environ.get(VARIABLE):
-            return cls(Path(named).expanduser())
+            return cls(Path(local(named, "the folder of trusted keys")).expanduser())
         return cls(configuration() / "trusted")
 
     def read(self) -> Trusted:

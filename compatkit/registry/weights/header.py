@@ -21,6 +21,7 @@ from typing import Any
 
 import attrs
 
+from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import loads, structure
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
 from compatkit.registry.os_errors import environment
@@ -157,7 +158,7 @@ def read_whole(path: str | os.PathLike[str]) -> bytes:
 @contextmanager
 def _checked(path: str | os.PathLike[str]) -> Iterator[tuple[io.FileIO, Header]]:
     """Open a file whose header is sound."""
-    place = Path(path)
+    place = Path(local(path, "a file of weights"))
     try:
         with environment("read", place), opened(place) as (file, state):
             length = _length(_exactly(file, min(SNIFFED, state.st_size), place), state.st_size)
