@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -106,25 +105,10 @@ def _brief(record: RunRecord) -> dict[str, Any]:
 
 def _show(outcome: SweepResult) -> None:
     """Print a line per group of runs that differ only in the seed, then the failures."""
-    groups = outcome.groups()
-    paths = list(dict.fromkeys(path for group in groups for path in group.values))
-    table: list[tuple[str, ...]] = [(*paths, "runs", "failed", "as trained", "recombined")]
-    for group in groups:
-        said = (_said(group.values[path]) for path in paths)
-        figures = (str(one) if one is not None else "" for one in (group.own, group.cross))
-        table.append((*said, str(group.runs), str(group.failed or ""), *figures))
-    columns(table, right=range(len(paths), len(table[0])))
-    if any(group.runs > 1 for group in groups):
+    table = outcome.table()
+    columns(table, right=range(len(table[0]) - 4, len(table[0])))
+    if any(group.runs > 1 for group in outcome.groups()):
         paragraph("Mean accuracy and standard deviation over seeds.")
     for record in outcome.failed:
         warn(f"{record.run} failed [{record.code}]: {record.reason}")
     click.echo(f"records are in {outcome.folder}")
-
-
-def _said(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_said, value)) or "none"
-    if isinstance(value, Mapping):
-        rest = ", ".join(f"{key} {one}" for key, one in value.items() if key != "name")
-        return f"{value.get('name', '')} ({rest})" if rest else str(value.get("name", ""))
-    return str(value)

@@ -31,7 +31,8 @@ class Component(Shown):
     """A component without its weights; ``load`` and ``module`` read them.
 
     Attributes:
-        registry: Where it is stored: anything with a ``store`` that loads a module by reference.
+        registry: Where it is stored: anything with a ``store`` that loads a module by reference; None if its module
+            was loaded already.
         resolved: Name, version and digest.
         manifest: Blueprint, contract, training and parents.
         reference: ``name@version``, accepted by every method of a registry; ``name@candidate`` before publication.
@@ -120,7 +121,10 @@ class Component(Shown):
 
     def _told(self) -> str:
         """Return what ``compatkit show`` prints, without signatures."""
-        known = facts(self.registry.store, self.resolved, self.manifest)
+        if self.registry is None:  # loaded to train from
+            known = summary(self.manifest)
+        else:
+            known = facts(self.registry.store, self.resolved, self.manifest)
         return "\n".join([self.reference, *labelled({f"  {label}": text for label, text in known.items()})])
 
     def __str__(self) -> str:

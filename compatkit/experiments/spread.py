@@ -23,7 +23,14 @@ class Spread:
             return None
         return cls(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
+    def text(self, digits: int) -> str:
+        """Return mean and deviation: ``0.880 ± 0.012``.
+
+        Args:
+            digits: Behind the point.
+        """
+        mean = f"{self.mean:.{digits}f}"
+        return mean if self.deviation is None else f"{mean} ± {self.deviation:.{digits}f}"
+
     def __str__(self) -> str:
-        digits = 3 if abs(self.mean) < 10 else 1
-        text = f"{self.mean:.{digits}f}"
-        return text if self.deviation is None else f"{text} ± {self.deviation:.{digits}f}"
+        return self.text(3 if abs(self.mean) < 10 else 1)

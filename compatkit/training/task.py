@@ -253,6 +253,7 @@ class Task:
         default=None,
         validator=OfType((str, PathLike, Mapping, type(None)), "a file, tensors by name, or None"),
         kw_only=True,
+        repr=lambda weights: f"<{len(weights)} tensors>" if isinstance(weights, Mapping) else repr(weights),
     )
     augment: Augment = attrs.field(
         default=(),
@@ -270,8 +271,8 @@ class Task:
         default=None, converter=_normalisation, kw_only=True
     )
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
-    extractor: Component | None = attrs.field(default=None, kw_only=True)
-    head: Component | None = attrs.field(default=None, kw_only=True)
+    extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
+    head: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     width: int | None = attrs.field(
         default=None, validator=Number(least=1, whole=True, optional=True), kw_only=True

@@ -37,8 +37,8 @@ class Candidate:
         entries: Layers of the head with a changed form; see ``Blueprint.entries``.
     """
 
-    ground: Ground
-    head: nn.Module
+    ground: Ground = attrs.field(repr=False)
+    head: nn.Module = attrs.field(repr=False)
     fitted: Adapter | None = None
     method: Mapping[str, Any] = attrs.field(factory=dict)
     refitted: bool = False

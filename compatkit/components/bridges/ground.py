@@ -83,7 +83,7 @@ class Passes:
 
     make: Callable[[], Iterator[tuple[Tensor, ...]]]
     limit: int = LIMIT
-    _kept: list[tuple[Tensor, ...]] | None = attrs.field(init=False, default=None)
+    _kept: list[tuple[Tensor, ...]] | None = attrs.field(init=False, default=None, repr=False)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         if self._kept is not None:
@@ -170,11 +170,11 @@ class Ground:
     pairs: Split
     held: Split
     seed: int = 0
-    paired: Passes = attrs.field(init=False)
-    features: Passes = attrs.field(init=False)
-    held_features: Passes = attrs.field(init=False)
-    _moments: Once[PairedMoments] = attrs.field(init=False)
-    _rotation: Once[Tensor] = attrs.field(init=False)
+    paired: Passes = attrs.field(init=False, repr=False)
+    features: Passes = attrs.field(init=False, repr=False)
+    held_features: Passes = attrs.field(init=False, repr=False)
+    _moments: Once[PairedMoments] = attrs.field(init=False, repr=False)
+    _rotation: Once[Tensor] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())

@@ -56,6 +56,11 @@ class Job:
         return json.dumps(attrs.asdict(self, recurse=False))
 
     @property
+    def seed(self) -> int:
+        """Seed of the trainer."""
+        return self.tables["trainer"].get("seed", 0)
+
+    @property
     def prefix(self) -> str:
         """Prefix of the published parts of this run."""
         return f"{self.tables['prefix']}/{self.run}"

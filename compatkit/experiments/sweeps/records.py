@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,41 @@ SCHEMA = 1
 NOTE = "sweep.json"
 """File that marks the folder of a sweep; it describes the axes and the chosen back end."""
 _BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
+_NOTE = {"schema": SCHEMA, "kind": "sweep"}
+
+
+@attrs.frozen(kw_only=True)
+class RunPlan:
+    """One run as the note of a sweep has it.
+
+    Attributes:
+        run: Its name.
+        values: The varied values, by path.
+        plan: As in ``RunRecord``.
+        seed: Of the trainer, whether or not it varies.
+    """
+
+    run: str
+    values: Mapping[str, Any]
+    plan: str
+    seed: int
+
+
+@attrs.frozen(kw_only=True)
+class SweepNote:
+    """What ``sweep.json`` says of a sweep.
+
+    Attributes:
+        recipe: Name of its file.
+        axes: Values of each axis, by its path.
+        choice: The requested and the used back end.
+        runs: In the order of the recipe; empty in folders of versions before these were noted.
+    """
+
+    recipe: str
+    axes: Mapping[str, Any]
+    choice: Mapping[str, Any]
+    runs: tuple[RunPlan, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -30,7 +65,7 @@ class RunRecord:
         run: Its name.
         values: The varied values, by path.
         plan: Digest of everything known before the run that affects its result.
-        state: ``"begun"`` if it was interrupted.
+        state: ``"begun"`` if it was interrupted or is under way; ``"planned"``, which no file has, if it has no record.
         backend: Where it ran.
         code: Code of the error that ended it, or empty.
         reason: Why it failed, or empty.
@@ -45,7 +80,7 @@ class RunRecord:
     run: str
     values: Mapping[str, Any]
     plan: str
-    state: Literal["begun", "done", "failed"]
+    state: Literal["planned", "begun", "done", "failed"]
     backend: str = ""
     code: str = ""
     reason: str = ""
@@ -88,6 +123,10 @@ class RunRecord:
         record = structured(cls, value, what, _BESIDE)
         if record.state == "done" and (record.matrix is None or record.matrix.get("schema") != MATRIX):
             raise FormatError(f"{what} describes a finished run, but has no matrix of schema {MATRIX}.")
+        try:
+            record.figures()
+        except FormatError as error:
+            raise FormatError(f"{what}: {error}", subject=what) from error
         return record
 
 
@@ -137,7 +176,12 @@ def read(folder: Path, run: str) -> RunRecord | None:
     """
     path = place(folder, run)
     value = read_json(path)
-    return None if value is None else RunRecord.from_json(value, str(path))
+    if value is None:
+        return None
+    record = RunRecord.from_json(value, str(path))
+    if record.run != run:
+        raise FormatError(f"{path} describes the run {record.run!r:.80}, not {run!r}.", subject=path)
+    return record
 
 
 def default_folder(registry: Path, recipe: Path) -> Path:
@@ -168,21 +212,40 @@ def check_folder(folder: Path, resume: bool) -> None:
         )
 
 
-def write_note(
-    folder: Path, recipe: Path, axes: Mapping[str, Sequence[Any]], choice: Mapping[str, Any]
-) -> None:
+def write_note(folder: Path, note: SweepNote) -> None:
     """Create the folder and write the note that marks it.
 
     Args:
         folder: Of the sweep.
-        recipe: Path of the recipe.
-        axes: Values of each axis, by its path.
-        choice: Options that decide what a run computes.
+        note: Of the sweep.
 
     Raises:
         EnvironmentFailure: It cannot be created or written.
     """
     with environment("make", folder):
         folder.mkdir(parents=True, exist_ok=True)
-    kept = {"schema": 1, "kind": "sweep", "recipe": recipe.name, "axes": dict(axes), "choice": dict(choice)}
-    replace_file(folder / NOTE, dumps(kept))
+    replace_file(folder / NOTE, dumps({**_NOTE, **attrs.asdict(note)}))
+
+
+def read_note(folder: Path) -> SweepNote:
+    """Return the note of a sweep.
+
+    Raises:
+        UsageError: The folder holds no sweep.
+        FormatError: The note is damaged.
+        EnvironmentFailure: It cannot be read.
+    """
+    value = read_json(folder / NOTE)
+    if value is None:
+        raise UsageError(
+            f"{folder} holds no sweep: it has no {NOTE}. A sweep writes its results to <registry>-sweeps/<recipe> next "
+            "to the registry, or to the folder given as out= (--out).",
+            subject=folder,
+        )
+    return structured(SweepNote, value, str(folder / NOTE), _NOTE)
+
+
+def names_of_records(folder: Path) -> list[str]:
+    """Return the names of the runs that have a record, in alphabetical order."""
+    with environment("read", folder):
+        return sorted(path.stem for path in folder.glob("*.json") if path.name != NOTE)

@@ -23,8 +23,8 @@ from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
 from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
-from compatkit.experiments.sweeps.records import SCHEMA, RunRecord
-from compatkit.experiments.sweeps.results import SweepResult
+from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, RunRecord, SweepNote
+from compatkit.experiments.sweeps.results import SweepResult, opened
 from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
@@ -173,12 +173,21 @@ class Sweep:
             )
             for run in self.runs
         ]
-        ended, left, notes = sort(planned_jobs(jobs, cache, held, report), folder, held)
+        planned = planned_jobs(jobs, cache, held, report)
+        ended, left, notes = sort(planned, folder, held)
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
         for line in notes:
             tell(line)
         choice = {"asked": backend, "backend": chosen}
-        records.write_note(folder, self.file, {axis.path: axis.values for axis in self.axes}, choice)
+        note = SweepNote(
+            recipe=self.file.name,
+            axes={axis.path: axis.values for axis in self.axes},
+            choice=choice,
+            runs=tuple(
+                RunPlan(run=job.run, values=job.values, plan=job.plan, seed=job.seed) for job in planned
+            ),
+        )
+        records.write_note(folder, note)
 
         def each(record: RunRecord) -> None:
             ended[record.run] = record
@@ -187,7 +196,27 @@ class Sweep:
 
         report(len(ended), len(self.runs), "")
         dispatch(chosen, left, cache, workers, each)
-        return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes))
+        seeds = {job.run: job.seed for job in planned}
+        return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes), seeds)
+
+    @staticmethod
+    def open(folder: str | os.PathLike[str]) -> SweepResult:
+        """Read the results of a sweep from its folder, also of one that is under way or was interrupted.
+
+        Neither the recipe nor data sets nor a registry are needed, and no network is built.
+
+        Args:
+            folder: The folder of its records: ``<registry>-sweeps/<recipe>``, or what ``run`` was given as ``out``.
+
+        Returns:
+            A record for every run: those that were not begun, or whose record is of another plan, are ``"planned"``.
+
+        Raises:
+            UsageError: The folder holds no sweep.
+            FormatError: A file is damaged; the message names it.
+            EnvironmentFailure: A file cannot be read.
+        """
+        return opened(Path(folder).absolute())
 
 
 def _check(run: PlannedRun, file: Path) -> None:
