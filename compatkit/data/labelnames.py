@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from compatkit.data.partnames import divides
+from compatkit.data.partnames import are_parts
 from compatkit.errors import DataError
 
 NUMBERS = frozenset(["", "nan", "-nan", "+nan", "<na>", "#n/a", "#na", "nat", "<null>", "1.#qnan", "-1.#ind"])
@@ -21,6 +21,7 @@ WRITTEN = NUMBERS | {"none", "null", "nil", "na", "n/a", "n.a.", "undefined", "?
 DECLARED = frozenset(["None", "NONE", "null", "Null", "NULL", "NA", "N/A", "n/a", "undefined", "-1", "?"])
 """Marks as programs spell them, for which a class may have been made."""
 _NEGATIVE = re.compile(r"-[0-9]+(\.0*)?")
+_FLOAT = re.compile(r"[0-9]+\.0*")
 _QUOTES = ('"', "'", "`", "\u201c\u201d", "\u2018\u2019", "\u201e\u201c", "\u00ab\u00bb")
 
 
@@ -36,8 +37,15 @@ def check_written(labels: Sequence[str], where: object, declared: Iterable[str] 
         DataError: There are some.
     """
     names = set(declared)
+    no_word = next((name for name in names if name.casefold() in NUMBERS), None)
+    if no_word is not None:
+        raise DataError(
+            f"{where}: classes.txt names the class {no_word!r}, which marks a missing label. Leave its images out.",
+            subject=no_word,
+        )
     if not names:
         _check_parts(labels, where, "if these are classes, list them in classes.txt, one a line")
+        _check_whole(labels, where)
     for label, count in Counter(labels).items():
         missing = label.casefold() in WRITTEN or _NEGATIVE.fullmatch(label) is not None
         if label in names and label.casefold() not in NUMBERS:
@@ -66,19 +74,31 @@ def check_declared(names: Iterable[str], where: object, way_out: str) -> None:
     names = tuple(names)
     _check_parts(names, where, way_out)
     for name in names:
-        if name.strip().casefold() in NUMBERS or name.strip() in DECLARED:
+        missing = name.strip().casefold() in NUMBERS or name.strip() in DECLARED
+        if missing or _quoted(name):
+            reason = "marks a missing label: leave its images out" if missing else "kept its quotes"
             raise DataError(
-                f"{where}: the class {name!r:.60} marks a missing label. Leave its images out. {way_out}",
+                f"{where}: the class {name!r:.60} {reason}. {way_out}",
                 subject=name,
             )
 
 
 def _check_parts(names: Iterable[str], where: object, way_out: str) -> None:
-    if divides("", names):
+    if are_parts(names):
         raise DataError(
             f"{where}: the classes are {', '.join(sorted(set(names)))}, which are parts of a data set. Give the "
             f"classes of the images; {way_out}",
             subject=where,
+        )
+
+
+def _check_whole(labels: Sequence[str], where: object) -> None:
+    """Refuse labels that are all numbers as ``1.0``: a table writes whole numbers so where some are missing."""
+    if labels and all(_FLOAT.fullmatch(label) for label in set(labels)):
+        raise DataError(
+            f"{where}: the labels are numbers with a point, such as {labels[0]}. Write whole numbers or names; if they "
+            "are names, list them in classes.txt, one a line.",
+            subject=labels[0],
         )
 
 

@@ -29,6 +29,8 @@ from compatkit.errors import DataError, MissingDependency
 
 LISTS = (".csv", ".parquet")
 COLUMNS = ("path", "label")
+ROWS = 1000
+"""From so many rows it is told whether a column of a Parquet table may divide them."""
 LONGEST_LINE = 2**16
 """Characters of a line."""
 
@@ -214,25 +216,19 @@ def _parquet(table: Path) -> dict[str, list[str]]:
 
 
 def _maybe_parts(file: Any) -> list[str]:
-    """Return the columns that may divide the rows: text that begins with a part, and what has a part in its name."""
+    """Return the columns that may divide the rows: text of which a value is a part, and what has a part in its name."""
     from pyarrow import types
 
-    texts = [
-        field.name
-        for field in file.schema_arrow
-        if field.name not in COLUMNS and (types.is_string(field.type) or types.is_large_string(field.type))
-    ]
-    first = (
-        next(file.iter_batches(batch_size=1, columns=texts)).to_pydict()
-        if texts and file.metadata.num_rows
-        else {}
-    )
-    named = [
-        field.name
-        for field in file.schema_arrow
-        if part_name(field.name) and (types.is_boolean(field.type) or types.is_integer(field.type))
-    ]
-    return named + [name for name, values in first.items() if part_name(str(values[0])) or part_name(name)]
+    texts, named = [], []
+    for field in file.schema_arrow:
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if field.name not in COLUMNS and (types.is_string(kind) or types.is_large_string(kind)):
+            texts.append(field.name)
+        elif part_name(field.name) and (types.is_boolean(kind) or types.is_integer(kind)):
+            named.append(field.name)
+    first = next(file.iter_batches(batch_size=ROWS, columns=texts), None) if texts else None
+    values = {} if first is None else first.to_pydict()
+    return named + [name for name in values if any(part_name(str(value)) for value in values[name])]
 
 
 def _check_type(kind: Any, name: str, table: Path) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compatkit.data.partnames import EXPECTED, PartName, misspelt, part_name
+from compatkit.data.partnames import EXPECTED, PartName, is_holder, misspelt, part_name
 from compatkit.errors import DataError
 
 
@@ -91,6 +91,12 @@ def check_classes(names: Sequence[str], inside: Mapping[str, set[str]], root: Pa
         shared = any(counts[below] > 1 for below in inside[name])
         if shared and (word := misspelt(name)) is not None:
             raise _unknown(name, root, f" Is {word} meant?")
+        if (shared or (len(names) == 1 and inside[name])) and is_holder(name):
+            raise DataError(
+                f"{root / name} looks like a folder of class folders and like no class. Load {root / name}, or rename "
+                f"it.{_way_out(name, root)}",
+                subject=root / name,
+            )
 
 
 def _unknown(name: str, root: Path, hint: str = "") -> DataError:

@@ -23,7 +23,7 @@ WORDS = {
 KINDS = tuple(WORDS)
 EXPECTED = "train or training, and val, valid, validation, dev, eval, test or holdout, in any case"
 """For messages."""
-_ADDITIONS = (
+_HOLDERS = (
     *(
         "images",
         "image",
@@ -36,45 +36,42 @@ _ADDITIONS = (
         "pics",
         "samples",
         "sample",
-    ),
-    *(
-        "dataset",
-        "datasets",
-        "data",
-        "ds",
-        "set",
-        "subset",
-        "split",
-        "part",
-        "partition",
-        "folder",
-        "dir",
         "files",
     ),
     *(
-        "seg",
-        "crops",
-        "cropped",
-        "resized",
-        "processed",
-        "raw",
-        "orig",
-        "original",
-        "jpeg",
-        "jpegs",
-        "jpg",
-        "png",
+        "datasets",
+        "dataset",
+        "data",
+        "ds",
+        "subset",
+        "set",
+        "split",
+        "partition",
+        "part",
+        "fold",
+        "folder",
+        "dir",
     ),
+    *("jpegs", "jpeg", "jpg", "png"),
+)
+"""Words for what holds images, whatever these show."""
+_ADDITIONS = (
+    *_HOLDERS,
+    *("seg", "crops", "cropped", "resized", "processed", "raw", "orig", "original", "labeled", "labelled"),
     *("my", "new", "final", "full", "all", "mini", "small", "the", "x", "version", "v", "rgb", "px"),
-    *("aug", "augmented", "labeled", "labelled"),
+    *("aug", "augmented"),
 )
 _KIND = {word: kind for kind, words in WORDS.items() for word in words}
 _ALONE = re.compile(f"(?:{'|'.join(_ADDITIONS)})*({'|'.join(_KIND)})(?:{'|'.join(_ADDITIONS)})*")
 _SEVERAL = re.compile(f"(?:{'|'.join((*_ADDITIONS, *_KIND))})+")
+_HOLDER = re.compile(f"(?:{'|'.join(_HOLDERS)})+")
 _LETTERS = re.compile(r"[^\W\d_]+")
 _HUMP = re.compile("(?<=[a-z])(?=[A-Z])")
 _HELD_OUT = re.compile("(hold|held)[-_ ]out", re.IGNORECASE)
 _FLAGS = {"0", "1", "true", "false", "t", "f", "yes", "no", "0.0", "1.0"}
+_SHORT = {"tr": "train", "va": "val", "te": "test", "ts": "test"}
+MOST_PARTS = 12
+"""Values of a column that divides a table."""
 SIMILAR = 0.8
 """From what similarity on a word may be one of a part that is misspelt."""
 
@@ -103,7 +100,7 @@ def part_name(name: str) -> PartName | None:
     Args:
         name: Of a folder, a shard without its ending, or what a table says of a row.
     """
-    alone = _ALONE.fullmatch("".join(_LETTERS.findall(name.casefold())))
+    alone = _ALONE.fullmatch(_letters(name))
     if alone is not None:
         return PartName(_KIND[alone[1]])
     words = [one.casefold() for one in _LETTERS.findall(_HUMP.sub(" ", _HELD_OUT.sub(r"\1out", name)))]
@@ -122,9 +119,20 @@ def _kinds(word: str) -> set[str]:
     return {kind for one, kind in _KIND.items() if one in word} if _SEVERAL.fullmatch(word) else set()
 
 
+def _letters(name: str) -> str:
+    return "".join(_LETTERS.findall(name.casefold()))
+
+
+def is_holder(name: str) -> bool:
+    """Return whether a name says of a folder only that images are in it, as ``images``, ``part1`` and ``fold_2`` do."""
+    return _HOLDER.fullmatch(_letters(name)) is not None
+
+
 def misspelt(name: str) -> str | None:
     """Return the word of a part that a name is similar to; None where there is none."""
-    similar = near("".join(_LETTERS.findall(name.casefold())), _KIND, cutoff=SIMILAR)
+    if (letters := _letters(name)) in _SHORT:
+        return _SHORT[letters]
+    similar = near(letters, _KIND, cutoff=SIMILAR)
     return similar[0] if similar else None
 
 
@@ -147,6 +155,7 @@ def parts_of_files(paths: Sequence[str], where: object) -> list[str] | None:
     """
     parts = [_of_path(path) for path in paths]
     if all(part is None for part in parts):
+        _check_spelling(paths, where)
         return None
     for path, part in zip(paths, parts, strict=True):
         if part is None or not part.kind:
@@ -158,8 +167,26 @@ def parts_of_files(paths: Sequence[str], where: object) -> list[str] | None:
     return [part.kind for part in parts if part is not None]
 
 
+def _check_spelling(paths: Sequence[str], where: object) -> None:
+    """Refuse files whose names are similar to those of several parts, such as ``trian`` and ``testt``."""
+    similar = {word: path for path in paths if (word := misspelt(path.rpartition("/")[2])) is not None}
+    if len({_KIND[word] for word in similar}) > 1:
+        raise DataError(
+            f"{where}: {' and '.join(similar.values())} look like {' and '.join(similar)}, and name no part. "
+            f"Write one of {EXPECTED}, or rename the files.",
+            subject=where,
+        )
+
+
 def _of_path(path: str) -> PartName | None:
     return next((part for name in reversed(path.split("/")) if (part := part_name(name)) is not None), None)
+
+
+def are_parts(names: Iterable[str]) -> bool:
+    """Return whether names, said to be those of classes, are all those of parts: of training images and of others."""
+    parts = [part_name(name) for name in set(names)]
+    kinds = {part.kind for part in parts if part is not None and part.plain}
+    return None not in parts and "train" in kinds and len(kinds) > 1
 
 
 def divides(column: str, values: Iterable[object]) -> bool:
@@ -167,12 +194,14 @@ def divides(column: str, values: Iterable[object]) -> bool:
 
     Args:
         column: Its name.
-        values: That it has: names of training and of test images; or true and false, where its name has the word of a
-            part (``is_train``).
+        values: That it has: few, and among them names of training and of test images; or true and false, where its name
+            has the word of a part (``is_train``).
     """
-    texts = {str(value).strip() for value in values}
-    parts = [part_name(text) for text in texts]
-    if len(texts) > 1 and None not in parts:
-        kinds = {part.kind for part in parts if part is not None}
-        return "train" in kinds and len(kinds) > 1 and any(part is not None and part.plain for part in parts)
-    return part_name(column) is not None and len(texts) > 1 and {text.casefold() for text in texts} <= _FLAGS
+    texts = {str(value).strip() for value in values if value is not None} - {""}
+    if len(texts) < 2 or len(texts) > MOST_PARTS:
+        return False
+    parts = [part for text in texts if (part := part_name(text)) is not None]
+    kinds = {part.kind for part in parts}
+    if "train" in kinds and len(kinds) > 1 and any(part.plain for part in parts):
+        return True
+    return part_name(column) is not None and {text.casefold() for text in texts} <= _FLAGS

@@ -92,6 +92,9 @@ def test_of_several_parts_of_test_images_the_first_counts(tmp_path: Path) -> Non
         (("trainval", "extra"), "trainval"),
         (("train_cam2", "extra"), "train_cam2"),
         (("trainning", "testting"), "testting"),
+        (("images",), "images"),
+        (("part1", "part2"), "part1"),
+        (("fold_0", "fold_1", "fold_2"), "fold_0"),
     ],
 )
 def test_what_looks_like_a_part_is_no_class(tmp_path: Path, names: tuple[str, ...], subject: str) -> None:
@@ -108,9 +111,10 @@ def test_parts_of_images_without_classes(tmp_path: Path, names: tuple[str, ...])
 
 
 def test_words_that_only_look_like_parts(tmp_path: Path) -> None:
-    classes = ("contest", "oval", "test tube", "trainers", "trains", "valley")
+    classes = ("contest", "data", "oval", "test tube", "trainers", "trains", "valley")
     root = class_folder(tmp_path / "photos", dict.fromkeys(classes, 2))
     class_folder(root / "trains" / "steam", {"": 1})
+    class_folder(root / "data" / "disks", {"": 1})
     assert undivided(root).classes == classes
 
 

@@ -50,9 +50,20 @@ def test_what_a_list_names_is_a_class_unless_it_is_no_word() -> None:
     with pytest.raises(DataError) as caught:
         numbered(["nan", "cat"], "list.csv", ["cat", "nan"])
     assert caught.value.subject == "nan"
+    with pytest.raises(DataError) as caught:
+        numbered(["0", "1"], "list.csv", ["cat", "NaN"])
+    assert caught.value.subject == "NaN"
 
 
-@pytest.mark.parametrize("name", ["nan", "NaN", "None", "NULL", "NA", "n/a", "<NA>", "-1", " "])
+def test_numbers_with_a_point() -> None:
+    with pytest.raises(DataError) as caught:
+        numbered(["0.0", "1.0"], "list.csv")
+    assert caught.value.subject == "0.0"
+    assert numbered(["1.0", "1.5"], "list.csv")[0] == ("1.0", "1.5")
+    assert numbered(["1.0", "2.0"], "list.csv", ["1.0", "2.0"])[0] == ("1.0", "2.0")
+
+
+@pytest.mark.parametrize("name", ["nan", "NaN", "None", "NULL", "NA", "n/a", "<NA>", "-1", " ", '"dog"'])
 def test_declared_names_that_programs_made(name: str) -> None:
     with pytest.raises(DataError) as caught:
         check_declared(["cat", name], "a.npz", "Call it otherwise.")

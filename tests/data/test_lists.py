@@ -254,6 +254,17 @@ def test_columns_that_divide_under_another_name(
     assert refused(write(photos / f"list.{ending}", table)).subject == column
 
 
+def test_a_column_of_categories_that_divides(photos: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    parts = [None, None, *["train", "test"] * 4]
+    columns = {name: [one[name] for one in rows(photos)] for name in ("path", "label")}
+    table = arrow.table({**columns, "phase": arrow.array(parts).dictionary_encode()})
+    parquet.write_table(table, photos / "list.parquet")
+    assert refused(photos / "list.parquet").subject == "phase"
+
+
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_columns_of_flags_that_divide(photos: Path, ending: str) -> None:
     table = [{**one, "is_valid": place % 2 == 0} for place, one in enumerate(rows(photos))]

@@ -65,6 +65,9 @@ def test_files_by_their_names_and_folders() -> None:
         (["train-0", "more"], "more"),
         (["trainval-0"], "trainval-0"),
         (["dev-0", "1"], "1"),
+        (["trian-0", "testt"], "x"),
+        (["tr-0", "te-0"], "x"),
+        (["trains", "0", "valdation-1"], "x"),
     ):
         with pytest.raises(DataError) as caught:
             parts_of_files(paths, "x")
@@ -80,6 +83,8 @@ def test_files_by_their_names_and_folders() -> None:
         ("is_train", [1, 0], True),
         ("is_train", [1], False),
         ("part", ["val", "test"], False),
+        ("phase", ["train", None, "test", "unused"], True),
+        ("caption", ["train", "test", *map(str, range(20))], False),
         ("camera", ["0", "1"], False),
         ("train_id", [3, 9], False),
     ],
