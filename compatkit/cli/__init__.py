@@ -54,6 +54,7 @@ COMMANDS = {
     "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
     "oci": ("compatkit.cli.oci", "Write and read OCI image layouts for container registries."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
+    "predict": ("compatkit.cli.predict", "Tell the class of each photo with a network of the registry."),
     "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
     "pull": ("compatkit.cli.remote", "Copy components from a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),

@@ -136,11 +136,16 @@ def paragraph(text: str) -> None:
     click.echo(textwrap.fill(clean(text), width(), break_long_words=False, break_on_hyphens=False))
 
 
-def next_step(*words: str) -> None:
-    """Print a suggested next command, quoted for the shell."""
+def next_step(*words: str, before: str = "next") -> None:
+    """Print a suggested next command, quoted for the shell.
+
+    Args:
+        words: Of the command.
+        before: Word in front of it: ``"or"`` of a second one.
+    """
     import shlex
 
-    click.echo(f"next: {shlex.join(words)}")
+    click.echo(f"{before}: {shlex.join(words)}")
 
 
 def report_text(report: Report) -> str:

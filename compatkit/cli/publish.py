@@ -142,6 +142,9 @@ class Publication:
         data = ("--data-root", self.started.data_root) if self.started.data_root else ()
         words = "compatkit", *given(self.context).words, "matrix", *globs
         next_step(*words, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
+        own = [name for key, name in parts.items() if f"{key.removesuffix('.extractor')}.head" in parts]
+        if own:
+            next_step("compatkit", *given(self.context).words, "predict", own[0], "PHOTOS", before="or")
 
     def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
         """Show the outcomes of policies for the parts; exit with 1 if one fails."""

@@ -10,9 +10,10 @@ import click
 from compatkit.cli.images import data_sets
 from compatkit.cli.matrix import CONDITIONS, MeasuringAsked, measuring_options
 from compatkit.cli.options import about, about_options, check_publishes, command, given
-from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows
+from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows, warn
 from compatkit.cli.roots import check_target, registry
-from compatkit.contracts.batchnorm import estimates
+from compatkit.cli.statistics import ALONE, normalises, policy_for_single_images, states_policy
+from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.errors import DataError, IncompatibleError
 
 if TYPE_CHECKING:
@@ -55,8 +56,9 @@ class RecombineAsked(MeasuringAsked):
 @click.option(
     "--publish",
     metavar="NAME",
-    help="Publish the recombination as NAME, with the policy of --normalisation, unless it is measured at chance; "
-    "re-estimated statistics are those of training images.",
+    help="Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
+    "statistics are re-estimated on training images, so that it can tell single images; those of each batch with "
+    "--no-measure, which looks for no images.",
 )
 @about_options
 @measuring_options
@@ -71,6 +73,9 @@ def recombine_command(context: click.Context, asked: RecombineAsked) -> None:
     held = registry(context)
     left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
     pair = str(left), str(right)
+    if asked.publish is not None and not states_policy(context):
+        wanted = policy_for_single_images(held, left, right)
+        asked.bn_policy = DEFAULT if asked.no_measure and estimates(wanted) else wanted
     report = held.check(*pair, bn_policy=asked.bn_policy)
     _refuse(report, asked.adapt)
     fits, anew = needs_fit(report), asked.publish is not None and estimates(asked.bn_policy)
@@ -181,5 +186,10 @@ def _tell_published(
         data = model.estimated["data"]
         note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
         paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
+    elif model.normalisation == "batch" and normalises([one.manifest for one in model.sources]):
+        warn(
+            f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
+        )
+    next_step("compatkit", *given(context).words, "predict", reference, "PHOTOS")
     file = f"{reference.partition('@')[0].rpartition('/')[2]}.safetensors"
     next_step("compatkit", *given(context).words, "export", reference, file)

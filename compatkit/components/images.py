@@ -95,8 +95,13 @@ def family_of(split: str) -> str:
 
 def fitting_images(data: DataSet) -> Split:
     """Return images for fitting an adapter: evenly spaced training images, so that no test image is used."""
-    step = -(-len(data.train) // FITTED_ON)
-    return data.train if step == 1 else data.train.take(range(0, len(data.train), step))
+    return evenly(data.train)
+
+
+def evenly(split: Split) -> Split:
+    """Return at most ``FITTED_ON`` images of a split, evenly spaced."""
+    step = -(-len(split) // FITTED_ON)
+    return split if step == 1 else split.take(range(0, len(split), step))
 
 
 def images_again(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from compatkit.contracts.batchnorm import check_policy
 from compatkit.contracts.contract import Contract
+from compatkit.data.bars import bar
 from compatkit.data.readable import check_damaged
 from compatkit.data.split import Split
 from compatkit.data.unlabelled import read_unlabelled
@@ -134,12 +135,14 @@ class Assembly(nn.Module):
         if listed is not None and listed.lazy:
             files = list(map(listed.name_of, range(len(listed))))
             parts = parts if skipped is None and listed is images else self._read(listed, batch_size, skipped)
-        found = list[Tensor]()
-        with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings():
+        found, done = list[Tensor](), 0
+        with evaluation_mode(self), torch.no_grad(), warnings.catch_warnings(), bar() as tell:
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
+                done += len(some)
                 logits = self(normalise(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())
+                tell(done, len(files), "predicting")
         shares = torch.cat(found) if found else torch.zeros(0, len(self.labels))
         names = [one.name for one in self.labels] or map(str, range(shares.shape[1]))
         reasons = skipped or {}

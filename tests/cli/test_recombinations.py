@@ -36,6 +36,36 @@ def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, p
     assert ck.Registry.open(parts).load("pairs/ab").normalisation == policy
 
 
+class TestWithoutAPolicy:
+    """What is published tells single images: with re-estimated statistics, or with its own ones."""
+
+    def test_statistics_are_estimated_where_images_are_read_anyway(
+        self, run: Any, parts: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("compatkit.cli.recombine._why_not", lambda cell: "")  # two steps do not train much
+        said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
+        assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
+        assert ck.Registry.open(parts).load("pairs/ab").normalisation == "reestimate"
+        measured = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json["cell"]
+        assert measured["settings"]["normalisation"] == "reestimate"
+        alone = run("recombine", LEFT, RIGHT, "--json").json["cell"]
+        assert alone["settings"]["normalisation"] == "batch"
+
+    def test_without_measuring_those_of_the_batch_are_warned_of(self, run: Any, parts: Path) -> None:
+        said = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
+        assert said.code == 0 and "told by chance" in said.err and "--bn-policy reestimate" in said.err
+        assert ck.Registry.open(parts).load("pairs/ab").normalisation == "batch"
+        stated = run(
+            "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/cd"
+        )
+        assert stated.code == 0 and "warning" not in stated.err
+
+    def test_parts_of_one_network_keep_their_statistics(self, run: Any, parts: Path) -> None:
+        said = run("recombine", LEFT, "digits/left.head", "--no-measure", "--publish", "pairs/own")
+        assert said.code == 0 and "warning" not in said.err
+        assert ck.Registry.open(parts).load("pairs/own").normalisation == "running"
+
+
 def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) -> None:
     """Two steps of training leave all heads at chance, or undecided."""
     said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab", "--json")

@@ -1,0 +1,265 @@
+"""``compatkit predict``: class and probability of each image, by a network of the registry."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import attrs
+import click
+
+from compatkit.cli.options import (
+    NamedDataAsked,
+    StatisticsType,
+    command,
+    named_data_options,
+    signature_options,
+)
+from compatkit.cli.output import clean, columns, counted, emit, first, news, warn
+from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.statistics import ALONE, images_of_statistics, normalises, policy_for_single_images
+from compatkit.contracts.batchnorm import DEFAULT, estimates
+from compatkit.contracts.contract import HEADS
+from compatkit.contracts.manifest import TRAINED
+from compatkit.errors import DataError, UsageError
+from compatkit.registry.names import Reference
+from compatkit.registry.resolving import wrong_kind
+
+if TYPE_CHECKING:
+    from compatkit.components.registry import Registry
+    from compatkit.data.split import Split
+    from compatkit.evaluation.predictions import Predictions
+    from compatkit.evaluation.recombination import Recombination
+
+NAMED = 5
+"""Most endings of files that are named."""
+
+
+class PredictAsked(NamedDataAsked):
+    """Arguments and options of ``predict``."""
+
+    part: str
+    photos: tuple[str, ...]
+    head: str | None
+    bn_policy: str | None
+    images: str | None
+    csv: str | None
+    batch_size: int
+
+
+@command(
+    "predict",
+    PredictAsked,
+    help="Tell class and probability of each image. PART is a published recombination, or an extractor: with --head, "
+    "or with the head that it was trained with. PHOTOS are image files, folders of them, or arrays (.npy, .npz). A "
+    "file that cannot be read has a row with the reason, and the exit code is then 1.",
+)
+@click.argument("part")
+@click.argument("photos", nargs=-1, required=True)
+@click.option("--head", metavar="HEAD", help="Head to put on the extractor PART.")
+@click.option(
+    "--bn-policy",
+    "bn_policy",
+    type=StatisticsType(),
+    help="Batch-norm statistics: default of a recombination: as published; of a head with its own extractor: running; "
+    "else: reestimate if images are found, batch if not.",
+)
+@click.option(
+    "--images",
+    metavar="NAME",
+    help="100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
+    "extractor's training images.",
+)
+@click.option("--csv", metavar="FILE", help="Write the rows to a CSV file instead of printing them.")
+@click.option(
+    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
+)
+@named_data_options
+@signature_options
+def predict_command(context: click.Context, asked: PredictAsked) -> None:
+    """Predict; exit code 1 if some file could not be read."""
+    check_outputs({"--csv": asked.csv})
+    groups, others = _groups(asked.photos)
+    model = _model(registry(context), asked)
+    if model.normalisation == "batch" and normalises([one.manifest for one in model.sources]):
+        warn(f"{ALONE} Add --bn-policy reestimate, and --images with 100 or more photos of all classes.")
+    found = _predictions(model, groups, asked.batch_size)
+    if asked.csv is not None:
+        found.to_csv(asked.csv)
+    if asked.machine:
+        used = {"parts": [one.reference for one in model.sources], "bn_policy": model.normalisation}
+        emit({**used, "classes": list(found.classes), "predictions": _rows(found), "left_out": others})
+    else:
+        _tell(found, asked.csv)
+    if others:
+        endings = first([f"{ending} {count:,}" for ending, count in others.items()], NAMED)
+        warn(f"left out of the folders, as no images: {endings}. Convert photos among these to JPEG or PNG.")
+    if found.damaged:
+        warn(
+            f"{len(found.damaged):,} of {counted(len(found), 'file')} could not be read; their rows say why."
+        )
+    context.exit(1 if found.damaged else 0)
+
+
+def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return what is predicted at a time, all files together and each array, and the files left out of folders.
+
+    Returns:
+        Images by the name of their array, and numbers of files by ending.
+
+    Raises:
+        DataError: A path does not exist, or a folder holds no image.
+    """
+    from compatkit.data.survey import left_out
+    from compatkit.data.unlabelled import images_in, read_unlabelled
+
+    files, arrays, others = list[str](), dict[str, Any](), Counter[str]()
+    for place in photos:
+        path = Path(place).expanduser().absolute()
+        if not path.exists():
+            raise DataError(f"There is no file or folder {place}.", subject=place)
+        if path.is_dir():
+            images = images_in(path.resolve())
+            files += [images.reader.name(at) for at in range(len(images))]
+            others.update(left_out(path))
+        elif path.suffix in (".npz", ".npy"):
+            arrays[place] = read_unlabelled(path) if path.suffix == ".npz" else _array(path)
+        else:
+            files.append(str(path))
+    return {**({"photos": _split(files)} if files else {}), **arrays}, dict(others.most_common())
+
+
+def _split(files: list[str]) -> Split:
+    """Return image files as images without labels, read when they are asked for."""
+    import numpy as np
+
+    from compatkit.data.files import listed
+    from compatkit.data.split import NO_CLASSES, Split
+
+    root = Path(files[0]).anchor
+    images = listed(Path(root), [one.removeprefix(root) for one in files])
+    return Split(images, np.zeros(len(files), dtype=np.int64), NO_CLASSES, "photos")
+
+
+def _array(path: Path) -> Any:
+    import numpy as np
+
+    try:
+        return np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DataError(f"{path} is no array of numpy: {error}.", subject=path) from error
+
+
+def _model(held: Registry, asked: PredictAsked) -> Recombination:
+    """Return the network.
+
+    Raises:
+        UsageError: PART is of another kind, or options do not go with it.
+        DataError: Statistics are to be estimated, and no images are found.
+    """
+    part = held.store.resolve(asked.part)
+    kind = held.store.manifest(part).kind
+    if kind == "recombination":
+        if asked.head is not None:
+            raise UsageError(f"{part} is a whole network; leave --head out.", subject=asked.head)
+        model = cast("Recombination", held.load(str(part)))
+        if asked.bn_policy in (None, model.normalisation) and asked.images is None:
+            return model
+        if model.inserted:
+            raise UsageError(
+                f"{part} has adapters, and is used as it was published; leave --bn-policy and --images out.",
+                subject=asked.part,
+            )
+        extractor, head = (Reference.parse(one.reference) for one in model.sources)
+        return _recombined(held, held.store.resolve(str(extractor)), held.store.resolve(str(head)), asked)
+    if kind in HEADS:
+        raise UsageError(
+            f"{part} is a head: name an extractor, and this with --head {asked.part}.", subject=asked.part
+        )
+    if kind != "extractor":
+        raise wrong_kind(part, kind, ("extractor", "recombination"), asked.part)
+    head = _own_head(held, part) if asked.head is None else held.store.resolve(asked.head)
+    return _recombined(held, part, head, asked)
+
+
+def _recombined(held: Registry, extractor: Reference, head: Reference, asked: PredictAsked) -> Recombination:
+    policy = asked.bn_policy or (
+        "reestimate" if asked.images else policy_for_single_images(held, extractor, head)
+    )
+    if asked.images is not None and not estimates(policy):
+        raise UsageError(f"--images is for --bn-policy reestimate and mix:N, not for {policy}; leave it out.")
+    images = None
+    if estimates(policy):
+        try:
+            images = images_of_statistics(held, extractor, asked.images, asked)
+        except DataError as error:
+            if asked.bn_policy is not None or asked.images is not None:
+                raise
+            warn(f"{error}")
+            policy = DEFAULT
+    return held.recombine(str(extractor), str(head), bn_policy=policy, images=images)
+
+
+def _own_head(held: Registry, extractor: Reference) -> Reference:
+    """Return the newest version of the head that was trained with an extractor, with a message.
+
+    Raises:
+        UsageError: There is none, or there are heads of several names.
+    """
+    heads = {
+        one.name: one
+        for one in held.store.index.search(parent=extractor.digest, kind="head")
+        if (TRAINED, extractor.digest) in one.parents
+    }
+    if len(heads) != 1:
+        which = ", ".join(heads) or "none"
+        raise UsageError(
+            f"{extractor} needs a head; in the registry these were trained with it: {which}. Name one with --head.",
+            subject=str(extractor),
+        )
+    (head,) = heads.values()
+    news(f"with its own head {head}")
+    return held.store.resolve(str(head))
+
+
+def _predictions(model: Recombination, groups: Mapping[str, Any], batch_size: int) -> Predictions:
+    """Return the predictions of all groups, one after the other, each image with a name."""
+    import torch
+
+    from compatkit.evaluation.assembly import BatchStatisticsWarning
+    from compatkit.evaluation.predictions import Predictions
+
+    shares, files, damaged = list[torch.Tensor](), list[str](), dict[int, str]()
+    classes: tuple[str, ...] = ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", BatchStatisticsWarning)  # told in words of the command line
+        for name, images in groups.items():
+            some = model.predict(images, batch_size=batch_size, damaged="skip")
+            damaged |= {len(files) + place: reason for place, reason in some.damaged.items()}
+            files += some.files or [f"{name}[{place}]" for place in range(len(some))]
+            shares.append(some.probabilities)
+            classes = some.classes or classes
+    return Predictions(torch.cat(shares), classes, tuple(files), damaged)
+
+
+def _rows(found: Predictions) -> list[dict[str, Any]]:
+    """Return JSON values of each image: its class, or why it could not be read."""
+    return [
+        {"image": name, "damaged": best.damaged}
+        if best.damaged
+        else {"image": name, **attrs.asdict(best, filter=lambda field, _: field.name != "damaged")}
+        for name, best in zip(found.files, found, strict=True)
+    ]
+
+
+def _tell(found: Predictions, csv: str | None) -> None:
+    """Print a row an image, or, where they are in a file, how many images are of each class."""
+    if csv is None:
+        click.echo(str(found))
+        return
+    counts = Counter(label for label in found.labels if label)
+    columns([("class", "images"), *((name, f"{count:,}") for name, count in counts.most_common())], right=[1])
+    click.echo(f"wrote {clean(csv)}: {counted(len(found), 'row')}")

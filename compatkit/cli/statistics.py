@@ -1,0 +1,71 @@
+"""Batch-norm statistics of recombined parts that are to meet single images: published ones, and those that predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+from click.core import ParameterSource
+
+from compatkit.cli.images import data_sets, images_and_tests
+from compatkit.cli.options import NamedDataAsked
+from compatkit.contracts.batchnorm import DEFAULT
+from compatkit.contracts.manifest import trained_with
+
+if TYPE_CHECKING:
+    from compatkit.components.registry import Registry
+    from compatkit.contracts.manifest import Manifest
+    from compatkit.data.split import Split
+    from compatkit.registry.names import Reference
+
+ALONE = (
+    "Batch normalization takes the statistics of each batch here, so the class of an image depends on the others: "
+    "single images, and images of one class, are told by chance."
+)
+
+
+def states_policy(context: click.Context) -> bool:
+    """Return whether the command line states ``--bn-policy``, whose default is for measuring."""
+    return context.get_parameter_source("bn_policy") is ParameterSource.COMMANDLINE
+
+
+def normalises(parts: Sequence[Manifest]) -> bool:
+    """Return whether one of the parts has batch normalisation."""
+    return any(one.contract.protocol.normalisation == "batch" for one in parts)
+
+
+def policy_for_single_images(held: Registry, extractor: Reference, head: Reference) -> str:
+    """Return the batch-norm policy under which the class of an image depends on no other image.
+
+    Returns:
+        ``"running"`` for a head with the extractor that it was trained with, the default policy where neither has
+        batch normalisation, else ``"reestimate"``.
+    """
+    left, right = held.store.manifest(extractor), held.store.manifest(head)
+    if not normalises((left, right)):
+        return DEFAULT
+    return "running" if str(extractor.digest) in trained_with(right) else "reestimate"
+
+
+def images_of_statistics(
+    held: Registry, extractor: Reference, name: str | None, asked: NamedDataAsked
+) -> Split:
+    """Return unlabelled images on which to estimate statistics: at most 1,000, evenly drawn.
+
+    Args:
+        held: Registry of the extractor.
+        extractor: Whose training images are used if no others are named.
+        name: A folder of images, or a data set by name, path or address; or None.
+        asked: Where data sets are.
+
+    Raises:
+        DataError: They are not found.
+    """
+    from compatkit.components.images import evenly, fitting_images
+
+    if name is not None:
+        images, _ = images_and_tests(name, None, asked.data_root, asked.download, asked.damaged)
+        return evenly(images)
+    (data,) = data_sets(held, [str(extractor)], (), None, asked).values()
+    return fitting_images(data)
