@@ -47,9 +47,9 @@ class TestWithoutAPolicy:
         assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
         assert ck.Registry.open(parts).load("pairs/ab").normalisation == "reestimate"
         measured = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json["cell"]
-        assert measured["settings"]["normalisation"] == "reestimate"
+        assert measured["settings"]["policy"] == "reestimate"
         alone = run("recombine", LEFT, RIGHT, "--json").json["cell"]
-        assert alone["settings"]["normalisation"] == "batch"
+        assert alone["settings"]["policy"] == "batch"
 
     def test_without_measuring_those_of_the_batch_are_warned_of(self, run: Any, parts: Path) -> None:
         said = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
