@@ -42,7 +42,9 @@ class TestWithoutAPolicy:
     def test_statistics_are_estimated_where_images_are_read_anyway(
         self, run: Any, parts: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("compatkit.cli.recombine._why_not", lambda cell: "")  # two steps do not train much
+        monkeypatch.setattr(
+            "compatkit.cli.recombine._why_not", lambda cell: ""
+        )  # two steps do not train much
         said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
         assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
         assert ck.Registry.open(parts).load("pairs/ab").normalisation == "reestimate"
