@@ -111,7 +111,7 @@ class _Table(dict[str, Builder]):
             self[name] = BUILT_IN[name]()
             return self[name]
         there = installed("builders")
-        if name in there:
+        if name in there or ":" in name:
             return _plugin(name)
         known = sorted({*BUILT_IN, *self, *there})
         raise UnknownName(

@@ -247,15 +247,12 @@ def _named(
 ) -> DataSet:
     key = _key(name)
     made, provider, composed = _match(key, MADE), _match(key, offered), _match(key, COMPOSED)
-    if provider is not None and (made is not None or composed is not None or key in FETCHED):
-        raise DataError(
-            f"A plugin offers the data set {provider!r}, which is the name of one that compatkit has "
-            "already; give the plugin's another name."
-        )
     if made is not None:
         module, function = MADE[made]
         return getattr(import_module(module), function)()
-    if provider is not None:
+    if (
+        provider is not None and composed is None and key not in FETCHED
+    ):  # names of compatkit's own come first
         return _provided(offered[provider], provider, root, download)
     if composed is not None:
         module, function = COMPOSED[composed]
@@ -327,7 +324,7 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             + " Give the path of a pack, set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
             subject=name,
         )
-    known = sorted({*MADE, *COMPOSED, *offered, *packs, *FETCHED.values()})
+    known = sorted({*MADE, *COMPOSED, *(one for one in offered if ":" not in one), *packs, *FETCHED.values()})
     there = bool(name) and Path(name).is_dir()
     hint = (
         f" To load the folder {name} that is here, write {name}/." if there else suggest(name.lower(), known)

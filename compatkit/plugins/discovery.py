@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from traceback import format_exception
 from typing import Any, Literal
 
@@ -20,9 +20,10 @@ import attrs
 from packaging.utils import canonicalize_name
 
 from compatkit.errors import PluginError, UnknownName
-from compatkit.hooks import PROJECT, Training
+from compatkit.hooks import Training
 from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
+from compatkit.plugins.installed import divided, installed, is_own, package_of, yields
 from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
 from compatkit.plugins.settings import Setting, plain
@@ -32,25 +33,39 @@ Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
 
 
 def names(kind: str) -> list[str]:
-    """Return the names that are installed for a kind, sorted, without importing any."""
+    """Return the names that are installed for a kind, sorted, without importing any.
+
+    A name that several distributions claim stands beside ``package:name`` for each that it does not mean.
+    """
     _check_kind(kind)
-    installed = entry_points(group=PROJECT)
-    return sorted({point.name.partition(".")[2] for point in installed if _kind(point) == kind})
+    mine = [point for point in installed() if _kind(point) == kind]
+    claims = Counter(point.name for point in mine)
+    plain = {_plain(point) for point in mine}
+    return sorted(
+        plain | {qualified(point) for point in mine if claims[point.name] > 1 and not is_own(point)}
+    )
 
 
 def require(kind: str, name: str) -> str:
-    """Return the plain name if a plugin of that name is installed; nothing is imported.
+    """Return the name without its kind if a plugin of that name is installed; nothing is imported.
 
     Args:
         kind: ``"regularizers"``, ``"metrics"``, ...
-        name: Plain, or with the kind and a dot in front.
+        name: Plain, with the kind and a dot in front, or ``package:name``.
 
     Raises:
         UnknownName: There is none; the message lists those installed.
     """
     _check_kind(kind)
-    name = name.removeprefix(kind + ".")
+    package, name = divided(name, kind)
     known = names(kind)
+    if package:
+        if not _claimed(kind, package, name):
+            raise UnknownName(
+                f"The distribution {package!r} brings no plugin {kind}.{name}. Installed {kind}: {', '.join(known)}.",
+                subject=f"{package}:{kind}.{name}",
+            )
+        return f"{package}:{name}"
     if name not in known:
         elsewhere = [other for other in KINDS if other != kind and name in names(other)]
         hint = f" There is {elsewhere[0]}.{name}." if elsewhere else suggestion(name, known)
@@ -67,14 +82,15 @@ def find(kind: str, name: str) -> Offer:
 
     Args:
         kind: One of KINDS.
-        name: For example ``"dcc"``, or with its kind ``"regularizers.dcc"``.
+        name: For example ``"dcc"``, or with its kind ``"regularizers.dcc"``; ``"package:dcc"`` where several
+            distributions have one of this name.
 
     Raises:
         UnknownName: No installed distribution has it.
         PluginError: Two have it, it is blocked, its import fails, or it does not follow the hook specifications.
     """
-    name = require(kind, name)
-    found = points(name=f"{kind}.{name}")
+    package, name = divided(require(kind, name), kind)
+    found = _claimed(kind, package, name)
     free = [point for point in found if not blocked(point)]
     if not free:
         raise owner_of(found[0]).error(
@@ -94,7 +110,8 @@ def providers() -> dict[str, Callable[..., Any]]:
     def make(name: str, **given: Any) -> Any:
         return find("data_sets", name).make(given)
 
-    return {name: partial(make, name) for name in names("data_sets")}
+    mine = [point for point in installed() if _kind(point) == "data_sets"]
+    return {name: partial(make, name) for name in (*names("data_sets"), *map(qualified, mine))}
 
 
 def points(**chosen: Any) -> list[EntryPoint]:
@@ -105,7 +122,7 @@ def points(**chosen: Any) -> list[EntryPoint]:
     """
     owners: dict[int, Owner] = {}  # one for each distribution, whose metadata takes a millisecond to read
     found: dict[tuple[str, str, str], EntryPoint] = {}
-    for point in entry_points(group=PROJECT, **chosen):
+    for point in installed(**chosen):
         if id(point.dist) not in owners:
             owners[id(point.dist)] = owner_of(point)
         owner = attrs.evolve(owners[id(point.dist)], plugin=point.name)
@@ -113,8 +130,25 @@ def points(**chosen: Any) -> list[EntryPoint]:
     return [found[key] for key in sorted(found)]
 
 
+def _claimed(kind: str, package: str, name: str) -> list[EntryPoint]:
+    """Return the entry points that a name means: compatkit's own alone, where it has one."""
+    found = points(name=f"{kind}.{name}")
+    if package:
+        return [point for point in found if package_of(point) == package]
+    return [point for point in found if is_own(point)] or found
+
+
+def qualified(point: EntryPoint) -> str:
+    """Return ``package:name``, which no other plugin of the kind has."""
+    return f"{package_of(point)}:{_plain(point)}"
+
+
 def _kind(point: EntryPoint) -> str:
     return point.name.partition(".")[0]
+
+
+def _plain(point: EntryPoint) -> str:
+    return point.name.partition(".")[2]
 
 
 def _check_kind(kind: str) -> None:
@@ -127,23 +161,29 @@ def _check_kind(kind: str) -> None:
 
 
 def clash(twins: Sequence[EntryPoint]) -> PluginError:
-    """Return the error that names all distributions with one key."""
+    """Return the error that names all distributions with one key; none of them is compatkit, whose names win."""
     owners = [owner_of(point) for point in twins]
     who = " and ".join(f"{one.distribution} {one.version}" for one in owners)
     return PluginError(
-        f"Plugin {twins[0].name!r} is brought by {who}; which one is meant cannot be told. "
-        f"Block one with {WITHOUT}={owners[-1].distribution}, uninstall it, or have its author choose another name.",
+        f"Plugin {twins[0].name!r} is brought by {who}; which one is meant cannot be told. Name it "
+        f"{' or '.join(map(qualified, twins))}, block one with {WITHOUT}={owners[-1].distribution}, or uninstall it.",
         plugin=twins[0].name,
         distribution=owners[0].distribution,
     )
 
 
 def blocked(point: EntryPoint) -> str:
-    """Return the environment variable that blocks a plugin, or ""; both variables list keys, names or distributions."""
-    owner = owner_of(point)
-    mine = {point.name, point.name.partition(".")[2]}
-    if owner.distribution:
-        mine.add(canonicalize_name(owner.distribution))
+    """Return the environment variable that blocks a plugin, or "".
+
+    Both variables list keys, names or distributions, and ``package:name`` or ``package:key``. A plain name means what
+    it means in a recipe: compatkit's own where it has one.
+    """
+    package = package_of(point)
+    mine = (
+        {package, *(f"{package}:{name}" for name in (point.name, _plain(point)))} if package else set[str]()
+    )
+    if not yields(point):
+        mine |= {point.name, _plain(point)}
 
     def listed(text: str) -> bool:
         given = {part.strip() for part in text.split(",") if part.strip()}
@@ -203,8 +243,9 @@ def listing() -> list[Listed]:
         kind, _, name = point.name.partition(".")
         owner = owner_of(point)
         counts[kind] += 1
-        line = Listed(kind, name, "active", owner.distribution, owner.version, order=counts[kind])
-        twins = [other for other in found if other.name == point.name and not blocked(other)]
+        shown = qualified(point) if yields(point) else name
+        line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
+        twins = [other for other in found if _rivals(other, point)]
         if reason := blocked(point):
             line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
         elif len(twins) > 1:
@@ -218,6 +259,11 @@ def listing() -> list[Listed]:
                 line = attrs.evolve(line, status=status, message=str(error), traceback=trace)
         lines.append(line)
     return lines
+
+
+def _rivals(other: EntryPoint, point: EntryPoint) -> bool:
+    """Return whether a plain name may mean either of two plugins."""
+    return other.name == point.name and not (yields(other) or yields(point) or blocked(other))
 
 
 def _describe(line: Listed, loaded: Loaded) -> Listed:

@@ -24,7 +24,8 @@ class Use:
     """A regularizer of a run.
 
     Attributes:
-        name: What the plugin is registered as: ``"dcc"``, or with its kind ``"regularizers.dcc"``.
+        name: What the plugin is registered as: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
+            where several distributions have one of this name.
         weight: Factor of its losses, >= 0; at 0 it is left out, as if the run did not name it.
         as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
@@ -45,8 +46,9 @@ class Use:
         if not isinstance(self.name, str) or not self.name:
             raise PluginError(f"A plugin's name is a text such as 'dcc'; got {self.name!r}.")
         put = object.__setattr__
-        put(self, "name", self.name.removeprefix("regularizers."))
-        put(self, "as_", self.as_ or self.name)
+        package, colon, plain = self.name.rpartition(":")
+        put(self, "name", f"{package}{colon}{plain.removeprefix('regularizers.')}")
+        put(self, "as_", self.as_ or self.name.rpartition(":")[2])
         if not isinstance(self.as_, str) or not _INSTANCE.fullmatch(self.as_):
             raise self._wrong(
                 f"An instance name (as) is lower-case letters, digits and '_.-'; got {self.as_!r}."

@@ -1,0 +1,101 @@
+"""Which entry points count, and which names they have: those of compatkit itself come before all others.
+
+A plain name, ``dcc``, means compatkit's own plugin where it has one of this name. Another distribution's plugin of the
+same name is called ``package:dcc``; so is either of two that claim one name.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
+from pathlib import PurePath
+from typing import Any
+
+from packaging.utils import canonicalize_name
+
+from compatkit.hooks import PROJECT
+from compatkit.plugins.isolation import PluginWarning
+
+_LEFT: set[str] = set()
+"""Leftovers that were named already."""
+
+
+def installed(**chosen: Any) -> list[EntryPoint]:
+    """Return entry points of the group without those that an interrupted pip left behind, which are named once.
+
+    Args:
+        **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
+    """
+    left: dict[int, bool] = {}  # one for each distribution, whose metadata takes a millisecond to read
+    sound: list[EntryPoint] = []
+    for point in entry_points(group=PROJECT, **chosen):
+        if left.setdefault(id(point.dist), _left(point.dist)):
+            continue
+        sound.append(point)
+    return sound
+
+
+def package_of(point: EntryPoint) -> str:
+    """Return the canonical name of the distribution; empty where broken metadata do not say."""
+    try:
+        return canonicalize_name(point.dist.name) if point.dist else ""
+    except Exception:  # of metadata that another program wrote
+        return ""
+
+
+def is_own(point: EntryPoint) -> bool:
+    """Return whether compatkit itself brings a plugin."""
+    return point.name in _own_keys() and package_of(point) == PROJECT
+
+
+def yields(point: EntryPoint) -> bool:
+    """Return whether the plain name of a plugin means one of compatkit instead."""
+    return point.name in _own_keys() and package_of(point) != PROJECT
+
+
+def divided(name: str, kind: str) -> tuple[str, str]:
+    """Return the package, or an empty text, and the plain name, of ``dcc``, ``regularizers.dcc``, ``package:dcc``.
+
+    Args:
+        name: As it is written.
+        kind: Such as ``"regularizers"``.
+    """
+    package, _, plain = name.rpartition(":")
+    return canonicalize_name(package), plain.removeprefix(f"{kind}.")
+
+
+@functools.cache
+def _own_keys() -> frozenset[str]:
+    try:
+        points = distribution(PROJECT).entry_points
+    except PackageNotFoundError:  # run from its sources
+        return frozenset()
+    return frozenset(point.name for point in points if point.group == PROJECT)
+
+
+def _left(dist: Distribution | None) -> bool:
+    """Return whether metadata are no installed distribution's; pip calls ``demo`` ``~emo`` while it replaces it."""
+    folder = getattr(dist, "_path", None)
+    if dist is None or folder is None:
+        return False
+    name = PurePath(str(folder)).name
+    try:
+        wanted = dist.metadata["Name"]
+    except Exception:  # broken metadata; the plugin may still be fine
+        wanted = None
+    if not name.startswith("~") and (not wanted or _begins(name, wanted)):
+        return False
+    if str(folder) not in _LEFT:
+        _LEFT.add(str(folder))
+        warnings.warn(
+            f"{folder} is no installed distribution, but what an interrupted pip left behind; it is ignored. Remove "
+            "it.",
+            PluginWarning,
+            stacklevel=4,
+        )
+    return True
+
+
+def _begins(folder: str, name: str) -> bool:
+    return canonicalize_name(folder).startswith(canonicalize_name(name))

@@ -1,0 +1,110 @@
+"""Whose a name is: compatkit's own first, others as package:name; what pip left behind is no distribution."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compatkit.errors import PluginError, UnknownName
+from compatkit.plugins import PluginWarning, find, listing, names, use
+
+Install = Callable[..., Path]
+MINE = """
+from compatkit import hookimpl
+
+@hookimpl
+def compatkit_regularizers(register):
+    register("{name}", Mine)
+
+class Mine:
+    @hookimpl
+    def compatkit_losses(self, step): return {{}}
+"""
+
+
+def plugin(install: Install, package: str, name: str = "dcc", version: str = "1.0") -> Path:
+    module = f"{package.replace('-', '_')}_one"
+    return install(package, {f"regularizers.{name}": module}, {module: MINE.format(name=name)}, version)
+
+
+def test_a_name_of_compatkit_is_never_another_packages(install: Install):
+    plugin(install, "My-Package")
+    assert find("regularizers", "dcc").distribution == "compatkit"
+    assert find("regularizers", "regularizers.dcc").distribution == "compatkit"
+    for name in ("my-package:dcc", "my_package:dcc", "my-package:regularizers.dcc"):
+        assert find("regularizers", name).distribution == "My-Package"
+    assert {"dcc", "my-package:dcc"} <= set(names("regularizers")) and "compatkit:dcc" not in names(
+        "regularizers"
+    )
+    lines = {line.name: line for line in listing() if line.kind == "regularizers"}
+    assert (lines["dcc"].status, lines["dcc"].distribution) == ("active", "compatkit")
+    assert (lines["my-package:dcc"].status, lines["my-package:dcc"].distribution) == ("active", "My-Package")
+
+
+def test_a_run_names_the_other_one_by_its_package(install: Install):
+    plugin(install, "demo")
+    asked = use("demo:regularizers.dcc")
+    assert (asked.name, asked.as_) == ("demo:dcc", "dcc")
+    assert use("demo:dcc", as_="theirs").as_ == "theirs"
+
+
+@pytest.mark.parametrize("text", ["dcc", "regularizers.dcc"])
+def test_a_plain_name_in_a_block_list_means_compatkits_own(
+    install: Install, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    plugin(install, "demo")
+    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", text)
+    with pytest.raises(PluginError, match=r"compatkit .*blocked"):
+        find("regularizers", "dcc")  # the other one does not step in
+    assert find("regularizers", "demo:dcc").distribution == "demo"
+    monkeypatch.delenv("COMPATKIT_DISABLE_PLUGINS")
+    monkeypatch.setenv("COMPATKIT_PLUGINS", text)
+    assert find("regularizers", "dcc").distribution == "compatkit"
+    with pytest.raises(PluginError, match=r"demo .*blocked"):
+        find("regularizers", "demo:dcc")
+
+
+@pytest.mark.parametrize("text", ["demo", "demo:dcc", "demo:regularizers.dcc", "x, Demo"])
+def test_the_other_one_is_blocked_by_its_package(
+    install: Install, monkeypatch: pytest.MonkeyPatch, text: str
+):
+    plugin(install, "demo")
+    monkeypatch.setenv("COMPATKIT_DISABLE_PLUGINS", text)
+    assert find("regularizers", "dcc").distribution == "compatkit"
+    with pytest.raises(PluginError, match=r"demo .*blocked"):
+        find("regularizers", "demo:dcc")
+
+
+def test_two_other_packages_with_one_name_are_told_apart_by_package(install: Install):
+    plugin(install, "first", "twice")
+    plugin(install, "second", "twice")
+    with pytest.raises(PluginError, match="first:twice or second:twice") as error:
+        find("regularizers", "twice")
+    assert "DISABLE_PLUGINS=compatkit" not in str(error.value)
+    assert find("regularizers", "second:twice").distribution == "second"
+    assert {"first:twice", "second:twice", "twice"} <= set(names("regularizers"))
+
+
+@pytest.mark.parametrize("name", ["nobody:dcc", "demo:other", "compatkit:nothing"])
+def test_a_package_that_brings_no_such_plugin(install: Install, name: str):
+    plugin(install, "demo", "mine")
+    with pytest.raises(UnknownName):
+        find("regularizers", name)
+
+
+@pytest.mark.parametrize("package", ["compatkit", "demo"])
+@pytest.mark.parametrize("folder", ["~{0}-0.9.dist-info", "~~{0}-0.9.dist-info"])
+def test_what_pip_left_behind_is_ignored_and_named_once(install: Install, package: str, folder: str):
+    site = plugin(install, "demo")
+    left = site / folder.format(package[1:])
+    shutil.copytree(site / "demo-1.0.dist-info", left)
+    (left / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 0.9\n")
+    (left / "entry_points.txt").write_text("[compatkit]\nregularizers.dcc = gone\nmetrics.cka = gone\n")
+    with pytest.warns(PluginWarning, match="interrupted pip") as told:
+        assert find("regularizers", "dcc").version != "0.9"
+    assert len([one for one in told if str(left) in str(one.message)]) == 1
+    assert find("metrics", "cka").distribution == "compatkit"  # told once: this does not warn
+    assert not [line for line in listing() if line.version == "0.9" or line.status == "clash"]
