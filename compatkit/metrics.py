@@ -13,6 +13,7 @@ import attrs
 from compatkit.errors import DataError, PluginError, UnknownName
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.loading import Offer
+from compatkit.reports.tabular import Tabular, grid
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,8 +25,12 @@ Direction = Literal["higher", "lower", "none"]
 Status = Literal["ok", "approximate", "degenerate", "undefined"]
 
 
+FACTS = ("unit", "direction", "estimator", "count", "paper", "equation")
+"""Attributes of results that are columns of their tables."""
+
+
 @attrs.frozen(kw_only=True)
-class Result:
+class Result(Tabular):
     """The result of a metric, with the facts needed to interpret it.
 
     Attributes:
@@ -55,9 +60,20 @@ class Result:
     def __attrs_post_init__(self) -> None:
         _check_value(self.name, self.value, self.status, self.reason)
 
+    def _rows(self) -> list[dict[str, Any]]:
+        figure = {name: getattr(self, name) for name in ("value", "status", "reason", *FACTS)}
+        return [{"metric": self.name, **figure}]
+
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        return printed(self._rows())
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return attrs.asdict(self)
+
+
+NOT_PRINTED = ("reason", "direction", "estimator", "paper", "equation")
+COLUMNS = ("metric", "value", "status", "reason", *FACTS)
 
 
 @attrs.frozen
@@ -70,8 +86,11 @@ class Cell:
 
 
 @attrs.frozen(kw_only=True)
-class Table:
+class Table(Tabular):
     """Results of a metric over a grid of layers, classes, ...; see ``Result`` for the other attributes.
+
+    As a table it has a row for each cell, with the names along the axes as columns; in LaTeX a table of two axes is a
+    grid of them.
 
     Attributes:
         axes: Names along each axis: ``{"layer": ("conv1", "fc"), "class": ("cat", "dog")}``.
@@ -98,6 +117,20 @@ class Table:
             )
         for one in self.cells:
             _check_value(self.name, one.value, one.status, one.reason)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        facts = {name: getattr(self, name) for name in FACTS}
+        columns = [axis if axis not in COLUMNS else f"axis {axis}" for axis in self.axes]
+        return [
+            {"metric": self.name, **dict(zip(columns, names, strict=True)), **attrs.asdict(cell), **facts}
+            for names, cell in self
+        ]
+
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        if len(self.axes) != 2:
+            return printed(self._rows())
+        (rows, columns), values = self.axes.values(), {names: cell.value for names, cell in self}
+        return grid(" / ".join(self.axes), rows, columns, lambda row, column: values[row, column])
 
     def __iter__(self) -> Iterator[tuple[tuple[str, ...], Cell]]:
         """Yield the names along the axes together with each cell."""
@@ -132,6 +165,11 @@ class Table:
         """Return plain JSON values."""
         axes = {axis: list(names) for axis, names in self.axes.items()}
         return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(one) for one in self.cells]}
+
+
+def printed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of results without the columns that a printed table has no room for."""
+    return [{name: value for name, value in row.items() if name not in NOT_PRINTED} for row in rows]
 
 
 Measured = Result | Table

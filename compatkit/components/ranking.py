@@ -13,6 +13,7 @@ import numpy as np
 from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Cell, Direction
+from compatkit.reports.tabular import Tabular
 
 FEW = 6
 """Extractors below which a rank correlation says little: of 5, one random order in 120 agrees in full."""
@@ -75,8 +76,10 @@ class Agreement:
 
 
 @attrs.frozen(eq=False, repr=False, kw_only=True)
-class Ranking(Shown):
+class Ranking(Shown, Tabular):
     """Scores of extractors for a data set.
+
+    As a table it has a row for each score of each extractor, with the figures beside it and what was measured.
 
     Attributes:
         data: Name of the images that were scored.
@@ -93,6 +96,26 @@ class Ranking(Shown):
     measured: Mapping[str, tuple[float, str]]
     agreements: tuple[Agreement, ...]
     passes: Mapping[str, float]
+
+    _columns = ("score", "extractor", "value", "status", "reason", "direction")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [self._row(scored) for scored in self.rows]
+
+    def _row(self, scored: Scored) -> dict[str, Any]:
+        accuracy, how = self.measured.get(scored.extractor, (None, None))
+        return {
+            "score": scored.score,
+            "extractor": scored.extractor,
+            **attrs.asdict(scored.cell),
+            "direction": scored.direction,
+            **{name: cell.value for name, cell in scored.beside.items()},
+            MEASURED: accuracy,
+            "measured as": how,
+            "data": self.data,
+            "examples": self.examples,
+            "seconds": scored.seconds,
+        }
 
     def best(self, score: str) -> str:
         """Return the extractor that a score puts first, or ``"measured"``: the one with the best accuracy.

@@ -77,7 +77,14 @@ def drawn(value: Drawn) -> str:
     from rich.segment import SegmentLines
     from rich.text import Text
 
-    console = Console(file=io.StringIO(), width=WIDTH, record=True, highlight=False, color_system="truecolor")
+    console = Console(
+        file=io.StringIO(),
+        width=WIDTH,
+        record=True,
+        highlight=False,
+        color_system="truecolor",
+        force_jupyter=False,  # rich would show the value at once
+    )
     lines = console.render_lines(value, pad=False)
     console.print(SegmentLines(lines if len(lines) <= LINES else lines[: LINES - 1], new_lines=True), end="")
     if len(lines) > LINES:

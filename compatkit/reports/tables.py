@@ -97,7 +97,9 @@ class Sized:
     def text(self, *, ascii_only: bool) -> str:
         """Return the table without colours, at most 100 columns wide."""
         kept = io.StringIO()
-        console = Console(file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False)
+        console = Console(
+            file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False, force_jupyter=False
+        )
         for part in self.draw(PLAIN_WIDTH, ascii_only):
             console.print(part)
         return "\n".join(line.rstrip() for line in kept.getvalue().splitlines())

@@ -14,6 +14,7 @@ from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
 from compatkit.reports.markdown import escape, row
+from compatkit.reports.tabular import Tabular, grid
 from compatkit.reports.wording import of_word
 from compatkit.reports.writing import kept
 
@@ -33,14 +34,38 @@ FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", 
 
 
 @attrs.frozen(repr=False, eq=False)
-class Verdicts(Outlines):
+class Verdicts(Outlines, Tabular):
     """What is known of every extractor with every head without reading weights.
+
+    As a table it has a row for each pair; in LaTeX a row for each extractor and a column for each head.
 
     Attributes:
         extractors: References of the rows.
         heads: References of the columns.
         outlines: One per pair, row by row.
     """
+
+    _columns = ("extractor", "head", "word", "wiring", "promise", "evidence", "findings")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "extractor": extractor,
+                "head": head,
+                "word": outline.answers.word,
+                "wiring": outline.answers.wiring,
+                "promise": outline.answers.promise,
+                "evidence": outline.answers.evidence,
+                "findings": ", ".join(code for code, _ in outline.codes),
+            }
+            for extractor, head, outline in self.pairs()
+        ]
+
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        words = {(extractor, head): outline.answers.word for extractor, head, outline in self.pairs()}
+        return grid(
+            "extractor / head", self.extractors, self.heads, lambda extractor, head: words[extractor, head]
+        )
 
     def to_markdown(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the verdicts as Markdown tables; also write them if a path is given.

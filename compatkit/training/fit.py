@@ -15,18 +15,35 @@ from torch import Tensor, nn
 from compatkit.contracts.contract import Anchor
 from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
+from compatkit.reports.tabular import Tabular
 from compatkit.training.networks import parameters_digest
 from compatkit.training.state import AuxiliaryHead, TaskState
 
 
-class History(list[dict[str, Any]]):
+class History(Tabular, list[dict[str, Any]]):
     """Rows ``{"task", "step", "losses": {name: mean}}``, oldest first: a list that can be indexed by names too.
 
     ``history["mnist/accuracy"]`` has the accuracy on the training batches, ``history["mnist/dcc/loss"]`` the loss of a
     regularizer: ``<task>/<name in the rows>``. The task's own loss, ``task`` in the rows, is ``history["mnist/loss"]``
     too. Each is a float64 array ``(rows,)`` of the rows that have the name: a regularizer has no loss while it is not
     active. ``steps`` has the steps of the same rows.
+
+    As a table it has a row for each row, with the run's seed and a column for each loss: ``loss`` for the task's own.
+
+    Attributes:
+        seed: Of the run; None for rows alone.
     """
+
+    seed: int | None = None
+
+    _columns = ("seed", "task", "step", "loss")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {"seed": self.seed, "task": row["task"], "step": row["step"]}
+            | {"loss" if name == "task" else name: value for name, value in row["losses"].items()}
+            for row in self
+        ]
 
     @overload
     def __getitem__(self, place: SupportsIndex, /) -> dict[str, Any]: ...
@@ -98,6 +115,10 @@ class Fit(Shown):
     plan: str
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     averages: Mapping[str, Mapping[str, Tensor]] | None = None
+
+    def __attrs_post_init__(self) -> None:
+        """Let the history name the seed of its run."""
+        self.history.seed = self.run.get("trainer", {}).get("seed")
 
     def __str__(self) -> str:
         trainer, plugins = self.run["trainer"], [one["as"] for one in self.run["plugins"]]

@@ -34,7 +34,9 @@ from compatkit.metrics import (
     conclude,
     make_metric,
     observed,
+    printed,
 )
+from compatkit.reports.tabular import Tabular
 from compatkit.training.state import TaskState
 
 if TYPE_CHECKING:
@@ -46,8 +48,10 @@ Progress = Callable[[int, int], None]
 
 
 @attrs.frozen(eq=False, repr=False)
-class Measurement(Shown, Mapping[str, Measured]):
+class Measurement(Shown, Tabular, Mapping[str, Measured]):
     """The results of metrics of a network, by their names.
+
+    As a table it has a row for each figure; those of tables have the names along their axes as columns.
 
     Attributes:
         results: By name.
@@ -57,6 +61,14 @@ class Measurement(Shown, Mapping[str, Measured]):
 
     results: Mapping[str, Measured]
     settings: Mapping[str, Any]
+
+    _columns = ("metric", "value", "status", "reason")
+
+    def _rows(self) -> list[Any]:
+        return [row for result in self.results.values() for row in result._rows()]
+
+    def _print_rows(self, digits: int) -> list[Any]:
+        return printed(self._rows())
 
     def __getitem__(self, name: str) -> Measured:
         """Return a result.

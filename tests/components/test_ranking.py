@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,22 @@ def sources(reference: str) -> ck.DataSet:
 @pytest.fixture(scope="module")
 def ranking(place: Path) -> Any:
     return ck.rank(ck.Registry.open(place), "zoo/*.extractor", TARGET, controls=True, sources=sources)
+
+
+def test_a_ranking_is_a_table(ranking: Any) -> None:
+    frame = ranking.to_dataframe()
+    assert frame["value"].tolist() == [scored.cell.value for scored in ranking.rows]
+    assert frame["extractor"].tolist() == [scored.extractor for scored in ranking.rows]
+    for name in {name for scored in ranking.rows for name in scored.beside}:
+        expected = [scored.beside[name].value if name in scored.beside else None for scored in ranking.rows]
+        assert [None if math.isnan(value) else value for value in frame[name].tolist()] == expected
+    measured = frame["measured"] if ranking.measured else []
+    assert [value for value in measured if not math.isnan(value)] == [
+        ranking.measured[scored.extractor][0]
+        for scored in ranking.rows
+        if scored.extractor in ranking.measured
+    ]
+    assert ranking.to_latex().count(r"\\") == 16
 
 
 def test_every_extractor_has_every_score_the_best_first(ranking: Any) -> None:

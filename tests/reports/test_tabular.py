@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sample_components import extractor, head, maps, vector
 
 import compatkit as ck
 from compatkit.contracts.display import visible
 from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
+from compatkit.metrics import Cell, Result, Table
 from compatkit.reports.tabular import Tabular, escape_latex
 
 from . import examples
@@ -186,3 +188,88 @@ def test_predictions_have_a_row_an_image() -> None:
     unnamed = ck.Predictions(shares, ("cat", "dog"))
     assert unnamed.to_dataframe()["image"].tolist() == [0, 1]
     assert unnamed[:0].to_csv() == "image,label,probability,position\n"
+
+
+def figures(name: str, *axes: tuple[str, tuple[str, ...]], first: float = 0.0) -> Table:
+    """Return a table whose cells count up from ``first``; the last is undefined."""
+    count = math.prod(len(names) for _, names in axes)
+    cells = [*(Cell(first + place) for place in range(count - 1)), Cell(None, "undefined", "zero variance")]
+    facts: dict[str, Any] = {"unit": "1", "direction": "higher", "estimator": "plug-in", "count": 7}
+    return Table(name=name, axes=dict(axes), cells=tuple(cells), paper="P (2020)", equation="eq. 1", **facts)
+
+
+def test_a_table_of_figures_has_a_row_a_cell_and_two_axes_are_a_grid() -> None:
+    table = figures("cka", ("this", ("a_1", "b")), ("other", ("c", "d")))
+    frame = table.to_dataframe()
+    assert frame[["metric", "this", "other"]].to_numpy().tolist() == [
+        ["cka", this, other] for this in ("a_1", "b") for other in ("c", "d")
+    ]
+    assert frame["value"].tolist()[:3] == [0.0, 1.0, 2.0] and math.isnan(frame["value"].tolist()[3])
+    assert frame["status"].tolist()[2:] == ["ok", "undefined"] and set(frame["count"]) == {7}
+    assert (
+        frame.pivot(index="this", columns="other", values="value").loc["b", "c"]
+        == table.at(this="b", other="c").value
+    )
+    assert table.to_latex(digits=1).splitlines()[2:-1] == [
+        r"this / other & c & d \\",
+        r"\hline",
+        r"a\_1 & $0.0$ & $1.0$ \\",
+        r"b & $2.0$ &  \\",
+        r"\hline",
+    ]
+
+
+def test_an_axis_that_is_called_like_a_column_hides_none() -> None:
+    frame = figures("spectrum", ("value", ("1", "2")), ("layer", ("fc",))).to_dataframe()
+    assert frame["axis value"].tolist() == ["1", "2"] and frame["value"].tolist()[0] == 0.0
+
+
+def test_a_measurement_has_figures_and_tables_in_one() -> None:
+    facts: dict[str, Any] = {"unit": "1", "direction": "higher", "estimator": "plug-in", "count": 9}
+    single = Result(name="accuracy", value=0.5, paper="", equation="", **facts)
+    many = figures("scale", ("layer", ("a", "b")), ("class", ("x",)))
+    found = ck.Measurement({"accuracy": single, "scale": many}, {})
+    frame = found.to_dataframe()
+    assert frame["metric"].tolist() == ["accuracy", "scale", "scale"]
+    assert frame["layer"].tolist()[1:] == ["a", "b"] and frame["value"].tolist()[:2] == [0.5, 0.0]
+    assert single.to_dataframe()["value"].tolist() == [0.5]
+    assert "plug-in" in found.to_csv() and "plug-in" not in found.to_latex()
+    assert ck.Measurement({}, {}).to_csv() == "metric,value,status,reason\n"
+
+
+def test_a_history_has_the_seed_and_a_column_a_loss() -> None:
+    rows = [
+        {"task": "left", "step": 1, "losses": {"task": 0.5, "dcc/loss": 0.25}},
+        {"task": "left", "step": 2, "losses": {"task": 0.4}},
+    ]
+    fit = ck.Fit({}, {}, {"trainer": {"seed": 3}}, rows, "")  # type: ignore[arg-type]
+    frame = fit.history.to_dataframe()
+    assert list(frame.columns) == ["seed", "task", "step", "loss", "dcc/loss"]
+    assert frame["seed"].tolist() == [3, 3] and frame["loss"].tolist() == fit.history["left/loss"].tolist()
+    assert frame["dcc/loss"].tolist()[0] == 0.25 and math.isnan(frame["dcc/loss"].tolist()[1])
+    assert fit.history == rows and ck.Fit({}, {}, {}, [], "").history.to_csv() == "seed,task,step,loss\n"
+
+
+def test_a_study_has_a_row_a_run_with_arm_and_seed() -> None:
+    results = [
+        {"arm": "plain", "metric": "accuracy", "unit": "1", "values": [0.5, 0.75]},
+        {"arm": "dcc", "metric": "accuracy", "unit": "1", "values": [1.0, None]},
+    ]
+    document = ck.studies.StudyDocument(study="0.1", size="cpu", seeds=[0, 1], results=results)
+    frame = document.to_dataframe()
+    assert frame[["arm", "seed"]].to_numpy().tolist() == [["plain", 0], ["plain", 1], ["dcc", 0], ["dcc", 1]]
+    assert frame["accuracy"].tolist()[:3] == [0.5, 0.75, 1.0] and math.isnan(frame["accuracy"].tolist()[3])
+    assert r"plain & 0.62 $\pm$ 0.18 \\" in document.to_latex(digits=2), "sample deviation of two seeds"
+    assert r"dcc & 1.00 \\" in document.to_latex(digits=2)
+
+
+def test_verdicts_have_a_row_a_pair() -> None:
+    manifests = {"a": extractor(maps(4)), "b_1": extractor(vector(4))}
+    verdicts = ck.check_all(manifests, {"h": head(maps(4))})
+    frame = verdicts.to_dataframe()
+    assert frame[["extractor", "head"]].to_numpy().tolist() == [["a", "h"], ["b_1", "h"]]
+    for _, row in frame.iterrows():
+        report = verdicts.report(row["extractor"], row["head"])
+        assert (row["word"], row["wiring"]) == (report.word, report.wiring)
+        assert set(row["findings"].split(", ")) == {finding.code for finding in report.findings}
+    assert rf"b\_1 & {verdicts.report('b_1', 'h').word} \\" in verdicts.to_latex()

@@ -1,9 +1,20 @@
 """Studies: numbered experiments of papers, their discovery, runs and results."""
 
 from compatkit.experiments.studies.finding import find, numbers
-from compatkit.experiments.studies.results import Results
+from compatkit.experiments.studies.results import Results, StudyDocument
 from compatkit.experiments.studies.running import carry_out
 from compatkit.experiments.studies.runs import Run
 from compatkit.experiments.studies.study import Measure, Outcome, Reported, Study
 
-__all__ = ["Measure", "Outcome", "Reported", "Results", "Run", "Study", "carry_out", "find", "numbers"]
+__all__ = [
+    "Measure",
+    "Outcome",
+    "Reported",
+    "Results",
+    "Run",
+    "Study",
+    "StudyDocument",
+    "carry_out",
+    "find",
+    "numbers",
+]

@@ -12,12 +12,44 @@ from compatkit.experiments.studies.finding import InstalledStudy, settings_of
 from compatkit.experiments.studies.records import StudyRecord
 from compatkit.experiments.studies.study import Measure, Reported
 from compatkit.reports.markdown import escape
+from compatkit.reports.tabular import Tabular
 
 SCHEMA = 1
 
 
+class StudyDocument(Tabular, dict[str, Any]):
+    """The content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads a file of before.
+
+    As a table it has a row for each run, with arm, seed and each measure as columns; in LaTeX a row for each arm, with
+    mean and standard deviation over seeds.
+    """
+
+    _columns = ("study", "size", "arm", "seed")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        arms = dict.fromkeys(result["arm"] for result in self["results"])
+        return [
+            {"study": self["study"], "size": self["size"], "arm": arm, "seed": seed}
+            | {
+                result["metric"]: result["values"][place]
+                for result in self["results"]
+                if result["arm"] == arm
+            }
+            for arm in arms
+            for place, seed in enumerate(self["seeds"])
+        ]
+
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        rows: dict[str, dict[str, Any]] = {}
+        for result in self["results"]:
+            spread = Spread.of([value for value in result["values"] if value is not None])
+            row = rows.setdefault(result["arm"], {"arm": result["arm"]})
+            row[result["metric"]] = None if spread is None else spread.text(digits)
+        return list(rows.values())
+
+
 @attrs.frozen(kw_only=True, eq=False)
-class Results:
+class Results(Tabular):
     """The runs of some arms and seeds at one size.
 
     Attributes:
@@ -88,6 +120,12 @@ class Results:
     def kept(self, arm: str) -> list[Mapping[str, Any]]:
         """Return the figure data of an arm's runs, one per seed."""
         return [self.records[arm, seed].kept for seed in self.seeds]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return StudyDocument(self.to_json(()))._rows()
+
+    def _print_rows(self, digits: int) -> list[dict[str, Any]]:
+        return StudyDocument(self.to_json(()))._print_rows(digits)
 
     def to_json(self, files: Sequence[str]) -> dict[str, Any]:
         """Return everything except figure data as JSON values."""

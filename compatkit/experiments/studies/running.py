@@ -17,7 +17,7 @@ from compatkit.experiments.folders import made
 from compatkit.experiments.studies import records
 from compatkit.experiments.studies.finding import InstalledStudy, arms_of, find, settings_of
 from compatkit.experiments.studies.records import StudyRecord
-from compatkit.experiments.studies.results import Results, render
+from compatkit.experiments.studies.results import Results, StudyDocument, render
 from compatkit.experiments.studies.runs import Run, Shelf
 from compatkit.experiments.studies.study import CPU, Outcome
 from compatkit.reports.writing import write
@@ -38,7 +38,7 @@ def carry_out(
     anew: bool = False,
     progress: Callable[[int, int, str], None] = lambda done, total, what: None,
     say: Say = lambda text: None,
-) -> dict[str, Any]:
+) -> StudyDocument:
     """Carry out the runs of a study that are missing in a folder, and write results, table and figures there.
 
     Args:
@@ -54,7 +54,7 @@ def carry_out(
         say: Called with each line of news.
 
     Returns:
-        The content of ``results.json``.
+        The content of ``results.json``, which is a data frame, CSV or LaTeX too.
 
     Raises:
         UnknownName: The study is unknown.
@@ -165,13 +165,13 @@ def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
     )
 
 
-def _write(results: Results, folder: Path) -> dict[str, Any]:
+def _write(results: Results, folder: Path) -> StudyDocument:
     """Write figures, table and results.json; return the content of results.json."""
     from compatkit.experiments.studies.figures import draw
 
     pictures = draw(results, folder)
     write(folder / TABLE, render(results, pictures))
-    document = results.to_json([TABLE, *pictures, records.FILE])
+    document = StudyDocument(results.to_json([TABLE, *pictures, records.FILE]))
     write(folder / RESULTS, json.dumps(document, indent=2, allow_nan=False) + "\n")
     return document
 
