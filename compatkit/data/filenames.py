@@ -21,12 +21,16 @@ def text_of(name: str, folder: object = None) -> str:
     if name.isascii():
         return name
     try:
-        return unicodedata.normalize("NFC", os.fsencode(name).decode("utf-8"))
-    except UnicodeError as error:
+        written = os.fsencode(name)
+    except UnicodeEncodeError:  # not from the system: a URL under a locale of ASCII
+        return unicodedata.normalize("NFC", name)
+    try:
+        return unicodedata.normalize("NFC", written.decode("utf-8"))
+    except UnicodeDecodeError as error:
         where = "" if folder is None else f" in {folder}"
         raise DataError(
-            f"The name {os.fsencode(name)!r}{where} is not UTF-8: it was written in another encoding, such as "
-            "Latin-1. Rename it; convmv does so for whole folders.",
+            f"The name {written!r}{where} is not UTF-8: it was written in another encoding, such as Latin-1. Rename "
+            "it; convmv does so for whole folders.",
             subject=name,
         ) from error
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from compatkit.data.bars import Progress, bar
 from compatkit.data.checking import DataWarning
 from compatkit.data.dataset import DataSet
+from compatkit.data.filenames import text_of
 from compatkit.data.files import read_file
 from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
@@ -165,7 +166,7 @@ def read_hub_folder(folder: Path) -> DataSet | Split:
         raise DataError(
             f"{folder} cannot be read by datasets: {type(error).__name__}: {error}", subject=folder
         ) from error
-    return _both(found, folder.resolve().name, None, folder)
+    return _both(found, text_of(folder.resolve().name), None, folder)
 
 
 def _parts_of(folder: Path) -> dict[str, list[str]] | None:

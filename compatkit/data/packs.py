@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.checking import LARGEST_SIDE, DataWarning
 from compatkit.data.dataset import DataSet
+from compatkit.data.filenames import text_of
 from compatkit.data.labelnames import check_declared
 from compatkit.data.threads import each
 from compatkit.data.transforms import Images
@@ -70,7 +71,7 @@ def read_pack(path: str | os.PathLike[str], *, name: str | None = None) -> DataS
         EnvironmentFailure: The file cannot be read (rights, disk).
     """
     file = Path(path)
-    name = name or stem(file)
+    name = text_of(name or stem(file))
     with opened(file) as pack:
         classes = class_names(pack, file)
         splits = [(images_of(pack, split, file), array(pack, f"y_{split}", file)) for split in SPLITS]

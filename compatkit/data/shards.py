@@ -18,6 +18,7 @@ from compatkit.data.addresses import Address, located
 from compatkit.data.bars import Progress, bar
 from compatkit.data.classlists import NAMES, lines_of, numbered
 from compatkit.data.dataset import DataSet
+from compatkit.data.filenames import text_of
 from compatkit.data.holding import parted
 from compatkit.data.lazy import LazyImages
 from compatkit.data.partnames import held_out, parts_of_files
@@ -96,7 +97,7 @@ def read_shards(
 
             tables.append(index(place, path, arrived))
     members, shard = _joined(tables)
-    called = (
+    called = text_of(
         name
         or posixpath.basename(paths[0].removesuffix(ENDING) if address.endswith(paths[0]) else root)
         or "shards"
