@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
+import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
+from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state
 from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, plan
-from compatkit.adapters.cutting.proof import prove
+from compatkit.adapters.cutting.proof import prove, unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
@@ -32,6 +35,7 @@ __all__ = [
     "Joined",
     "build",
     "build_pair",
+    "check_builds_again",
     "check_rebuilt",
     "class_layers",
     "cut_points",
@@ -116,6 +120,76 @@ def build_pair(
             load_whole(whole, weights, extractor.model)
         left, right = _parts(whole, extractor)
     return whole if extractor.width is None else Joined(left, right), left, right
+
+
+def check_builds_again(
+    owner: str, parts: Mapping[str, nn.Module], blueprints: Mapping[str, Blueprint], images: Tensor
+) -> None:
+    """Build parts anew from blueprints and weights, as publishing and loading do, before anything is trained.
+
+    Args:
+        owner: What the parts belong to, for messages.
+        parts: By side, on the CPU, in eval mode; the second takes what the first gives.
+        blueprints: By side.
+        images: What the first part takes.
+
+    Raises:
+        CutError: A part holds state outside its state dict that its blueprint does not make again, or gives other or
+            random outputs; names the tensor or attribute.
+    """
+    given: Any = images
+    for side, part in parts.items():
+        state = {name: tensor.clone() for name, tensor in part.state_dict().items()}
+        again = build(blueprints[side], state=state, share=True).eval()
+        names = list(differing_state(part, again))
+        passing = _set_in_passes(again, given) if names else set()
+        if names := [name for name in names if name not in passing]:
+            raise CutError(
+                f"{owner}: the {side}, built again from its blueprint and its weights, has another "
+                f"{', '.join(map(repr, names[:3]))}, which stands outside its state dict: such a part could be trained "
+                "and not published. Register it as a persistent buffer, or compute it from the arguments of the "
+                "network, without random numbers or weights.",
+                subject=names[0],
+            )
+        output, draws = _output(part, given)
+        if draws and not _same(output, _output(part, given, seed=1)[0]):
+            raise CutError(
+                f"{owner}: the {side} gives random outputs in eval mode, so that no contract could promise them. Draw "
+                "random numbers only where self.training is set.",
+                subject=owner,
+            )
+        if not _same(output, _output(again, given)[0]):
+            raise CutError(
+                f"{owner}: the {side}, built again from its blueprint and its weights, gives other outputs: it keeps "
+                "state outside its state dict, or draws random numbers when it is built. Register buffers for it.",
+                subject=owner,
+            )
+        given = output
+
+
+def _set_in_passes(part: nn.Module, given: Any) -> set[str]:
+    """Return the plain attributes that forward passes set, such as caches of the last batch."""
+    names: set[str] = set()
+    with unchanged(part), torch.no_grad():
+        for training in (True, False):
+            before = attributes(part)
+            part.train(training)(given)
+            names.update(changed_attributes(part, before))
+    return names
+
+
+def _output(part: nn.Module, given: Any, seed: int = 0) -> tuple[Any, bool]:
+    """Return what a part gives, and whether it drew random numbers."""
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        before = torch.get_rng_state()
+        return part(given), not torch.equal(before, torch.get_rng_state())
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Return whether two outputs, tensors or tuples of them, are equal bit by bit."""
+    pairs = zip(one, other, strict=True) if isinstance(one, tuple) else ((one, other),)
+    return all(torch.equal(left, right) for left, right in pairs)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 from torch import nn
 
+from compatkit.adapters.cutting.assigned import check_buildable
 from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near, type_of
@@ -138,6 +139,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         UnknownName: No such builder or model.
         UsageError: The arguments are not what the model takes, no JSON values, or more than a description.
         PluginError: The plugin that builds it is broken or blocked.
+        CutError: The network has lazy layers, or hooks that no part of it would run.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
     source = BUILDERS[builder]
@@ -155,6 +157,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         ) from error
     if not isinstance(whole, nn.Module):
         raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
+    check_buildable(whole, model)
     return whole
 
 

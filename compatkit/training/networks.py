@@ -19,11 +19,13 @@ from compatkit.adapters.blueprints import (
     Joined,
     build,
     build_pair,
+    check_builds_again,
     own_width_of,
     plan,
     prove,
     with_classes,
 )
+from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Data
 from compatkit.contracts.labels import label
@@ -51,7 +53,8 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
 
     Raises:
         UsageError: The classes are not those of the head, or the head does not take the features.
-        CutError: Several tensors cross the seam, or the network cannot have that count of classes.
+        CutError: Several tensors cross the seam, the network cannot have that count of classes, or its head cannot be
+            built again.
     """
     blueprint = part.manifest.blueprint
     if blueprint.cut_outputs != 1:
@@ -70,6 +73,8 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
     with torch.no_grad():
         features = extractor.eval()(torch.zeros(2, len(data.mean), *data.size))
         _check_fits(task, part, head.eval(), features)
+    if task.head is None:
+        check_builds_again(f"Task {task.name!r}", {"head": head}, {"head": head_blueprint}, features)
     if not task.supervised:
         head.requires_grad_(False)
     if task.freeze_extractor:
@@ -193,8 +198,14 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     whole, extractor, head = _network(task, planned.extractor, planned.head, planned.class_layer, drawn)
     check_values(whole.state_dict(), f"Task {task.name!r}, initial weights", UNUSABLE)
     prove(whole, extractor, head, data.size, len(data.mean))
+    images = signal((2, len(data.mean), *data.size))
+    parts, made = (
+        {"extractor": extractor.eval(), "head": head.eval()},
+        {"extractor": planned.extractor, "head": planned.head},
+    )
+    check_builds_again(f"Task {task.name!r}", parts, made, images)
     with torch.no_grad():
-        shape = extractor.eval()(torch.zeros(2, len(data.mean), *data.size)).shape
+        shape = extractor(images).shape
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
 

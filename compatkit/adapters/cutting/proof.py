@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from compatkit.adapters.cutting.assigned import RegisteredTensors, attributes, changed_attributes
 from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError, type_of
 
@@ -46,11 +47,13 @@ def prove(
 @contextmanager
 def unchanged(*modules: nn.Module) -> Iterator[None]:
     """Restore modes, buffers and the global CPU random state on exit."""
+    registered = RegisteredTensors.of(*modules)
     buffers = {buffer: buffer.clone() for module in modules for buffer in module.buffers()}
     with torch.random.fork_rng(devices=[]), modes_kept(*modules):
         try:
             yield
         finally:
+            registered.restore()
             _restore(buffers)
 
 
@@ -93,7 +96,9 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
 
     # Parts and whole share modules; each sets its modes in its own way, right before it runs.
     whole.train(training)
+    registered, before = RegisteredTensors.of(whole, extractor, head), attributes(whole)
     expected = _run(whole, images)
+    registered.check(whole)
     moved = {name: value.clone() for name, value in whole.state_dict().items()}
     _restore(buffers)
     for part in (extractor, head):
@@ -102,6 +107,8 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     if not isinstance(expected, Tensor) or not isinstance(came, Tensor):
         raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")
     if expected.shape != came.shape or not torch.equal(expected, came):
+        _restore(buffers)
+        _check_repeats(whole, images, mode, expected, changed_attributes(whole, before))
         gap = float((expected - came).abs().max()) if expected.shape == came.shape else float("nan")
         raise CutError(
             f"In {mode} mode the parts do not reproduce the whole network at batch size {len(images)}: outputs differ "
@@ -117,6 +124,24 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
             f"{', '.join(wrong[:3])}. Split at another module or at 'forward_features'."
         )
     _restore(buffers)
+
+
+def _check_repeats(whole: nn.Module, images: Tensor, mode: str, expected: Tensor, names: list[str]) -> None:
+    """Raise if the network itself gives other outputs than before for the same images, buffers and random numbers.
+
+    Raises:
+        CutError: Names the attributes that a forward pass set; ``subject`` is the first.
+    """
+    whole.train(mode == "train")
+    if torch.equal(expected, _run(whole, images)):
+        return
+    kept = f"It sets {', '.join(map(repr, names[:3]))} while it runs" if names else "It keeps state"
+    raise CutError(
+        f"In {mode} mode {type(whole).__name__} gives other outputs for the same images, buffers and random numbers. "
+        f"{kept} outside its state dict, which no part would keep. Register a buffer for it in __init__ and change "
+        "that in place, and draw random numbers with torch alone.",
+        subject=names[0] if names else None,
+    )
 
 
 def _run(function: Callable[[Tensor], Any], images: Tensor) -> Any:

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 from torch.fx.proxy import TraceError
 
+from compatkit.adapters.cutting.assigned import RegisteredTensors
 from compatkit.adapters.cutting.proof import modes_kept
 from compatkit.errors import CutError
 
@@ -73,10 +74,10 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
         images: Computed along where given, in the mode that is traced.
 
     Raises:
-        CutError: The code cannot be traced, or the module is not called exactly once.
+        CutError: The code cannot be traced or assigns buffers, or the module is not called exactly once.
     """
     tracer = _Tracer(split) if images is None else _Computing(split, images)
-    drawn = _generators()
+    drawn, registered = _generators(), RegisteredTensors.of(whole)
     try:
         # Code that asks whether gradients are wanted is traced as in training.
         with modes_kept(whole), torch.enable_grad():
@@ -86,11 +87,13 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
         if _generators() != drawn:
             raise TraceError("it draws random numbers that no operation on the image shows")
     except Exception as error:  # tracing runs foreign code, which may raise anything
+        registered.check(whole)
         raise CutError(
             f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Split at "
             "'forward_features' or at a module further up.",
             subject=split,
         ) from error
+    registered.check(whole)
     target = whole.get_submodule(split)
     calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
     if len(calls) != 1:

@@ -1,0 +1,178 @@
+"""What a forward pass does besides computing: tensors assigned, resized or added, and state kept elsewhere.
+
+Parts, checkpoints and averages hold a network's tensors by name and change them in place. A forward pass that puts
+another tensor under a name, as ``self.calls = self.calls + 1`` does, leaves them with the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from compatkit.errors import CutError
+
+_DICTS = ("_buffers", "_parameters")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+SHOWN = 3
+"""Names listed in a message."""
+
+
+@attrs.frozen(eq=False)
+class RegisteredTensors:
+    """The parameters and buffers of a network before a forward pass.
+
+    Attributes:
+        modules: Path, module, name of the dictionary, its tensors by name, and their shapes.
+    """
+
+    modules: tuple[tuple[str, nn.Module, str, dict[str, Tensor | None], dict[str, tuple[int, ...]]], ...]
+
+    @classmethod
+    def of(cls, *networks: nn.Module) -> RegisteredTensors:
+        """Return what networks hold now."""
+        return cls(
+            tuple(
+                (path, module, kind, dict(vars(module)[kind]), _shapes(vars(module)[kind]))
+                for network in networks
+                for path, module in network.named_modules()
+                for kind in _DICTS
+            )
+        )
+
+    def changed(self) -> list[str]:
+        """Return the names of tensors that were assigned, added, taken away or resized since."""
+        names: list[str] = []
+        for path, module, kind, tensors, shapes in self.modules:
+            now = vars(module)[kind]
+            for name in dict.fromkeys((*tensors, *now)):
+                same = name in now and name in tensors and now[name] is tensors[name]
+                if not same or (now[name] is not None and tuple(now[name].shape) != shapes[name]):
+                    names.append(f"{path}.{name}" if path else name)
+        return list(dict.fromkeys(names))
+
+    def restore(self) -> None:
+        """Put the tensors back under their names."""
+        for _, module, kind, tensors, _ in self.modules:
+            now = vars(module)[kind]
+            if now.keys() != tensors.keys() or any(now[name] is not tensors[name] for name in tensors):
+                now.clear()
+                now.update(tensors)
+
+    def check(self, network: nn.Module) -> None:
+        """Raise if a forward pass changed what stands under a name, after putting it back.
+
+        Args:
+            network: For the message.
+
+        Raises:
+            CutError: Names the buffers or parameters; ``subject`` is the first.
+        """
+        if names := self.changed():
+            self.restore()
+            raise CutError(
+                f"The forward pass of {type(network).__name__} assigns, adds or resizes {_some(names)}, which parts, "
+                "checkpoints and averages hold by name and shape. Register it in __init__ with its final shape, and "
+                f"write into it in place: self.{names[0].rpartition('.')[2]}.copy_(...), or .add_(1) of a counter.",
+                subject=names[0],
+            )
+
+
+def check_buildable(network: nn.Module, model: str) -> None:
+    """Raise for a network that no part can be made of, whatever the split point.
+
+    Args:
+        network: As its builder gave it.
+        model: Its name.
+
+    Raises:
+        CutError: It has lazy layers, or hooks of its own; ``subject`` is the module's path.
+    """
+    for path, module in network.named_modules():
+        own = (*module.parameters(recurse=False), *module.buffers(recurse=False))
+        if any(map(is_lazy, own)):
+            raise CutError(
+                f"{model} has the lazy layer {path!r} ({type(module).__name__}), whose shapes are not known before the "
+                "first image, so that no part can be stored or rebuilt. Let the builder give its shapes: Conv2d(in, "
+                "out, ...) in place of LazyConv2d(out, ...).",
+                subject=path,
+            )
+    hooks = [name.strip("_").replace("_", " ") for name in _HOOKS if getattr(network, name, None)]
+    if hooks:
+        raise CutError(
+            f"{model} has {hooks[0]} on the whole network, which neither of its parts would run. Do in forward what "
+            "they do, or register them on a layer.",
+            subject=model,
+        )
+
+
+def differing_state(one: nn.Module, other: nn.Module) -> Iterator[str]:
+    """Yield names of tensors and numbers outside the state dict in which two networks of one blueprint differ.
+
+    Args:
+        one: Of the blueprint.
+        other: Built again from it.
+    """
+    others = dict(other.named_modules())
+    for path, module in one.named_modules():
+        left, right = _outside(module), _outside(others[path]) if path in others else {}
+        for name in dict.fromkeys((*left, *right)):
+            if not _equal(left.get(name), right.get(name)):
+                yield f"{path}.{name}" if path else name
+
+
+def changed_attributes(network: nn.Module, before: dict[str, dict[str, object]]) -> list[str]:
+    """Return names of plain attributes that a forward pass has set.
+
+    Args:
+        network: After the pass.
+        before: What ``attributes`` returned before it.
+    """
+    return [
+        f"{path}.{name}" if path else name
+        for path, now in attributes(network).items()
+        for name, value in now.items()
+        if not _equal(value, before.get(path, {}).get(name))
+    ]
+
+
+def attributes(network: nn.Module) -> dict[str, dict[str, object]]:
+    """Return the numbers and tensors that modules hold as plain attributes, by path and name."""
+    return {path: _plain(module) for path, module in network.named_modules()}
+
+
+def _outside(module: nn.Module) -> dict[str, object]:
+    names = module._non_persistent_buffers_set
+    return {**{name: one for name, one in module._buffers.items() if name in names}, **_plain(module)}
+
+
+def _plain(module: nn.Module) -> dict[str, object]:
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if name != "training" and isinstance(value, Tensor | bool | int | float)
+    }
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        left, right = one.detach().cpu(), other.detach().cpu()
+        return left.shape == right.shape and left.dtype == right.dtype and _same_bits(left, right)
+    return type(one) is type(other) and bool(one == other or one != one)
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    return bool(torch.equal(one, other)) or bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+
+
+def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, tuple[int, ...]]:
+    return {name: () if one is None or is_lazy(one) else tuple(one.shape) for name, one in tensors.items()}
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:SHOWN])) + (
+        f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    )
