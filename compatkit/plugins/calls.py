@@ -167,25 +167,36 @@ def _writes(step: Any) -> dict[str, int]:
 
 
 def _checking_views(instance: str, function: Call) -> Call:
+    counts: list[
+        int
+    ] = []  # of the first call, by which features are given to the instances that asked for them
+
     def call(images: Tensor) -> Sequence[Tensor]:
         views = function(images)
         if not isinstance(views, Sequence):
             came = _described(views)
         elif any(getattr(one, "shape", None) != images.shape for one in views):
             came = f"shapes {[tuple(getattr(one, 'shape', ())) for one in views]}"
+        elif any((one.dtype, one.device) != (images.dtype, images.device) for one in views):
+            came = f"{[f'{one.dtype} on {one.device}' for one in views]}"
+        elif counts and len(views) != counts[0]:
+            came = f"{len(views)} views, where it returned {counts[0]} before,"
         else:
+            counts[:] = [len(views)]
             return views
         raise _wrong(
             instance,
             FURTHER,
-            f"returned {came} for images of shape {tuple(images.shape)}",
-            "Return a list of views of that shape, or an empty one.",
+            f"returned {came} for images of shape {tuple(images.shape)}, {images.dtype} on {images.device}",
+            "Return a list of views of that shape and type, the same number each time, or an empty one.",
         )
 
     return call
 
 
 def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch], Batch]:
+    placed: list[bool] = []  # labels on a device are read in the first call only: reading waits for it
+
     def call(step: Any, batch: Batch) -> Batch:
         first, before = 0, _written(batch)
         for place, (instance, function) in enumerate(functions):
@@ -197,8 +208,10 @@ def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch]
                 continue
             if _written(batch) != before:
                 raise _wrote([name for name, _ in functions[first : place + 1]])
-            batch, first = check_batch(instance, after), place + 1
+            classes = None if placed and not _on_host(after) else _classes_of(step)
+            batch, first = check_batch(instance, after, batch, classes), place + 1
             before = _written(batch)
+        placed.append(True)
         if _written(batch) != before:
             raise _wrote([name for name, _ in functions[first:]])
         return batch
@@ -224,15 +237,29 @@ def _wrote(instances: Sequence[str]) -> PluginError:
     )
 
 
-def check_batch(instance: str, batch: object) -> Batch:
-    """Return the result of ``compatkit_views``, if it is a batch of as many labels as images.
+def _on_host(batch: object) -> bool:
+    labels = getattr(batch, "labels", None)
+    return getattr(getattr(labels, "device", None), "type", "cpu") == "cpu"
+
+
+def _classes_of(step: Any) -> int | None:
+    """Return how many classes the task of a step tells apart; None where its batches have no labels."""
+    task = getattr(step, "task", None)
+    return len(task.labels) if task is not None and task.supervised else None
+
+
+def check_batch(instance: str, batch: object, given: Batch, classes: int | None = None) -> Batch:
+    """Return the result of ``compatkit_views``, if the task can train on it as its contract will say.
 
     Args:
         instance: Name of the plugin's instance.
         batch: What it returned.
+        given: The batch that it was given.
+        classes: How many classes the labels are of, which are read then; None reads none.
 
     Raises:
-        PluginError: It is something else.
+        PluginError: It is no batch; images of another size, type or device; labels that are no class indices, or
+            another count of them.
     """
     if not isinstance(batch, Batch):
         raise _wrong(
@@ -241,10 +268,36 @@ def check_batch(instance: str, batch: object) -> Batch:
             f"returned {_described(batch)}, not a Batch",
             "Return attrs.evolve(batch, ...), or batch itself where nothing changes.",
         )
-    if len(batch.images) != len(batch.labels):
-        what = f"returned {len(batch.images)} images with {len(batch.labels)} labels"
-        raise _wrong(instance, VIEWS, what, "Give one label to each image.")
+    for name in ("images", "labels", "index"):
+        one, other = getattr(batch, name), getattr(given, name)
+        if one is not other:
+            _check_like(instance, name, one, other)
+    counts = len(batch.images), len(batch.labels), len(batch.index)
+    if not counts[0] or len(set(counts)) > 1:
+        what = f"returned {counts[0]} images with {counts[1]} labels and {counts[2]} indices"
+        raise _wrong(instance, VIEWS, what, "Give one label and one index to each image.")
+    if classes is not None and batch.labels is not given.labels:
+        least, most = int(batch.labels.min()), int(batch.labels.max())
+        if least < 0 or most >= classes:
+            what = f"returned labels from {least} to {most} for a task of {classes} classes"
+            raise _wrong(instance, VIEWS, what, "Give class indices, from 0 on.")
     return batch
+
+
+def _check_like(instance: str, name: str, came: object, given: Tensor) -> None:
+    """Raise for a tensor of a batch that differs from the given one in more than its values and its length."""
+    import torch
+
+    remedy = {
+        "images": "The contract names the size that the network is trained on: set Task.size for another one.",
+        "labels": "Give one class index for each image; of soft labels, compute a loss in compatkit_losses.",
+    }.get(name, "Give one index for each image.")
+    if not isinstance(came, torch.Tensor):
+        raise _wrong(instance, VIEWS, f"returned {_described(came)} as {name}", remedy)
+    for what in ("shape", "dtype", "device"):
+        one, other = getattr(came, what), getattr(given, what)
+        if (one[1:] != other[1:] or len(one) != len(other)) if what == "shape" else one != other:
+            raise _wrong(instance, VIEWS, f"returned {name} of {what} {one}, given {other}", remedy)
 
 
 def check_losses(

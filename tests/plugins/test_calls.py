@@ -143,7 +143,67 @@ class TestLosses:
         assert set(check_losses("mine", {"a": loss * 1}, device=torch.device("cpu"))) == {"a"}
 
 
+def changed(**fields: Any) -> Callable[..., Batch]:
+    """Return a hook that replaces tensors of the batch by what functions of them give."""
+    return lambda self, batch: attrs.evolve(
+        batch, **{name: function(getattr(batch, name)) for name, function in fields.items()}
+    )
+
+
+def of_classes(count: int) -> Any:
+    return step(task=SimpleNamespace(labels=("x",) * count, supervised=True))
+
+
 class TestViews:
+    @pytest.mark.parametrize(
+        "views",
+        [
+            changed(images=lambda one: one[..., :1]),
+            changed(images=lambda one: torch.nn.functional.interpolate(one, scale_factor=2)),
+            changed(images=lambda one: one[:, :1]),
+            changed(images=lambda one: one[0]),
+            changed(images=lambda one: one.double()),
+            changed(images=lambda one: (one * 255).to(torch.uint8)),
+            changed(images=lambda one: one.to("meta")),
+            changed(images=lambda one: one.numpy()),
+            changed(images=lambda one: one.repeat(2, 1, 1, 1)),
+            changed(labels=lambda one: torch.full((len(one), 3), 1 / 3)),
+            changed(labels=lambda one: one.float()),
+            changed(labels=lambda one: one.int()),
+            changed(labels=lambda one: one[:, None]),
+            changed(labels=lambda one: one.tolist()),
+            changed(labels=lambda one: one - 1),
+            changed(labels=lambda one: one + 3),
+            changed(index=lambda one: one[:2]),
+            changed(**{name: lambda one: one[:0] for name in ("images", "labels", "index")}),
+        ],
+    )
+    def test_what_no_contract_would_say(self, views: Callable[..., Batch]) -> None:
+        with pytest.raises(PluginError) as caught:
+            run(views=views).views[0].call(of_classes(3), batch())
+        assert (caught.value.plugin, caught.value.hook) == ("mine", "compatkit_views")
+
+    def test_fewer_or_more_images_with_their_labels_pass(self) -> None:
+        half = changed(**{name: lambda one: one[:2] for name in ("images", "labels", "index")})
+        assert len(run(views=half).views[0].call(of_classes(3), batch()).images) == 2
+        other = changed(labels=lambda one: one + 2)
+        assert run(views=other).views[0].call(of_classes(3), batch()).labels.tolist() == [2] * 4
+
+    @pytest.mark.parametrize(
+        "views",
+        [
+            lambda self, images: [images] * (1 if images.is_floating_point() else 2),
+            lambda self, images: [images.double()],
+            lambda self, images: [images.to("meta")],
+        ],
+    )
+    def test_further_views_of_another_number_or_type(self, views: Callable[..., Any]) -> None:
+        call = run(further_views=views).further_views[0].call
+        with pytest.raises(PluginError) as caught:
+            call(torch.zeros(1, 1, 2, 2, dtype=torch.int64))
+            call(batch().images)
+        assert (caught.value.plugin, caught.value.hook) == ("mine", "compatkit_further_views")
+
     def test_new_batch_is_passed_on(self) -> None:
         flip = run(views=lambda self, batch: attrs.evolve(batch, images=batch.images + 1))
         assert flip.views[0].call(step(), batch()).images.min() == 1
