@@ -49,6 +49,7 @@ NEEDS = {
 SMALLER = {
     "docs/data.md": {"num_workers=4": "num_workers=1"},
     "docs/distributed.md": {"batch_size=512": "batch_size=64"},
+    "docs/photos.md": {"batch_size=64": "batch_size=8", "size=128": "size=64"},
     "docs/random_labels.md": {
         "20_000, 25_000": "60, 60",
         "steps = 4000": "steps = 4",
@@ -62,7 +63,7 @@ SMALLER = {
     "docs/sweeps.md": {"workers=2": 'backend="sequential"'},
     "docs/transferability.md": {
         "train=300": "train=80",
-        "count=20": "count=2",
+        "count=20": "count=1, block=1, most=4",
         '("loss_landscape")\n': '("loss_landscape", points=3)\n',
     },
 }
@@ -154,6 +155,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps = 200": "steps = 2",
         'seed" = [0, 1, 2]': 'seed" = [0]',
         ', ["dcc"], ["identical_init", "dcc"]': "",
+        'data = "digits"': 'data = {name = "digits", train = 100, test = 50}',
+        'data = "typeset-digits"': 'data = {name = "typeset-digits", train = 100, test = 50}',
     }
     for many, less in few.items():
         assert many in recipe

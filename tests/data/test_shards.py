@@ -67,6 +67,16 @@ def test_both_parts_by_the_names_of_shards(folder: Path) -> None:
     assert data.source is not None and data.source.spec == {"name": str(folder)}
 
 
+def test_members_of_a_sample_need_not_stand_together(tmp_path: Path) -> None:
+    members = samples(12)
+    apart = dict(sorted(members.items(), key=lambda member: member[0].rpartition(".")[::-1]))
+    together, other = (
+        ck.data.load(shard(tmp_path / name / "a.tar", some)) for name, some in (("a", members), ("b", apart))
+    )
+    for one, two in ((together.train, other.train), (together.test, other.test)):
+        assert (one.labels == two.labels).all() and one.image_digests == two.image_digests
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it leaves the shard open
 def test_the_webdataset_library_reads_the_same(folder: Path) -> None:
     webdataset = pytest.importorskip("webdataset")
