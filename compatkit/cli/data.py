@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import warnings
 from typing import TYPE_CHECKING
 
 import attrs
 import click
 
 from compatkit.cli.options import DataAsked, PathType, command, data_options, group
-from compatkit.cli.output import clean, columns, emit, first, paragraph, progress
+from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
 from compatkit.cli.roots import check_outputs
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ def show(context: click.Context, asked: DataShowAsked) -> None:
 
     check_outputs({"--sheet": asked.sheet})
     with progress("data") as report:
-        splits = _splits(asked, report)
-        found = attrs.evolve(survey(splits, report), others=_left_out(asked.name))
+        splits, others = _splits(asked, report)
+        found = attrs.evolve(survey(splits, report), others=others)
     if asked.sheet is not None:
         from compatkit.reports.writing import write
 
@@ -95,30 +95,28 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
     return beside(rows, low=0, high=255)
 
 
-def _splits(asked: DataShowAsked, report: Progress) -> list[Split]:
-    """Return training and test images, or images without labels."""
+def _splits(asked: DataShowAsked, report: Progress) -> tuple[list[Split], dict[str, int]]:
+    """Return training and test images, or images without labels; and what beside them is not read, by kind."""
     from compatkit.data import load
+    from compatkit.data.leftout import LeftOutWarning
     from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
     from compatkit.plugins.discovery import providers
 
-    if is_flat(asked.name) or (asked.name.endswith(".npz") and is_bare(asked.name)):
-        return [read_unlabelled(asked.name)]
-    data = load(
-        asked.name, root=asked.data_root, download=asked.download, providers=providers(), progress=report
-    )
-    return [data.train, data.test]
-
-
-def _left_out(name: str) -> dict[str, int]:
-    """Return the files that are not read, where a name is the path of a folder of images."""
-    from compatkit.data.kinds import kind_of
-    from compatkit.data.loading import is_path
-    from compatkit.data.survey import left_out
-
-    place = Path(name).expanduser()
-    if is_path(name) and place.is_dir() and kind_of(place) in ("classes", "flat"):
-        return left_out(place)
-    return {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if is_flat(asked.name) or (asked.name.endswith(".npz") and is_bare(asked.name)):
+            splits = [read_unlabelled(asked.name)]
+        else:
+            where = {"root": asked.data_root, "download": asked.download}
+            data = load(asked.name, **where, providers=providers(), progress=report)
+            splits = [data.train, data.test]
+    others: dict[str, int] = {}
+    for warning in caught:
+        if isinstance(warning.message, LeftOutWarning):
+            others |= warning.message.counts
+        else:
+            warn(str(warning.message))
+    return splits, others
 
 
 def _tell(found: DataSurvey) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import overload
 
@@ -14,9 +16,15 @@ from numpy.typing import NDArray
 from compatkit.data.bars import Progress
 from compatkit.data.filedigests import file_digests, file_states
 from compatkit.data.lazy import LazyImages
+from compatkit.data.leftout import HIDDEN_FILES, HIDDEN_FOLDERS, JUNK, LINKS, LISTED, PIPES, LeftOut
 from compatkit.errors import DataError, EnvironmentFailure
 
-ENDINGS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
+ENDINGS = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif"),
+    *(".ppm", ".pgm", ".pbm", ".pnm"),
+)
+"""Of files that are read, in any case."""
+LONGEST_ENDING = max(map(len, ENDINGS))
 LARGEST_FILE = 2**27
 """Bytes of an image or a table; the largest photos have a tenth."""
 PIECE = 4096
@@ -57,6 +65,17 @@ class ImageFiles:
     def read(self, position: int) -> bytes:
         """See ``Reader``."""
         return read_file(self.path(position))
+
+    def endings(self, positions: NDArray[np.int64]) -> dict[str, int]:
+        """Return how many of some files have each ending, in lower case, the most frequent first."""
+        if not len(positions):
+            return {}
+        places = self.ends[positions][:, None] - np.arange(LONGEST_ENDING, 0, -1)
+        tails = self.names[np.maximum(places, 0)].view(f"S{LONGEST_ENDING}").ravel()
+        found: Counter[str] = Counter()
+        for tail, count in zip(*np.unique(tails, return_counts=True), strict=True):
+            found[os.path.splitext(b"_" + tail)[1].decode("ascii", "replace").lower()] += int(count)
+        return dict(found.most_common())
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
@@ -139,8 +158,12 @@ def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
         ) from error
 
 
-def entries(folder: Path) -> list[os.DirEntry[str]]:
-    """Return what lies in a folder, hidden names left out.
+def entries(folder: Path, hidden: bool = False) -> list[os.DirEntry[str]]:
+    """Return what lies in a folder, by name.
+
+    Args:
+        folder: Of images.
+        hidden: Whether hidden names are returned too.
 
     Raises:
         DataError: There is no such folder.
@@ -148,7 +171,8 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
     """
     try:
         with os.scandir(folder) as found:
-            return sorted((one for one in found if not one.name.startswith(HIDDEN)), key=lambda one: one.name)
+            inside = found if hidden else (one for one in found if not one.name.startswith(HIDDEN))
+            return sorted(inside, key=lambda one: one.name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"There is no folder {folder}.", subject=folder) from error
     except OSError as error:
@@ -158,39 +182,113 @@ def entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def image_folders(
-    root: Path, folder: str = "", entered: Callable[[str], object] | None = None
+    root: Path,
+    folder: str = "",
+    entered: Callable[[str], object] | None = None,
+    left_out: LeftOut | None = None,
+    real: dict[str, str] | None = None,
 ) -> Iterator[list[str]]:
     """Yield the image files of a folder, then of each folder in it, by their paths below ``root``.
 
-    Links to folders are not followed.
+    Links to folders are followed. Each folder is entered once; a second way to it is counted as left out.
 
     Args:
-        root: Where paths start.
-        folder: Below it.
-        entered: Called with each folder, before it is listed.
-
-    Args:
-        root: Where the paths begin.
+        root: Where the paths begin, resolved.
         folder: Relative to ``root``; empty for ``root`` itself.
+        entered: Called with each folder, before it is listed.
+        left_out: Gets what is not read.
+        real: Real paths of the folders entered before, for other folders too, and their paths below ``root``.
 
     Raises:
-        DataError: A folder is gone, or a link leads nowhere.
+        DataError: A folder is gone, a link of an image leads nowhere, or one of a folder to what holds ``root`` or lies
+            in another folder entered before.
         EnvironmentFailure: A folder cannot be read.
     """
-    if entered is not None:
-        entered(folder)
-    inside, front = entries(root / folder), f"{folder}/" if folder else ""
-    images = [
-        one for one in inside if one.name.lower().endswith(ENDINGS) and not one.is_dir(follow_symlinks=False)
-    ]
-    lost = next((one for one in images if one.is_symlink() and not os.path.isfile(one.path)), None)
-    if lost is not None:
+    real, left_out = {} if real is None else real, LeftOut() if left_out is None else left_out
+    waiting = [folder]
+    while waiting:
+        inside = waiting.pop()
+        place = os.path.realpath(root / inside)
+        if inside:
+            _check_link(root, place, inside)
+        other = real.setdefault(place, inside)
+        if other == inside:
+            if entered is not None:
+                entered(inside)
+            images, folders = _sorted_out(root / inside, inside, left_out)
+            yield images
+            waiting += reversed(folders)
+        elif folder in ("", other) or other.startswith(f"{folder}/"):
+            left_out.add(LISTED, inside)
+        else:
+            raise DataError(
+                f"{root / inside} and {root / other} are one folder by a link: each image would be in two classes. "
+                "Remove the link.",
+                subject=root / inside,
+            )
+
+
+def _check_link(root: Path, place: str, path: str) -> None:
+    """Refuse a link to a folder that holds all of the images.
+
+    Raises:
+        DataError: It is one.
+    """
+    if str(root).startswith(os.path.join(place, "")) or str(root) == place:
         raise DataError(
-            f"{lost.path} is a link to a file that is not there. Fetch it, or remove the link.",
-            subject=Path(lost.path),
+            f"The link {root / path} leads back to {place}, which holds it: each image would come twice. Remove it.",
+            subject=root / path,
         )
-    # What an entry says of itself costs no call of the system.
-    yield [front + one.name for one in images if one.is_symlink() or one.is_file(follow_symlinks=False)]
-    for one in inside:
-        if one.is_dir(follow_symlinks=False):
-            yield from image_folders(root, front + one.name, entered)
+
+
+def _sorted_out(place: Path, folder: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
+    """Return image files and folders of a folder; what is neither is counted as left out.
+
+    Raises:
+        DataError: An image is a link that leads nowhere.
+    """
+    images, folders, links, front = list[str](), list[str](), list[str](), f"{folder}/" if folder else ""
+    for entry in entries(place, hidden=True):
+        name, path = entry.name, front + entry.name
+        image = name.lower().endswith(ENDINGS)
+        if name.startswith(HIDDEN):
+            add_hidden(entry, path, left_out)
+        elif is_folder(entry):
+            (links if entry.is_symlink() else folders).append(path)
+        elif image and entry.is_symlink() and not os.path.isfile(entry.path):
+            raise DataError(
+                f"{entry.path} is a link to a file that is not there. Fetch it, or remove the link.",
+                subject=Path(entry.path),
+            )
+        elif image and (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
+            images.append(path)
+        else:
+            add_other(entry, path, left_out)
+    return images, [*folders, *links]
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Return whether it is a folder, or a link to one; of what is no link this costs no call of the system."""
+    return os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir(follow_symlinks=False)
+
+
+def add_other(entry: os.DirEntry[str], path: str, left_out: LeftOut) -> None:
+    """Count what is neither a folder nor an image: a file of another ending, a link that leads nowhere, a pipe."""
+    if os.path.isfile(entry.path):
+        left_out.add_file(entry.name, path)
+    else:
+        left_out.add(LINKS if entry.is_symlink() else PIPES, path)
+
+
+def add_hidden(entry: os.DirEntry[str], path: str, left_out: LeftOut) -> None:
+    """Count a hidden image, or a hidden folder that holds images; what belongs to other programs does not count."""
+    if entry.name in JUNK or entry.name.startswith("._"):
+        return
+    if not is_folder(entry):
+        if entry.name.lower().endswith(ENDINGS):
+            left_out.add(HIDDEN_FILES, path)
+        return
+    with suppress(DataError, EnvironmentFailure):
+        if not any(image_folders(Path(os.path.realpath(entry.path)))):
+            return
+    left_out.add(HIDDEN_FOLDERS, path)

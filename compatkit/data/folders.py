@@ -20,9 +20,20 @@ from compatkit.data.checking import DataWarning
 from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
-from compatkit.data.files import ENDINGS, ImageFiles, entries, image_folders, read_file
+from compatkit.data.files import (
+    ENDINGS,
+    HIDDEN,
+    ImageFiles,
+    add_hidden,
+    add_other,
+    entries,
+    image_folders,
+    is_folder,
+    read_file,
+)
 from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
+from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
 from compatkit.data.listing import listing
 from compatkit.data.partfolders import check_classes, parts_among
 from compatkit.data.partnames import part_name
@@ -54,15 +65,21 @@ def read_folder(
     parts = _parts(root, folders)
     if not parts:
         _check_linked([root / folder for folder in folders])
-        return _split(root, root, f"{name}/train", progress)
+        left_out = LeftOut()
+        whole = _split(root, root, f"{name}/train", left_out, progress)
+        left_out.tell(root)
+        return whole
     train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
     _tell_left_out(root, [folder for folder in folders if folder not in parts.values()], (train, test))
     inside = {part: class_folders(part) for part in (train, test)}
     _tell_composed(inside)
     _check_linked([part / folder for part in inside for folder in inside[part]])
+    left_out = _beside(root, root)
     splits = [
-        _split(part, root, f"{name}/{what}", progress) for part, what in ((train, "train"), (test, "test"))
+        _split(part, root, f"{name}/{what}", left_out, progress)
+        for part, what in ((train, "train"), (test, "test"))
     ]
+    left_out.tell(root)
     for split, other, part, other_part in ((*splits, train, test), (*splits[::-1], test, train)):
         missing = [label for label in split.classes if label not in other.classes]
         if missing:
@@ -147,7 +164,7 @@ def class_folders(root: Path) -> list[str]:
     return [one.name for one in folders]
 
 
-def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Split:
+def _split(root: Path, above: Path, name: str, left_out: LeftOut, progress: Progress | None) -> Split:
     folders = class_folders(root)
     if not folders:
         raise DataError(
@@ -158,6 +175,8 @@ def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Spl
     folders.sort(key=lambda folder: text_of(folder, root))
     _check_spelling(root, folders)
     files = listing(root, folders, progress)
+    left_out.add_all(_beside(root, above))
+    left_out.add_all(files.left_out, os.path.relpath(root, above) if root != above else "")
     if root == above:
         undeclared = [folder for folder in folders if folder not in _declared(root, folders)]
         check_classes(undeclared, _inside(folders, files.folders), root)
@@ -176,6 +195,22 @@ def _split(root: Path, above: Path, name: str, progress: Progress | None) -> Spl
     images = LazyImages(ImageFiles(root, files.names, files.ends), np.arange(len(files.ends)))
     labels = np.repeat(np.arange(len(folders)), files.counts)
     return Split(images, labels, _class_names(root, above, folders), name)
+
+
+def _beside(root: Path, above: Path) -> LeftOut:
+    """Return what lies beside class folders or parts and is not read, by its path below ``above``."""
+    left_out = LeftOut()
+    for entry in entries(root, hidden=True):
+        path = os.path.relpath(entry.path, above)
+        if entry.name.startswith(HIDDEN):
+            add_hidden(entry, path, left_out)
+        elif is_folder(entry) or entry.name.lower().endswith(ARCHIVES):
+            continue
+        elif entry.name.lower().endswith(ENDINGS) and os.path.isfile(entry.path):
+            left_out.add(BESIDE, path)
+        else:
+            add_other(entry, path, left_out)
+    return left_out
 
 
 def _check_spelling(root: Path, folders: list[str]) -> None:

@@ -171,6 +171,12 @@ class LazyImages:
         """Return the file of an image, or what its reader calls it."""
         return self.reader.name(int(self.positions[position]))
 
+    @property
+    def endings(self) -> dict[str, int]:
+        """How many files have each ending; empty where images are in no files of their own."""
+        reader: Any = self.reader
+        return reader.endings(self.positions) if hasattr(reader, "endings") else {}
+
     def image(self, position: int) -> Image:
         """Return an image as a Pillow image.
 

@@ -8,6 +8,7 @@ change in the same tick of a coarse clock could not be told.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -20,11 +21,12 @@ from numpy.typing import NDArray
 from compatkit.contracts.mounts import times_folders
 from compatkit.data.bars import Progress, bar
 from compatkit.data.files import ENDINGS, HIDDEN, image_folders
+from compatkit.data.leftout import LeftOut
 from compatkit.data.memory import recalled_table, remember_table
 
 SETTLED_NS = 2 * 10**9
 """Time in ns that a folder must have been left alone."""
-RULE = repr((1, ENDINGS, HIDDEN))
+RULE = repr((2, ENDINGS, HIDDEN))
 """What counts as an image file; lists made by another rule are not used."""
 
 
@@ -37,12 +39,14 @@ class FolderListing:
         ends: Where each ends, int64 ``(n,)``.
         counts: Files of each folder asked for, int64 ``(folders,)``.
         folders: All folders that were listed, those asked for and those in them.
+        left_out: What is not read.
     """
 
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]
     counts: NDArray[np.int64]
     folders: tuple[str, ...]
+    left_out: LeftOut
 
 
 def listing(root: Path, folders: Sequence[str], progress: Progress | None = None) -> FolderListing:
@@ -67,10 +71,11 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
     def enter(folder: str) -> None:
         entered[folder] = _times(root / folder)
 
+    left_out, real = LeftOut(), dict[str, str]()
     names, lengths, counts = bytearray(), list[NDArray[np.int64]](), list[int]()
     with bar(progress) as tell:
         for number, folder in enumerate(folders, 1):
-            paths = [one for some in image_folders(root, folder, enter) for one in some]
+            paths = [one for some in image_folders(root, folder, enter, left_out, real) for one in some]
             paths.sort()
             encoded = os.fsencode("".join(paths))
             plain = len(encoded) == sum(map(len, paths))
@@ -81,11 +86,14 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
             counts.append(len(paths))
             tell(number, len(folders), folder)
     ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
-    found = FolderListing(np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64), tuple(entered))
+    found = FolderListing(
+        np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64), tuple(entered), left_out
+    )
     times = list(entered.values())
     if all(one is not None and max(one) < began - SETTLED_NS for one in times):
         columns = {"names": found.names, "ends": found.ends, "counts": found.counts, "asked": asked}
         columns |= {"entered": _packed(list(entered)), "times": np.array(times, np.int64)}
+        columns["left_out"] = _packed([json.dumps(left_out.kinds)])
         remember_table(key, columns)
     return found
 
@@ -98,7 +106,9 @@ def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> FolderListing |
     entered = os.fsdecode(held["entered"].tobytes()).split("\0")
     if [_times(root / one) for one in entered] != list(map(tuple, held["times"].tolist())):
         return None
-    return FolderListing(held["names"], held["ends"], held["counts"], tuple(entered))
+    kinds = json.loads(held["left_out"].tobytes())
+    left_out = LeftOut({kind: (count, first) for kind, (count, first) in kinds.items()})
+    return FolderListing(held["names"], held["ends"], held["counts"], tuple(entered), left_out)
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:

@@ -72,6 +72,9 @@ class Split:
         size = "of their own sizes" if self.size is None else "{}x{}".format(*self.size)
         images = f"{len(self)} images {size} {self.channels}"
         images += f" ({self.damaged} damaged ones left out)" if self.damaged else ""
+        endings = self.images.endings if isinstance(self.images, LazyImages) else {}
+        if len(endings) > 1:
+            images += f" ({', '.join(f'{ending} {count:,}' for ending, count in endings.items())})"
         return f"Split({self.name!r}, {images}, {len(self.classes)} classes)"
 
     @property

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 
 import attrs
 
 from compatkit.data.bars import Progress, bar
-from compatkit.data.classlists import NAMES
 from compatkit.data.decoding import decoded_kind
-from compatkit.data.files import ENDINGS, entries
 from compatkit.data.lazy import LazyImages
 from compatkit.data.split import Split
 from compatkit.data.threads import each
@@ -73,7 +69,7 @@ class DataSurvey:
     Attributes:
         parts: Of each split.
         shared: Images of the second split whose bytes are those of one of the first; None of a single split.
-        others: Files beside the images that are not read, by ending; see ``left_out``.
+        others: Files beside the images that are not read, by ending; see ``LeftOut``.
     """
 
     parts: tuple[SplitSurvey, ...]
@@ -98,30 +94,6 @@ def survey(splits: Sequence[Split], progress: Progress | None = None) -> DataSur
     """
     parts = tuple(_part(one, progress) for one in splits)
     return DataSurvey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
-
-
-def left_out(folder: Path) -> dict[str, int]:
-    """Count the files below a folder that are not read: photos of other formats, such as HEIC, and what is no photo.
-
-    Args:
-        folder: Of images; hidden files, links to folders, and ``classes.txt`` do not count.
-
-    Returns:
-        Files by ending, in lower case, the most frequent first.
-
-    Raises:
-        DataError: A folder is gone.
-        EnvironmentFailure: One cannot be read.
-    """
-    found: Counter[str] = Counter()
-    folders = [folder]
-    while folders:
-        for one in entries(folders.pop()):
-            if one.is_dir(follow_symlinks=False):
-                folders.append(Path(one.path))
-            elif one.is_file() and not one.name.lower().endswith(ENDINGS) and one.name != NAMES:
-                found[os.path.splitext(one.name)[1].lower() or "no ending"] += 1
-    return dict(found.most_common())
 
 
 def _part(split: Split, progress: Progress | None) -> SplitSurvey:

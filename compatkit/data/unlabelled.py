@@ -80,6 +80,7 @@ def images_in(folder: Path) -> LazyImages:
         EnvironmentFailure: It cannot be read.
     """
     found = listing(folder, [""])
+    found.left_out.tell(folder)
     if not len(found.ends):
         raise DataError(
             f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder

@@ -37,9 +37,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the folders that are listed from now on."""
     seen: list[str] = []
 
-    def watched(root: Path, folder: str, entered: object) -> Iterator[list[str]]:
+    def watched(root: Path, folder: str, *more: object) -> Iterator[list[str]]:
         seen.append(folder)
-        return image_folders(root, folder, entered)  # type: ignore[arg-type]
+        return image_folders(root, folder, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(lists, "image_folders", watched)
     return seen

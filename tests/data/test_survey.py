@@ -11,7 +11,7 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data.split import Split
-from compatkit.data.survey import FIRST, left_out, survey
+from compatkit.data.survey import FIRST, survey
 from compatkit.data.unlabelled import read_unlabelled
 
 
@@ -62,15 +62,6 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
         assert part.widths == (min(widths), median(widths), max(widths))
         assert sum(part.kinds.values()) == len(good) and part.digest == split.digest
         assert part.classes == dict(zip(split.classes, split.counts, strict=True))
-
-
-def test_files_that_are_not_read_are_counted_by_ending(tmp_path: Path) -> None:
-    root = class_folder(tmp_path / "photos", {"ant": 2})
-    (root / "ant" / "deep").mkdir()
-    for name in ("IMG_1.HEIC", "IMG_2.heic", "deep/IMG_3.heic", "notes.txt", "none", ".DS_Store"):
-        (root / "ant" / name).write_bytes(b"")
-    (root / "classes.txt").write_text("ant Ant")
-    assert left_out(root) == {".heic": 3, ".txt": 1, "no ending": 1}
 
 
 def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""What lies in a folder of images and is not read: told once, by whatever reads the folder."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from compatkit.contracts.display import visible
+from compatkit.data.checking import DataWarning
+from compatkit.data.classlists import NAMES
+
+JUNK = (".DS_Store", "Thumbs.db", "desktop.ini", NAMES, "__MACOSX")
+"""What file managers leave, and our own lists: never images."""
+NOTES = (
+    ".txt",
+    ".md",
+    ".csv",
+    ".json",
+    ".jsonl",
+    ".xml",
+    ".yaml",
+    ".yml",
+    ".toml",
+    ".html",
+    ".pdf",
+    ".parquet",
+)
+"""Endings of files about images; where there are only these, nothing is said."""
+HIDDEN_FILES, HIDDEN_FOLDERS = "hidden files", "hidden folders"
+LINKS, PIPES, LISTED = "links that lead nowhere", "pipes or devices", "links to folders that are read anyway"
+ARCHIVES = (".tar", ".zip", ".gz", ".tgz", ".xz", ".7z", ".rar", ".npz")
+"""What images came in; beside class folders nothing is said of them."""
+BESIDE = "images beside the class folders"
+NO_ENDING = "no ending"
+SHOWN = 8
+"""Kinds that are named."""
+
+
+class LeftOutWarning(DataWarning):
+    """Files of a folder of images are not read.
+
+    Attributes:
+        counts: Files, folders or links by kind: an ending in lower case, or what they are.
+    """
+
+    def __init__(self, message: str, counts: Mapping[str, int]) -> None:
+        super().__init__(message)
+        self.counts = dict(counts)
+
+
+@attrs.define
+class LeftOut:
+    """What was left out, by kind: how many, and the first path."""
+
+    kinds: dict[str, tuple[int, str]] = attrs.field(factory=dict)
+
+    def add(self, kind: str, path: str, count: int = 1) -> None:
+        """Count what is left out.
+
+        Args:
+            kind: What it is.
+            path: Of it, or of the first.
+            count: How many.
+        """
+        before, first = self.kinds.get(kind, (0, path))
+        self.kinds[kind] = before + count, first
+
+    def add_file(self, name: str, path: str) -> None:
+        """Count a file by its ending."""
+        if not name.startswith("._") and name not in JUNK:
+            self.add(os.path.splitext(name)[1].lower() or NO_ENDING, path)
+
+    def add_all(self, other: LeftOut, folder: str = "") -> None:
+        """Count what was left out of a folder below this one."""
+        for kind, (count, first) in other.kinds.items():
+            self.add(kind, os.path.join(folder, first), count)
+
+    def tell(self, root: Path) -> None:
+        """Warn of what was left out below a folder, unless these are notes alone."""
+        if not set(self.kinds).difference(NOTES):
+            return
+        most = sorted(self.kinds.items(), key=lambda item: (item[0] in NOTES, -item[1][0]))
+        shown = [f"{kind} {count:,} ({visible(first)})" for kind, (count, first) in most[:SHOWN]]
+        more = f" and {len(most) - SHOWN} more kinds" if len(most) > SHOWN else ""
+        warnings.warn(
+            LeftOutWarning(
+                f"{root}: not read are {', '.join(shown)}{more}. To use images among these, convert them to JPEG or "
+                "PNG, name them with that ending, and move them into a folder that is not hidden.",
+                {kind: count for kind, (count, _) in most},
+            ),
+            stacklevel=4,
+        )
