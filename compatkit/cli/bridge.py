@@ -20,6 +20,7 @@ from compatkit.cli.options import (
 )
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import check_outputs, check_target, registry, store
+from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.ladder import Bridge, RungResult
@@ -55,6 +56,7 @@ class BridgeAsked(NamedDataAsked):
     seed: int
     png: str | None
     publish: str | None
+    accept_doubtful: bool
 
 
 @command(
@@ -110,15 +112,20 @@ class BridgeAsked(NamedDataAsked):
     help="Seed of orders and draws.",
 )
 @click.option("--png", type=PathType(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
-@click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, unless it does not fit.")
+@click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, if it fits.")
+@click.option("--accept-doubtful", is_flag=True, help="Publish a bridge whose verdict is doubtful, too.")
 @about_options
 @signature_options
 @named_data_options
 def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
-    """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits."""
+    """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits or is published."""
     from compatkit.components.bridges.keeping import check_names
 
     check_publishes(context, asked.publish)
+    if asked.accept_doubtful and asked.publish is None:
+        raise UsageError(
+            "--accept-doubtful says what may be published; add --publish NAME.", subject="--accept-doubtful"
+        )
     check_outputs({"--png": asked.png})
     if asked.publish is not None:
         check_target(context, asked.publish, "recombination")
@@ -145,24 +152,29 @@ def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
             progress=report,
             **asked.only("images", "on", "seed"),
         )
-    fits, kept = found.says != "no fit", {}
-    if fits and asked.publish is not None:
-        kept = held.publish(found, asked.publish, about=about(context))
+    good, kept = found.says == "fit" or (found.says == "doubtful" and asked.accept_doubtful), {}
+    if good and asked.publish is not None:
+        kept = held.publish(found, asked.publish, about=about(context), accept_doubtful=asked.accept_doubtful)
     if asked.png is not None:
         found.to_png(asked.png)
+    code = 1 if found.says == "no fit" or (asked.publish is not None and not kept) else 0
     if asked.machine:
         emit(found.to_json() | {"published": kept or None})
-        context.exit(0 if fits else 1)
+        context.exit(code)
     _tell(found)
     for what, reference in kept.items():
         click.echo(f"published {what} {reference}")
     if kept:
         next_step("compatkit", *given(context).words, "show", kept["recombination"])
-    elif asked.publish is not None:
+    elif asked.publish is not None and found.says == "no fit":
         click.echo("not published: it does not fit")
+    elif asked.publish is not None:
+        paragraph(
+            "not published: it is doubtful. Measure it with labels (--test, --labels), or add --accept-doubtful."
+        )
     else:
         click.echo("nothing was published; --publish NAME keeps the bridge")
-    context.exit(0 if fits else 1)
+    context.exit(code)
 
 
 def _tell(found: Bridge) -> None:

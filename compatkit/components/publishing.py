@@ -162,7 +162,13 @@ class Publish:
         return pinned(publish_adapter(self.store, name, adapter, version=version, about=about))
 
     def bridge(
-        self, bridge: Bridge, name: str, *, rung: str | None = None, about: About | None = None
+        self,
+        bridge: Bridge,
+        name: str,
+        *,
+        rung: str | None = None,
+        about: About | None = None,
+        accept_doubtful: bool = False,
     ) -> dict[str, str]:
         """Publish the adapter or refitted head of a bridge, and the recombination that pins all parts.
 
@@ -171,12 +177,16 @@ class Publish:
             name: To publish under.
             rung: Rung to publish; None for the chosen one.
             about: Description.
+            accept_doubtful: Whether to publish a rung whose verdict is not ``fit``.
 
         Returns:
             References by what was published.
+
+        Raises:
+            UsageError: Its verdict is not ``fit``, and that is not accepted.
         """
         check_name(name)
-        kept = publish_bridge(self.store, name, bridge, rung, about)
+        kept = publish_bridge(self.store, name, bridge, rung, about, accept_doubtful=accept_doubtful)
         return {what: pinned(one) for what, one in kept.items()}
 
     def manifest(

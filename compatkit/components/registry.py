@@ -489,6 +489,7 @@ class Registry(Shown):
             settings: ``prefix``: of the names of a fit.
                 ``state``: tensors by name, with a manifest.
                 ``rung``: of a bridge; None for the chosen one.
+                ``accept_doubtful``: of a bridge: publish a rung whose verdict is not ``fit``.
                 ``version``: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a
                 fit get the same. Not with a bridge.
                 ``about``: title, description, tags, licence and source. Not with a manifest, which has them.
@@ -512,7 +513,7 @@ class Registry(Shown):
                 contradicts its weights; lists all contradictions.
             FormatError: A value is invalid in a contract.
             UnknownName: A blueprint's builder or model is unknown here.
-            UsageError: The object cannot be published, or a setting does not apply to it.
+            UsageError: The object cannot be published, a setting does not apply to it, or a bridge is not shown to fit.
             VersionExists: The version exists with other content.
             VersionTooSmall: The change requires a larger step than the requested version.
             EnvironmentFailure: Disk full, or no write permission.

@@ -32,7 +32,7 @@ def test_the_ladder_is_told_kept_and_found_again(run: Any, work: Path) -> None:
     asked = ("--data", "left.npz", "--rungs", "statistics,ridge", "--all", "--publish", "pairs/lr")
     said = run("bridge", *PAIR, *asked)
     found = run("bridge", *PAIR, *asked[:-2], "--json").json
-    fits = found["says"] != "no fit"
+    fits = found["says"] == "fit"
     assert said.code == (0 if fits else 1)
     table = said.out.splitlines()
     assert table[0].split() == ["rung", "agreement", "kappa", "R2", "accuracy", "images", "seconds"]
@@ -44,7 +44,7 @@ def test_the_ladder_is_told_kept_and_found_again(run: Any, work: Path) -> None:
         assert "published recombination pairs/lr@1.0.0" in said.out
         assert ck.Registry.open("parts").store.manifest("pairs/lr").kind == "recombination"
     else:
-        assert "not published: it does not fit" in said.out
+        assert "not published: " in said.out
 
 
 @pytest.mark.usefixtures("work")
@@ -88,6 +88,7 @@ def test_a_bridge_is_published_again_as_the_same_version(run: Any, monkeypatch: 
     for module in (climbing, ground):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     asked = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "fit")
     first = run("bridge", *PAIR, *asked)
     again = run("bridge", *PAIR, *asked)
     assert again.code == first.code and again.json["published"] == first.json["published"]
@@ -198,3 +199,18 @@ def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, 
     share = f"{bridge.agreement.accuracy:.3f} with the head's own network on 24 images held out"
     assert f"agreement {share}" in told
     assert "agreement" not in run("show", PAIR[0]).out
+
+
+@pytest.mark.usefixtures("work")
+def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "doubtful")
+    asked = ("bridge", *PAIR, "--data", "left.npz", "--rungs", "direct")
+    said = run(*asked, "--publish", "pairs/doubted")
+    assert said.code == 1 and "--accept-doubtful" in said.out
+    assert run(*asked, "--publish", "pairs/doubted", "--json").json["published"] is None
+    assert "pairs/doubted" not in ck.Registry.open("parts").names()
+    assert run(*asked).code == 0  # only looked at
+    told = run(*asked, "--publish", "pairs/doubted", "--accept-doubtful")
+    assert told.code == 0 and "published recombination pairs/doubted@1.0.0" in told.out
+    alone = run(*asked, "--accept-doubtful")
+    assert alone.code == 2 and "--publish" in alone.err

@@ -47,12 +47,19 @@ def put_together(step: RungResult, report: Report) -> Recombination:
 
 
 def publish(
-    store: Store, name: str, found: Bridge, rung: str | None, about: About | None
+    store: Store,
+    name: str,
+    found: Bridge,
+    rung: str | None,
+    about: About | None,
+    *,
+    accept_doubtful: bool = False,
 ) -> dict[str, Reference]:
     """Publish a bridge; see ``Registry.publish``."""
     check_names(store, name)
     step = found.step(found.chosen if rung is None else rung)
     made, kept = step.built, dict[str, Reference]()
+    check_verdict(step, name, accept_doubtful)
     head, adapters = made.ground.head, list(made.adapters)
     if made.fitted is not None:
         kept["adapter"] = publish_adapter(store, f"{name}.adapter", made.fitted, about=about)
@@ -84,6 +91,26 @@ def check_names(store: Store, name: str) -> None:
         raise UsageError(
             f"{there.name} is a trained head; publishing a bridge as {name} would replace it by a refitted one. "
             "Publish the bridge under another name.",
+            subject=name,
+        )
+
+
+def check_verdict(step: RungResult, name: str, accept_doubtful: bool) -> None:
+    """Raise if nothing shows that a rung fits, unless that is accepted.
+
+    Args:
+        step: The rung.
+        name: Under which it is to be published.
+        accept_doubtful: Whether any verdict will do.
+
+    Raises:
+        UsageError: Its verdict is not ``fit``.
+    """
+    if step.meaning != "fit" and not accept_doubtful:
+        raise UsageError(
+            f"The verdict on the rung {step.rung} is {step.meaning!r}, so it is not published as {name}. Measure it "
+            "with labels (test=), give labels (labels=), try further rungs, or publish it all the same with "
+            "accept_doubtful=True.",
             subject=name,
         )
 

@@ -75,7 +75,7 @@ def test_a_bridge_is_kept_with_its_statistics_contract_and_provenance(
     assert [one.rung for one in found.steps] == ["ridge", "ridge3x3"]
     assert found.to_png(tmp_path / "ladder.png") == (tmp_path / "ladder.png").read_bytes() == found.to_png()
     assert found.to_png()[:8] == b"\x89PNG\r\n\x1a\n"
-    names = registry.publish(found, "pairs/bridge", rung="ridge3x3")
+    names = registry.publish(found, "pairs/bridge", rung="ridge3x3", accept_doubtful=True)
     assert names == {
         "adapter": "pairs/bridge.adapter@1.0.0",
         "recombination": "pairs/bridge@1.0.0",
@@ -109,8 +109,8 @@ def test_published_bridges_of_a_pair_are_found_with_how_they_were_judged(
     pair = ("zoo/again.extractor", "zoo/convs.head")
     assert registry.bridges.of(*pair) == []
     found = registry.bridge(*pair, images, rungs=["ridge", "absorbed"], until=None)
-    registry.publish(found, "pairs/b", rung="absorbed")
-    registry.publish(found, "pairs/a", rung="ridge")
+    registry.publish(found, "pairs/b", rung="absorbed", accept_doubtful=True)
+    registry.publish(found, "pairs/a", rung="ridge", accept_doubtful=True)
     one, other = registry.bridges.of(*pair)
     assert (one.reference, one.rung) == ("pairs/a@1.0.0", "ridge")
     assert (other.reference, other.rung) == ("pairs/b@1.0.0", "absorbed")  # its head is refitted, of the same
@@ -136,7 +136,9 @@ def test_the_extractors_own_statistics_stay(registry: ck.Registry, images: ck.Sp
     head = registry.load("zoo/one.head").state_dict()
     changed = {name for name, value in model.head.state_dict().items() if not torch.equal(value, head[name])}
     assert changed and all("running" in name or "num_batches" in name for name in changed)
-    assert registry.publish(found, "pairs/anew") == {"recombination": "pairs/anew@1.0.0"}
+    assert registry.publish(found, "pairs/anew", accept_doubtful=True) == {
+        "recombination": "pairs/anew@1.0.0"
+    }
     assert registry.load("pairs/anew").estimated["of"] == "head"
 
 
@@ -144,7 +146,7 @@ def test_a_refitted_head_is_a_component_of_the_old_ones_blueprint(
     registry: ck.Registry, images: ck.Split
 ) -> None:
     found = registry.bridge("zoo/again.extractor", "zoo/convs.head", images, rungs=["absorbed"])
-    names = registry.publish(found, "pairs/absorbed")
+    names = registry.publish(found, "pairs/absorbed", accept_doubtful=True)
     assert sorted(names) == ["head", "recombination"]
     manifest, old = registry.store.manifest(names["head"]), registry.store.manifest("zoo/convs.head")
     assert manifest.blueprint == old.blueprint and manifest.training["layers"] == ["conv2"]
@@ -160,7 +162,7 @@ def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
     registry: ck.Registry, images: ck.Split
 ) -> None:
     found = registry.bridge("zoo/one.extractor", "zoo/convs.head", images, rungs=["absorbed"])
-    names = registry.publish(found, "pairs/wider")
+    names = registry.publish(found, "pairs/wider", accept_doubtful=True)
     manifest, old = registry.store.manifest(names["head"]), registry.store.manifest("zoo/convs.head")
     assert manifest.blueprint == attrs.evolve(old.blueprint, entries=(("conv2", 32),))
     assert old.contract.structural.inputs[0].channels == 6
@@ -233,7 +235,7 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
         seed=3,
     )
     for rung in ("direct", "ridge"):
-        kept = registry.publish(found, f"pairs/{rung}", rung=rung)["recombination"]
+        kept = registry.publish(found, f"pairs/{rung}", rung=rung, accept_doubtful=True)["recombination"]
         step = found.step(rung)
         assert step.agreed is not None
         assert registry.store.manifest(kept).training["bridge"] == {
@@ -256,7 +258,7 @@ def test_the_recombination_states_how_the_bridge_was_judged(registry: ck.Registr
         }
         assert registry.load(kept).predict(images).positions.shape == (60,)
     blind = registry.bridge("zoo/two.extractor", "zoo/one.head", images, rungs=["direct"])
-    kept = registry.publish(blind, "pairs/blind")["recombination"]
+    kept = registry.publish(blind, "pairs/blind", accept_doubtful=True)["recombination"]
     assert registry.store.manifest(kept).training["bridge"]["reference"] is None
 
 
@@ -297,7 +299,7 @@ def test_a_head_is_refitted_to_another_width_at_equal_positions(
     assert registry.check(*pair).wiring == "needs-adapter"
     found = registry.bridge(*pair, images, rungs=[rung])
     assert found.recombination.inserted == () and found.recombination.report.wiring == "direct"
-    names = registry.publish(found, "pairs/equal")
+    names = registry.publish(found, "pairs/equal", accept_doubtful=True)
     taken = registry.store.manifest(names["head"]).contract.structural.inputs[0]
     assert taken.channels == 24 and registry.check("zoo/wide24.extractor", names["head"]).wiring == "direct"
     again = registry.load(names["recombination"])
@@ -350,7 +352,7 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     assert step.checked is not None and step.labels == 60 and step.checked.figure.count == 60
     assert found.says == step.checked.says != "no fit"
     assert found.notes[0].startswith("Labels decided for finetune") and found.notes[0] in str(found)
-    names = registry.publish(found, "pairs/taught")
+    names = registry.publish(found, "pairs/taught", accept_doubtful=True)
     stated = registry.store.manifest(names["recombination"]).training["bridge"]
     assert stated["says"] == found.says and stated["checked"]["share"] == step.checked.figure.accuracy
     assert stated["labels"] == 60
@@ -410,10 +412,10 @@ def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
     found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
     before = registry.names()
     with pytest.raises(UsageError, match=r"zoo/again.head is a trained head.*under another name"):
-        registry.publish(found, "zoo/again")
+        registry.publish(found, "zoo/again", accept_doubtful=True)
     assert registry.names() == before
-    kept = registry.publish(found, "pairs/one")
-    assert registry.publish(found, "pairs/one") == kept
+    kept = registry.publish(found, "pairs/one", accept_doubtful=True)
+    assert registry.publish(found, "pairs/one", accept_doubtful=True) == kept
     with pytest.raises(IncompatibleError, match=r"was refitted by a bridge.*Use its origin \(sha256:"):
         registry.bridge("zoo/again.extractor", kept["head"], images)
     with pytest.raises(UsageError) as caught:
@@ -444,3 +446,21 @@ def test_images_of_a_matrix_are_given_by_extractor(made: ck.Registry, images: ck
         UsageError, match="data= expects a mapping from extractor name to images, got a Split"
     ):
         made.bridges.between("zoo/two.extractor", "zoo/one.head", images, "ridge")  # type: ignore[arg-type]
+
+
+def test_what_is_not_shown_to_fit_is_published_only_when_told(
+    registry: ck.Registry, images: ck.Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = registry.bridge("zoo/again.extractor", "zoo/one.head", images, rungs=["ridge"])
+    for verdict in ("doubtful", "no fit"):
+        monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", verdict)
+        assert found.says == verdict
+        with pytest.raises(UsageError) as caught:
+            registry.publish(found, "pairs/doubted")
+        assert caught.value.subject == "pairs/doubted"
+        assert not any(name.startswith("pairs/doubted") for name in registry.names())
+    registry.publish(found, "pairs/doubted", accept_doubtful=True)
+    kept = registry.store.manifest("pairs/doubted")
+    assert kept.training["bridge"]["says"] == "no fit"
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "fit")
+    registry.publish(found, "pairs/fits")
