@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from compatkit.cli.images import WAYS, load_data_set
@@ -15,6 +17,9 @@ from compatkit.cli.options import (
 from compatkit.cli.output import emit, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from compatkit.data.dataset import DataSet
 
 
 class RankAsked(NamedDataAsked):
@@ -90,19 +95,24 @@ def rank_command(context: click.Context, asked: RankAsked) -> None:
             f"--alias names a version of one component; these are {', '.join(sorted(set(names)))}. Rank one of them.",
             subject="alias",
         )
+    loaded: dict[str, DataSet] = {}
+
+    def source_of(reference: str) -> DataSet:
+        """Load what an extractor was trained on, each set once."""
+        trained = str(held.store.manifest(reference).training.get("data"))
+        if trained not in loaded:
+            places = [held.store.resolve(reference)]
+            again = images_again(held.store, places, WAYS, root=asked.data_root, download=asked.download)
+            loaded[trained] = again[reference]
+        return loaded[trained]
+
     with progress("rank") as report:
         found = rank(
             held,
             chosen,
             target,
             scores=asked.scores or SCORES,
-            sources=lambda reference: images_again(
-                held.store,
-                [held.store.resolve(reference)],
-                WAYS,
-                root=asked.data_root,
-                download=asked.download,
-            )[reference],
+            sources=source_of,
             progress=report,
             **asked.only("examples", "controls", "seed", "batch_size", "device"),
         )

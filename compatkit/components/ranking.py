@@ -22,6 +22,9 @@ MEASURED = "measured"
 """What stands beside the scores: accuracy after training."""
 BESIDE = ("permuted", RANDOM, "from scratch")
 """Figures that are printed beside a score; ``to_json`` has all."""
+NEAR = 0.05
+"""A score separates nothing if its first leads the second by no more than this share of its lead over the controls."""
+MEASURE = "Train a head on each (registry.task with freeze_extractor=True) and measure it."
 EXACT = 8
 """Most values whose orders are all tried."""
 DRAWS = 20_000
@@ -144,6 +147,15 @@ class Ranking(Shown, Tabular):
         raise DataError(f"{score!r} has no value for any extractor of this ranking.", subject=score)
 
     @property
+    def advice(self) -> str:
+        """Which extractor to take, in one line, or that nothing here tells."""
+        if len(self.passes) > 1 and set(self.measured) == set(self.passes):
+            return _by_measurement({name: accuracy for name, (accuracy, _) in self.measured.items()})
+        scores = dict.fromkeys(row.score for row in self.rows)
+        firsts = {score: first_of([row for row in self.rows if row.score == score]) for score in scores}
+        return _by_scores(firsts, len(self.passes))
+
+    @property
     def caution(self) -> str:
         """What few extractors allow one to conclude; empty if there are enough."""
         count = len(self.passes)
@@ -157,7 +169,7 @@ class Ranking(Shown, Tabular):
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         measured = {name: {"accuracy": one, "how": how} for name, (one, how) in self.measured.items()}
-        return {**attrs.asdict(self), "measured": measured, "caution": self.caution}
+        return {**attrs.asdict(self), "measured": measured, "advice": self.advice, "caution": self.caution}
 
     def __str__(self) -> str:
         beside = [name for name in BESIDE if any(name in one.beside for one in self.rows)]
@@ -184,8 +196,59 @@ class Ranking(Shown, Tabular):
             if ways
             else ["measured: no result on the target's test images yet"]
         )
-        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *told, self.caution]
+        parts = [head, "", *aligned(table), "", *aligned(pairs), "", *told, self.advice, self.caution]
         return "\n".join(parts).rstrip()
+
+
+def first_of(rows: Sequence[Scored]) -> tuple[str, str]:
+    """Return the extractor that a score puts clearly first, or why there is none.
+
+    Args:
+        rows: Of one score, the best first.
+
+    Returns:
+        The extractor and an empty reason, or an empty name and a reason.
+    """
+    sound = [row for row in rows if row.goodness is not None and row.cell.status in ("ok", "approximate")]
+    if not sound:
+        return "", "has no sound value"
+    goodness = [row.goodness or 0.0 for row in sound]
+    sign = -1 if sound[0].direction == "lower" else 1
+    beside = [sound[0].beside[name].value for name in BESIDE if name in sound[0].beside]
+    controls = [sign * value for value in beside if value is not None]
+    lead = goodness[0] - max(controls) if controls else abs(goodness[0])
+    if lead <= 0:
+        return "", "is not above its controls"
+    if len(sound) > 1 and goodness[0] - goodness[1] <= NEAR * lead:
+        return "", f"puts {sound[0].extractor} and {sound[1].extractor} side by side"
+    return sound[0].extractor, ""
+
+
+def _by_measurement(accuracies: Mapping[str, float]) -> str:
+    best, second, *_ = sorted(accuracies, key=lambda name: -accuracies[name])
+    if accuracies[best] == accuracies[second]:
+        return f"Take {best} or {second}: both were measured best, {accuracies[best]:.3f}."
+    return f"Take {best}: it was measured best, {accuracies[best]:.3f}; next is {second}, {accuracies[second]:.3f}."
+
+
+def _by_scores(firsts: Mapping[str, tuple[str, str]], extractors: int) -> str:
+    """Return the advice from the first of each score, or why it has none."""
+    chosen: dict[str, list[str]] = {}
+    for score, (extractor, _) in firsts.items():
+        if extractor:
+            chosen.setdefault(extractor, []).append(score)
+    if not chosen:
+        whys = "; ".join(f"{score} {why}" for score, (_, why) in firsts.items())
+        return f"The scores do not separate these extractors: {whys}. {MEASURE}"
+    most = max(map(len, chosen.values()))
+    best, *equal = [name for name, scores in chosen.items() if len(scores) == most]
+    if equal:
+        sides = "; ".join(f"{', '.join(scores)}: {name}" for name, scores in chosen.items())
+        return f"The scores disagree ({sides}). {MEASURE}"
+    which = f"{most} of {len(firsts)} scores ({', '.join(chosen[best])})"
+    if extractors == 1:
+        return f"{best} is the only one: {which} are above their controls."
+    return f"Take {best}: {which} put it first, above their controls."
 
 
 def _shown(cell: Cell) -> str:

@@ -20,6 +20,7 @@ from compatkit.evaluation.records import read_figures
 from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import (
     Cell,
+    Metric,
     Observation,
     Result,
     Subject,
@@ -27,6 +28,7 @@ from compatkit.metrics import (
     check_metric,
     conclude,
     equal_norm_weights,
+    finalised,
     observed,
 )
 
@@ -97,7 +99,7 @@ def rank(
     parts = Parts(registry.store)
     lefts = [parts.component(place) for place in registry.store.select(extractors, "extractor")]
     heads = bounds_of(parts, lefts, [])
-    rows, passes = list[Scored](), dict[str, float]()
+    rows, passes, origins = list[Scored](), dict[str, float](), Origins(registry.store, sources, seed)
     for number, part in enumerate(lefts):
         if progress is not None:
             progress(number, len(lefts), part.reference)
@@ -106,8 +108,7 @@ def rank(
             heads.get(part.reference),
             sample,
             offers,
-            registry.store,
-            sources,
+            origins,
             controls,
             seed,
             batch_size,
@@ -151,8 +152,7 @@ def _score(
     head: Component | None,
     sample: Split,
     offers: Mapping[str, Any],
-    store: Store,
-    sources: Callable[[str], DataSet] | None,
+    origins: Origins,
     controls: bool,
     seed: int,
     batch_size: int,
@@ -171,16 +171,19 @@ def _score(
     subject = Subject(network=part.module, layers={"features": part.module}, classes=sample.classes)
     for name, offer in offers.items():
         start = time.perf_counter()
-        settings: dict[str, Any] = {}
         beside, direction = dict[str, Cell](), "none"
         try:
             if "source" in inspect.signature(offer.factory).parameters:
-                settings["source"] = _source(part, store, sources, seed)
-            metric = check_metric(offer, settings)
-            if "logits" in (wanted := observed(metric)) and head is None:
-                raise DataError("it has no head of its own in this registry, whose predictions are scored")
-            cell, beside, direction = _figures(metric, seen, subject)
-            if controls and {"outputs", "logits"} & set(wanted):
+                metric, figures = origins.figures(name, offer, part, seen, subject)
+            else:
+                metric = check_metric(offer, {})
+                if "logits" in observed(metric) and head is None:
+                    raise DataError(
+                        "it has no head of its own in this registry, whose predictions are scored"
+                    )
+                figures = _figures(metric, seen, subject)
+            cell, beside, direction = figures[0], dict(figures[1]), figures[2]
+            if controls and {"outputs", "logits"} & set(observed(metric)):
                 beside[RANDOM] = _figures(metric, random, subject)[0]
         except DataError as error:
             cell = Cell(None, "undefined", str(error))
@@ -197,7 +200,10 @@ def _score(
     return rows, took
 
 
-def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> tuple[Cell, dict[str, Cell], str]:
+Figures = tuple[Cell, dict[str, Cell], str]
+
+
+def _figures(metric: Any, seen: Iterable[Observation], subject: Subject) -> Figures:
     """Return the first figure of a metric, the others by their name along the last axis, and the direction."""
     state = metric.init()
     for one in seen:
@@ -248,27 +254,62 @@ def _observe(
     return found
 
 
-def _source(
-    part: Component, store: Store, sources: Callable[[str], DataSet] | None, seed: int
-) -> tuple[Any, Any, tuple[str, ...]]:
-    """Return images as the extractor takes them, labels and class names of what it was trained on."""
-    import torch
+class Origins:
+    """What extractors were trained on, and scores that depend on that and the target alone: each is computed once."""
 
-    from compatkit.evaluation.preprocessing import normalise, prepare
+    def __init__(self, store: Store, sources: Callable[[str], DataSet] | None, seed: int) -> None:
+        """Take the arguments of ``rank``."""
+        self.store, self.sources, self.seed = store, sources, seed
+        self._loaded: dict[str, DataSet] = {}
+        self._scored: dict[Any, tuple[Metric, Figures]] = {}
 
-    if sources is None:
-        held = images_again(store, [part.resolved], f"Give sources=, {OR_SET}")[part.reference]
-    else:
-        held = sources(part.reference)
-        if not isinstance(held, DataSet):
-            raise UsageError(
-                f"rank: sources= returns the data set of an extractor; got {type_of(held)}.",
-                subject="sources",
-            )
-    train = held.train if len(held.train) <= SOURCE else held.train.subset(SOURCE, seed)
-    contract = part.manifest.contract.data
-    images = normalise(prepare(train, contract).images, contract)
-    return images, torch.from_numpy(train.labels).long(), train.classes
+    def figures(
+        self, name: str, offer: Any, part: Component, seen: Iterable[Observation], subject: Subject
+    ) -> tuple[Metric, Figures]:
+        """Return a score with a source, and its figures.
+
+        Args:
+            name: Of the score.
+            offer: A plugin's factory of the metric.
+            part: The extractor.
+            seen: What it gives for the target's images.
+            subject: Its network.
+        """
+        train, contract = self._data(part).train, part.manifest.contract.data
+        key = (name, train.digest, train.classes, contract)
+        if key in self._scored:
+            return self._scored[key]
+        metric = check_metric(offer, {"source": self._prepared(train, contract)})
+        scored = metric, _figures(metric, seen, subject)
+        looks_at = {*observed(metric), *finalised(metric)}
+        if not {"outputs", "logits", "network", "layers"} & looks_at:  # at nothing of the extractor
+            self._scored[key] = scored
+        return scored
+
+    def _data(self, part: Component) -> DataSet:
+        if self.sources is not None:
+            data = self.sources(part.reference)
+            if not isinstance(data, DataSet):
+                raise UsageError(
+                    f"rank: sources= returns the data set of an extractor; got {type_of(data)}.",
+                    subject="sources",
+                )
+            return data
+        trained = str(part.manifest.training.get("data"))  # name and digest
+        if trained not in self._loaded:
+            again = images_again(self.store, [part.resolved], f"Give sources=, {OR_SET}")
+            self._loaded[trained] = again[part.reference]
+        return self._loaded[trained]
+
+    def _prepared(self, train: Split, contract: Any) -> tuple[Any, Any, tuple[str, ...]]:
+        """Return images as the extractor takes them, labels and class names."""
+        import torch
+
+        from compatkit.evaluation.preprocessing import normalise, prepare
+
+        sample = train if len(train) <= SOURCE else train.subset(SOURCE, self.seed)
+        images = normalise(prepare(sample, contract).images, contract)
+        return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 
 def _measured(store: Store, parts: Parts, part: Component, tests: Split) -> tuple[float, str] | None:

@@ -18,6 +18,7 @@ Cost: Cholesky factors of n x n numbers in float64, n at most ``examples``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,6 +39,9 @@ from ._scores import Floats, Labels
 
 compatkit_api = 1
 QUANTITIES = ("bound", "from scratch", "permuted", "residual", "label norm", "permuted residual")
+REMEMBERED = 4
+"""Sets whose factors are kept, of 8 MB for 1,000 images each: many sources are scored for one target."""
+_FACTORS: dict[Any, Any] = {}
 SMALLEST = 1e-12
 """Least eigenvalue of a Gram matrix, relative to the largest, that is inverted."""
 
@@ -102,8 +106,7 @@ class Transfer:
                 raise DataError(f"the theory needs {what} inputs of norm 1; some are {apart:.2g} off")
         self.across = gram(source, target)
         self.source, self.target = (
-            _factor(gram(one, one, same=True), what, jitter)
-            for what, one in (("source", source), ("target", target))
+            _factored(one, what, jitter) for what, one in (("source", source), ("target", target))
         )
 
     def bounds(self, source: Floats, target: Floats) -> Bounds:
@@ -121,6 +124,16 @@ class Transfer:
         rest = target - self.across.T @ cho_solve(self.source, source)
         bound, scratch = (float((one * cho_solve(self.target, one)).sum()) ** 0.5 for one in (rest, target))
         return Bounds(bound, scratch, float(np.linalg.norm(rest)), float(np.linalg.norm(target)))
+
+
+def _factored(rows: Floats, what: str, jitter: float) -> Any:
+    """Return the Cholesky factor of the Gram matrix of unit vectors; the last few sets are remembered."""
+    key = hashlib.sha256(np.ascontiguousarray(rows).data).hexdigest(), rows.shape, jitter
+    factor = _FACTORS.pop(key, None) or _factor(gram(rows, rows, same=True), what, jitter)
+    _FACTORS[key] = factor  # last, so that the oldest is dropped
+    while len(_FACTORS) > REMEMBERED:
+        _FACTORS.pop(next(iter(_FACTORS)))
+    return factor
 
 
 def _factor(matrix: Floats, what: str, jitter: float) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from small import data_set, quick
 from torch import nn
 
 import compatkit as ck
-from compatkit.components.ranking import RANDOM, spearman
+from compatkit.components.ranking import RANDOM, Ranking, Scored, spearman
 from compatkit.errors import DataError, NotFound, UnknownName, UsageError
+from compatkit.metrics import Cell
 
 CLASSES = ("0", "1", "2")
 
@@ -147,6 +149,105 @@ def test_nothing_in_the_registry_or_the_network_changes(place: Path) -> None:
         path: path.read_bytes() for path in place.rglob("*") if path.is_file() and "index" not in path.name
     }
     assert before == after
+
+
+def ranked(measured: dict[str, float] | None = None, **scores: dict[str, tuple[float, float]]) -> Ranking:
+    """A ranking of scores given as extractor to value and control; ``theory`` is better where it is lower."""
+    rows = [
+        Scored(
+            score=score,
+            extractor=extractor,
+            cell=Cell(value),
+            beside={"permuted": Cell(control)},
+            direction="lower" if score == "theory" else "higher",
+            seconds=0.0,
+        )
+        for score, values in scores.items()
+        for extractor, (value, control) in values.items()
+    ]
+    rows.sort(key=lambda row: -(row.goodness or 0.0))
+    names = dict.fromkeys(row.extractor for row in rows)
+    return Ranking(
+        data="target",
+        examples=10,
+        rows=tuple(rows),
+        measured={name: (value, "a head on its features") for name, value in (measured or {}).items()},
+        agreements=(),
+        passes=dict.fromkeys(names, 0.1),
+    )
+
+
+A_FIRST, B_FIRST = {"a": (0.5, 0.1), "b": (0.3, 0.1)}, {"a": (0.3, 0.1), "b": (0.5, 0.1)}
+ADVICE: dict[str, tuple[Ranking, str, list[str]]] = {
+    "most scores": (
+        ranked(one=A_FIRST, two=A_FIRST, three=B_FIRST, theory=B_FIRST),
+        "Take a: 2 of 4 scores (one, two)",
+        [],
+    ),
+    "as many for each": (ranked(one=A_FIRST, two=B_FIRST), "The scores disagree (", ["one: a", "two: b"]),
+    "below permuted labels": (
+        ranked(one={"a": (0.5, 0.6), "b": (0.3, 0.6)}),
+        "The scores do not separate",
+        ["one is not above its controls"],
+    ),
+    "side by side": (
+        ranked(one={"a": (0.5, 0.1), "b": (0.49, 0.1)}),
+        "The scores do not separate",
+        ["one puts a and b side by side"],
+    ),
+    "lower is better": (ranked(theory={"a": (40.0, 50.0), "b": (45.0, 50.0)}), "Take a: 1 of 1", []),
+    "all were measured": (
+        ranked({"a": 0.7, "b": 0.8}, one=A_FIRST),
+        "Take b: it was measured best, 0.800; next is a, 0.700.",
+        [],
+    ),
+    "measured alike": (ranked({"a": 0.7, "b": 0.7}, one=A_FIRST), "Take a or b", []),
+    "one was not measured": (ranked({"b": 0.8}, one=A_FIRST), "Take a: 1 of 1", []),
+    "one extractor": (ranked(one={"a": (0.5, 0.1)}), "a is the only one: 1 of 1 scores", []),
+}
+
+
+@pytest.mark.parametrize("case", ADVICE)
+def test_the_advice_is_one_line(case: str) -> None:
+    ranking, begins, contains = ADVICE[case]
+    assert ranking.advice.startswith(begins) and "\n" not in ranking.advice
+    assert all(text in ranking.advice for text in contains)
+    assert ranking.advice in str(ranking).splitlines() and ranking.to_json()["advice"] == ranking.advice
+
+
+def test_a_degenerate_score_advises_nothing() -> None:
+    ranking = ranked(one=A_FIRST)
+    doubted = [attrs.evolve(row, cell=Cell(row.cell.value, "degenerate", "too few")) for row in ranking.rows]
+    assert "one has no sound value" in attrs.evolve(ranking, rows=tuple(doubted)).advice
+
+
+def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from compatkit_plugins.metrics import theory_transfer
+
+    scored = list[Any]()
+    plain = theory_transfer.TheoryTransfer._cells
+    monkeypatch.setattr(
+        theory_transfer.TheoryTransfer, "_cells", lambda *given: scored.append(given) or plain(*given)
+    )
+    registry = ck.Registry.open(shutil.copytree(place, tmp_path / "parts"))
+    near = registry.store.manifest("zoo/near.extractor")
+    for name in ("more/one.extractor", "more/two.extractor"):  # as near: of the same images, prepared alike
+        about = attrs.evolve(near.about, title=name)
+        registry.publish(attrs.evolve(near, about=about), name, state=registry.store.load_state(near))
+    images = {"one": data_set("a", seed=1), "two": data_set("b", seed=1), "other": data_set("c", seed=2)}
+
+    def measured(*names: str) -> list[Cell]:
+        references = [f"more/{name}.extractor" if name != "other" else "zoo/near.extractor" for name in names]
+        ranking = ck.rank(registry, references, TARGET, scores=["theory_transfer"], sources=source_of)
+        return [row.cell for name in references for row in ranking.rows if row.extractor.startswith(name)]
+
+    def source_of(reference: str) -> ck.DataSet:
+        return images["other" if "near" in reference else "one" if "one" in reference else "two"]
+
+    apart = [cell for name in images for cell in measured(name)]
+    scored.clear()
+    assert measured(*images) == apart and len(scored) == 2
+    assert apart[0] == apart[1] != apart[2]
 
 
 @pytest.mark.parametrize(
