@@ -64,7 +64,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
             **({"damaged": task.data.train.damaged} if task.data.train.damaged else {}),
         },
         **({"crops_from": "shrunk"} if isinstance(source, Decoded) and source.shrinks else {}),
-        **{name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))},
+        **_mixed(task),
         **_start(task),
         **({} if task.loader is None else {"loader": _loader(task.loader)}),
         **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
@@ -74,6 +74,11 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
         "start": start_digest(state.extractor, state.head),
         "library": state.extractor_blueprint.library,
     }
+
+
+def _mixed(task: Task) -> dict[str, float]:
+    """Return what is done to labels and to whole batches, where something is."""
+    return {name: value for name in ("smoothing", "mixup", "cutmix") if (value := getattr(task, name))}
 
 
 def _architecture(state: TaskState) -> dict[str, Any]:
@@ -151,6 +156,9 @@ class Explanation:
         events: Plugins that are called at each event of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
         chosen: By plugin, the choices that it reported in its set-up.
+        settings: Hyperparameters of the trainer as the manifest of the run states them, with the chosen device and
+            precision.
+        regularizers: For each its settings, defaults too, as in the manifest.
     """
 
     tasks: tuple[Mapping[str, Any], ...]
@@ -158,6 +166,8 @@ class Explanation:
     events: str
     execution: Mapping[str, str]
     chosen: Mapping[str, Mapping[str, Any]]
+    settings: Mapping[str, Any]
+    regularizers: tuple[Mapping[str, Any], ...]
 
     @classmethod
     def of(cls, loop: Loop) -> Explanation:
@@ -175,11 +185,16 @@ class Explanation:
                 "batch": loop.settings.batch_size,
                 "steps_an_epoch": loop.task_loops[name].source.per_epoch,
                 "classes": len(state.labels),
+                "augment": _augment(state.task.augment),
+                **_mixed(state.task),
             }
             for name, state in loop.setup.tasks.items()
         )
         execution = attrs.asdict(loop.execution)
-        return cls(tasks, tuple(_owners(loop)), loop.plugins.explain(), execution, loop.setup.told)
+        precision = loop.setup.precision
+        settings = {**loop.settings.stated(), "device": precision.device, "precision": precision.dtype}
+        events, plugins = loop.plugins.explain(), tuple(loop.plugins.manifest())
+        return cls(tasks, tuple(_owners(loop)), events, execution, loop.setup.told, settings, plugins)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -199,6 +214,12 @@ class Explanation:
         parts = (
             ("Tasks", aligned(tasks)),
             ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
+            ("Augmentation", [f"{one['task']}: {_augmented(one)}" for one in self.tasks]),
+            ("Hyperparameters", list(_lines(self.settings))),
+            (
+                "Regularizers",
+                [f"{one['as']}: {_inline(one['settings'])}" for one in self.regularizers] or ["none"],
+            ),
             ("Owners of the parameters", aligned(owners)),
             ("Hooks, in the order in which they are called", self.events.splitlines()),
             *((f"Chosen by {name}", list(_lines(facts))) for name, facts in self.chosen.items()),
@@ -207,6 +228,19 @@ class Explanation:
         return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in parts)
 
     __repr__ = __str__
+
+
+def _augmented(task: Mapping[str, Any]) -> str:
+    """Return what is done to the training images of a task, and to their labels."""
+    augment = task["augment"]
+    words = _inline(augment) if isinstance(augment, Mapping) else ", ".join(augment) if augment else "none"
+    rest = {name: task[name] for name in ("smoothing", "mixup", "cutmix") if name in task}
+    return "; ".join(filter(None, (augment if isinstance(augment, str) else words, _inline(rest))))
+
+
+def _inline(values: Mapping[str, Any]) -> str:
+    """Return values by name in one line; None is a setting that is off."""
+    return ", ".join(f"{name} {'none' if value is None else value}" for name, value in values.items())
 
 
 def _count(value: int | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import torch
 from small import data_set, quick
@@ -31,6 +32,45 @@ def test_tasks_owners_hooks_and_execution_are_told_in_their_order() -> None:
         "   ", "  "
     )
     assert "rotation_prediction" in text and "2 to 5" in text
+
+
+def test_every_hyperparameter_is_told() -> None:
+    trainer = quick(
+        steps=9, optimiser="adamw", lr=0.125, weight_decay=0.5, schedule="cosine", warmup=3, clip_norm=2.0
+    )
+    task = ck.Task(
+        "left", data_set("left"), "resnet8_cifar", "layer2", size=16, augment={"re_prob": 0.25}, smoothing=0.1
+    )
+    told = trainer.explain([task, TASKS[1]], [ck.use("rotation_prediction", weight=0.75, start=2)])
+    run = (
+        attrs.evolve(trainer, steps=0)
+        .fit([task, TASKS[1]], [ck.use("rotation_prediction", weight=0.75, start=2)])
+        .run
+    )
+    stated = {
+        name: value for name, value in run["trainer"].items() if name not in ("scheduling", "steps_are")
+    }
+    chosen = {"device": "cpu", "precision": run["environment"]["precision"]}
+    assert told.settings == {**stated, "steps": 9, **chosen}
+    assert told.regularizers == tuple(run["plugins"])
+    assert [one["augment"] for one in told.tasks] == [one["augment"] for one in run["tasks"]]
+    text = str(told).splitlines()
+    for line in (
+        "  optimiser: adamw",
+        "  lr: 0.125",
+        "  weight_decay: 0.5",
+        "  schedule: cosine",
+        "  warmup: 3",
+        "  batch_size: 8",
+        "  clip_norm: 2.0",
+        "  precision: float32",
+        "  left: re_prob 0.25; smoothing 0.1",
+        "  right: none",
+    ):
+        assert line in text, line
+    (regularizer,) = [line for line in text if line.startswith("  rotation_prediction: weight 0.75, start 2")]
+    for name in run["plugins"][0]["settings"]:
+        assert f" {name} " in f"{regularizer} "
 
 
 def test_every_parameter_of_the_run_has_its_owner_and_frozen_heads_are_moved_by_nothing() -> None:
