@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
@@ -24,6 +25,7 @@ from compatkit.registry.names import Version
 if TYPE_CHECKING:
     from compatkit.components.images import Given
     from compatkit.experiments.recipes import Recipe
+    from compatkit.training.checkpoints import CheckpointStatus
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
 
@@ -100,7 +102,7 @@ def train_command(context: click.Context, asked: TrainAsked) -> None:
             "--download needs a single process: several would write the same files. Download the data sets first, for "
             "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
-    first = speaks()
+    first, notes = speaks(), list[str]()
     root, key = (destination(context), chosen_key(context)) if first else (Path("registry"), None)
     started = Started.of(
         asked.recipe,
@@ -126,37 +128,47 @@ def train_command(context: click.Context, asked: TrainAsked) -> None:
     images = (found_in(asked.data_root, asked.download),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
-        if not asked.major:
-            _check_versions(root, plan, asked.version, images)
+        notes = [] if asked.major else _check_versions(root, plan, asked.version, images)
         _announce(plan)
     kept = started.kept(folder) if first and folder is not None else nullcontext()
     with kept, offline(unless=asked.download):
-        fit = _fit(plan, frozen, started.again())
+        fit = _fit(plan, frozen, started.again(), notes)
     if first:
         named = asked.out is not None
         Publication(context, asked, root, plan, started, folder, named, images, plan.about, key).publish(fit)
 
 
-def _fit(plan: Recipe, frozen: Frozen, again: str) -> Fit:
-    """Train, resuming if there is a saved state, and say how to continue after an interruption."""
-    from compatkit.training.checkpoints import status
+def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
+    """Train, resuming if there is a saved state, and say how to continue after an interruption.
 
-    state = Path(plan.trainer.checkpoint or "")
-    if speaks() and (known := status(state)) is not None:
-        where = (
-            "is trained" if known.ended else f"goes on after step {known.step:,} of {plan.trainer.steps:,}"
-        )
-        news(f"The run {where}: {state}")
-    elif speaks():
-        news(f"Saving checkpoints to {state}")
+    Args:
+        plan: The recipe.
+        frozen: Parts to train against.
+        again: Command that goes on.
+        notes: Printed once all is checked, so that an error of a check stands alone.
+    """
+    from compatkit.training.checkpoints import status
+    from compatkit.training.prepare import FitRequest, prepare
+    from compatkit.training.run import run
+
+    state, statistics = Path(plan.trainer.checkpoint or ""), plan.frozen.statistics
     try:
-        return plan.trainer.fit(
-            plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
-        )
+        with prepare(FitRequest(plan.trainer, plan.tasks, plan.regularizers, frozen, statistics)) as prepared:
+            if speaks():
+                for note in (*notes, _where(state, status(state), plan.trainer.steps)):
+                    news(note)
+            return run(prepared)
     except (KeyboardInterrupt, SystemExit, EnvironmentFailure):
         if speaks() and (known := status(state)) is not None:
             news(f"{known.step:,} of {plan.trainer.steps:,} steps are kept. To go on: {again}")
         raise
+
+
+def _where(state: Path, known: CheckpointStatus | None, steps: int) -> str:
+    """Return where a run begins: anew, or from the state that is kept."""
+    if known is None:
+        return f"Saving checkpoints to {state}"
+    return f"The run {'is trained' if known.ended else f'goes on after step {known.step:,} of {steps:,}'}: {state}"
 
 
 def _look(plan: Recipe, frozen: Frozen, asked: TrainAsked) -> None:
@@ -202,19 +214,22 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
         check_tensor_file(file, "The checkpoint")
 
 
-def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given) -> None:
+def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given) -> list[str]:
     """Check parts that are published already, before anything is trained.
 
-    Reports the version step they will take and the policies that bind them; raises if they could not be published
-    because a policy's images are not available.
+    Returns:
+        The version step that they will take, and the policies that bind them.
+
+    Raises:
+        PolicyDataMissing: They could not be published, because a policy's images are not available.
     """
     from compatkit.components.images import policy_images as deciding
     from compatkit.registry.layout import MARKER
     from compatkit.registry.store import Store
 
     if not (root / MARKER).exists():
-        return
-    held, there = Store.open(root), []
+        return []
+    held, there, notes = Store.open(root), [], list[str]()
     at_hand = (*(task.data for task in plan.tasks), *images)
     for task, kind in product(plan.tasks, ("extractor", "head")):
         name = f"{plan.prefix}/{task.name}.{kind}"
@@ -227,11 +242,12 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given
             continue
         if policy.across_major or version is None or Version.parse(version).major == latest.major:
             deciding(policy.data, at_hand)
-            news(f"{name}: the policy {policy}")
+            notes.append(f"{name}: the policy {policy}")
     if there and version is None:
-        news(
+        notes.append(
             f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already. The same run gives the same "
             "versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the old ones "
             "fit them; they need no more than a MINOR one if they were trained against the same frozen heads, or if a "
             "policy measures them. --prefix keeps runs apart."
         )
+    return notes

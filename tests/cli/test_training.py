@@ -61,6 +61,16 @@ def test_the_same_recipe_again_is_the_same_version_and_another_seed_a_new_one(
     assert "digits/right.head@1.0.0 are there already." in told.err and "next MAJOR number" in told.err
 
 
+def test_an_error_of_a_late_check_stands_before_what_is_said_of_versions(
+    run: Any, recipe: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "parts"
+    assert run("train", recipe(), "--registry", root).code == 0
+    changed = recipe(("batch_size = 8", "batch_size = 64"))  # 48 images
+    told = run("train", changed, "--registry", root)
+    assert told.code == 2 and "error" in told.err and "there already" not in told.err
+
+
 def test_nothing_is_said_of_versions_that_are_new_or_chosen(run: Any, recipe: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
     for words in ((), ("--prefix", "other"), ("--seed", 1, "--major"), ("--seed", 2, "--version", "7.0.0")):
