@@ -171,7 +171,7 @@ def print_rich(value: Any) -> None:
     """Print a rich renderable, such as a table."""
     from rich.console import Console
 
-    console = Console()
+    console = Console(force_jupyter=False)
     with console.capture() as printed:
         console.print(value)
     click.echo(printed.get(), nl=False)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from string import ascii_lowercase
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -10,14 +11,27 @@ from typing import TYPE_CHECKING
 import attrs
 
 from compatkit.contracts.evidence import Cell, Part
-from compatkit.reports.ink import INK, PAPER, QUIET, png, printable, shade, text_at
+from compatkit.reports.conclusion import scale_of
+from compatkit.reports.ink import (
+    EMPTY,
+    INK,
+    OWN_EDGE,
+    PAPER,
+    QUIET,
+    STALE_EDGE,
+    png,
+    printable,
+    shade,
+    text_at,
+)
+from compatkit.reports.labels import shortened
 from compatkit.reports.wording import (
     DASH,
-    VerdictWord,
     brief,
     clip,
     explained,
     interval,
+    meaning_in_brief,
     rung_of,
     settings_line,
     share,
@@ -38,8 +52,6 @@ LETTERS_AN_INCH = 14  # in a line of settings
 KEPT = "\u00a0"  # non-breaking space: keeps a setting on one line
 ASKED = ("fill", "cells", "where")
 """Settings that describe the request rather than the measurement."""
-EMPTY = "#eceef1"
-OWN_EDGE = "#c2410c"
 LETTERS = 30
 LETTER = 0.6  # mean width of a letter, relative to the font size
 BOUND_AT, BOUND_WIDTH = 0.3, 0.8  # in cells: gap before the column of bounds, and its width
@@ -87,8 +99,7 @@ def _figure(matrix: CellGrid) -> Figure:
 
     rows, columns = max(1, len(matrix.extractors)), max(1, len(matrix.heads))
     scale = Scale.of(rows, columns)
-    row_names = [_name(part, scale) for part in matrix.extractors]
-    column_names = [_name(part, scale) for part in matrix.heads]
+    row_names, column_names = _names(matrix.extractors, scale), _names(matrix.heads, scale)
     letter = scale.names / 72 * LETTER
     if not scale.slanted:  # few columns: widen them to fit their names
         scale = attrs.evolve(scale, width=max(scale.width, letter * _longest(column_names) + 0.12))
@@ -99,6 +110,7 @@ def _figure(matrix: CellGrid) -> Figure:
     legend = _legend_lines(matrix, (left + body) / 1.5)
     width = left + body + (0.55 if scale.slanted else 0.3)
     told = _settings_lines(matrix, max(40, int((width - 0.6) * LETTERS_AN_INCH)))
+    told = [*filter(None, [scale_of(matrix)]), *told]
     top, bottom = 0.77 + LINE * len(told) + above, 0.4 + 0.24 * len(legend)
     height = top + rows * scale.height + bottom
     figure = Figure(figsize=(width, height), dpi=DPI, facecolor=PAPER)
@@ -113,13 +125,25 @@ def _figure(matrix: CellGrid) -> Figure:
     return figure
 
 
-def _name(part: Part, scale: Scale) -> str:
-    """Return name and version, on two lines if there is room."""
-    shown = visible(part.reference)
-    name, at, version = shown.rpartition("@")
-    if scale.slanted or not at:
-        return printable(clip(shown, LETTERS))
-    return printable(clip(name, LETTERS)) + "\n" + printable(clip(at + version, LETTERS))
+def _names(parts: Sequence[Part], scale: Scale) -> list[str]:
+    """Return name and version of each part, on two lines if there is room; no two are alike."""
+    shown = [printable(visible(part.reference)) for part in parts]
+    if scale.slanted:
+        return _apart(shortened(shown, LETTERS))
+    names, versions = zip(*(text.rpartition("@")[::2] for text in shown), strict=True) if shown else ((), ())
+    # without a version, the name is what is behind the missing sign
+    firsts = shortened([name or version for name, version in zip(names, versions, strict=True)], LETTERS)
+    lines = [
+        f"{first}\n{clip('@' + version, LETTERS)}" if name else first
+        for first, name, version in zip(firsts, names, versions, strict=True)
+    ]
+    return _apart(lines)
+
+
+def _apart(labels: list[str]) -> list[str]:
+    """Number labels that are alike because their characters are not in the font."""
+    counts = Counter(labels)
+    return [f"{label} #{number}" if counts[label] > 1 else label for number, label in enumerate(labels, 1)]
 
 
 def _longest(names: list[str]) -> int:
@@ -160,7 +184,8 @@ def _draw_cell(
         cell.state == "stale"
     )  # stale figures are printed without shading, so that they do not look current
     fill, ink = (EMPTY, QUIET) if is_stale else shade(cell.restricted.accuracy)
-    _box(axes, row, column, fill, edge=OWN_EDGE if cell.own else None, hatch=".." if is_stale else None)
+    edge = OWN_EDGE if cell.own else STALE_EDGE if is_stale else None
+    _box(axes, row, column, fill, edge=edge, hatch=".." if is_stale else None)
     rung = rung_of(cell)
     if scale.lines == 3:
         last = f"{said.mark} {said.word}"
@@ -222,7 +247,7 @@ def _settings_lines(matrix: CellGrid, letters: int) -> list[str]:
 def _draw_title(figure: Figure, told: list[str], width: float, height: float) -> None:
     text_at(figure, 0.3 / width, 1 - 0.32 / height, "Compatibility matrix", 14, INK, ha="left", weight="bold")
     what = "accuracy on the common classes; rows are extractors, columns are heads"
-    for number, line in enumerate([what, *told]):
+    for number, line in enumerate(filter(None, [what, *told])):
         text_at(
             figure, 0.3 / width, 1 - (0.56 + LINE * number) / height, printable(line), 8.5, QUIET, ha="left"
         )
@@ -232,11 +257,14 @@ def _legend_lines(matrix: CellGrid, per_line: float) -> list[str]:
     cells = (
         matrix.find(part.reference, head.reference) for part in matrix.extractors for head in matrix.heads
     )
-    words = [f"{one.mark} {_meaning(one)}" for one in explained(cells)]
+    words = [f"{word.mark} {meaning_in_brief(word)}" for word in explained(cells)]
     if Scale.of(len(matrix.extractors), len(matrix.heads)).lines < 3:
         words += [
             printable(f"{letter} through {visible(rung)}") for rung, letter in _rung_letters(matrix).items()
         ]
+        words.append(".88 accuracy; intervals are in the page and the table")
+    else:
+        words.append(f"0.880 accuracy, 0.863{DASH}0.895 its 95 % interval")
     each = max(1, int(per_line))
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
 
@@ -248,10 +276,6 @@ def _rung_letters(matrix: CellGrid) -> dict[str, str]:
     )
     rungs = dict.fromkeys(filter(None, map(rung_of, cells)))
     return {rung: ascii_lowercase[place % 26] * (1 + place // 26) for place, rung in enumerate(rungs)}
-
-
-def _meaning(one: VerdictWord) -> str:
-    return {"own": "own pair (outlined)", "chance": "incompatible (at chance)"}.get(one.key, one.word)
 
 
 def _box(
@@ -273,4 +297,7 @@ def _box(
         )
     )
     if edge:
-        axes.add_patch(Rectangle(place, side, side, fill=False, edgecolor=edge, linewidth=1.8))
+        style = "--" if edge == STALE_EDGE else "-"
+        axes.add_patch(
+            Rectangle(place, side, side, fill=False, edgecolor=edge, linewidth=1.8, linestyle=style)
+        )

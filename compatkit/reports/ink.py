@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
 FONT = "DejaVu Sans"  # bundled with matplotlib, so pictures look the same everywhere
 INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
+EMPTY = "#eceef1"
+OWN_EDGE, STALE_EDGE = "#c2410c", "#7a5200"
+"""Outlines of own pairs, and of stale figures (dashed), on every picture and page."""
 
 
 def png(figure: Figure, title: str = "") -> bytes:

@@ -244,6 +244,13 @@ class Matrix(CellGrid, Tabular):
         """
         return document.parse(text, cls)
 
+    def _repr_html_(self) -> str:
+        """Return a heat map for a notebook; of very many pairs, how many have which verdict."""
+        from compatkit.reports.notebook import MOST, render
+
+        few = 0 < len(self.extractors) * len(self.heads) <= MOST
+        return render(self) if few else super()._repr_html_()
+
     def __str__(self) -> str:
         from compatkit.reports.tables import matrix_table
 

@@ -9,6 +9,7 @@ import base64
 import hashlib
 import re
 from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ from markupsafe import Markup
 
 from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import document
+from compatkit.reports.conclusion import conclusion, scale_of
+from compatkit.reports.ink import OWN_EDGE, STALE_EDGE
+from compatkit.reports.labels import shortened
 from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (
     VerdictWord,
@@ -34,6 +38,8 @@ from compatkit.reports.wording import (
 if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
 
+LETTERS = 32
+"""Most letters of a name beside the table; its sheet has all."""
 LEVELS = 20  # steps of the shading, one CSS class each, because the page forbids style attributes
 MANY = 12
 _CLOSING = str.maketrans(
@@ -54,6 +60,7 @@ class Square:
     accuracy: str
     low: str
     high: str
+    sample: str
     spoken: str
     reason: str
     rows: list[tuple[str, str]]
@@ -66,10 +73,11 @@ class Square:
 
 @attrs.frozen
 class Heading:
-    """One row or column heading with its contract."""
+    """One row or column heading with its contract; ``label`` is its name where there is little room."""
 
     id: str
     what: str
+    label: str
     name: str
     version: str
     rows: list[tuple[str, str]]
@@ -83,7 +91,9 @@ class Heading:
 def render(matrix: CellGrid) -> str:
     """Return the page."""
     environment = templates()
-    style = environment.get_template("matrix_style.html.j2").render(levels=LEVELS)
+    style = environment.get_template("matrix_style.html.j2").render(
+        levels=LEVELS, own=OWN_EDGE, stale=STALE_EDGE
+    )
     script = environment.get_template("matrix_script.html.j2").render()
     rows = [
         [
@@ -100,15 +110,15 @@ def render(matrix: CellGrid) -> str:
         policy=_policy(style, script),
         data=Markup(embedded(matrix)),
         settings=_pairs(matrix.settings),
-        extractors=[
-            _heading(part, "Extractor", f"extractor-{i}") for i, part in enumerate(matrix.extractors)
-        ],
-        heads=[_heading(part, "Head", f"head-{i}") for i, part in enumerate(matrix.heads)],
+        extractors=_headings(matrix.extractors, "Extractor"),
+        heads=_headings(matrix.heads, "Head"),
         rows=rows,
         counts=[(one, counts[one.key]) for one in listed(counts)],
         verdicts=listed({*counts, "perfect", "compatible", "weak", "chance", *own}),
         many=max(len(matrix.extractors), len(matrix.heads)) > MANY,
         few=sum(map(len, rows)) <= MANY,
+        conclusion=conclusion(matrix),
+        scale=scale_of(matrix),
     )
 
 
@@ -160,14 +170,22 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _heading(part: Part, what: str, place: str) -> Heading:
+def _headings(parts: Sequence[Part], what: str) -> list[Heading]:
+    labels = shortened([visible(part.reference).rpartition("@")[0] for part in parts], LETTERS)
+    return [
+        _heading(part, what, f"{what.lower()}-{number}", label)
+        for number, (part, label) in enumerate(zip(parts, labels, strict=True))
+    ]
+
+
+def _heading(part: Part, what: str, place: str, label: str) -> Heading:
     shown = visible(part.reference)
     name, at, version = shown.rpartition("@")
     rows = [(visible(label), visible(text)) for label, text in part.summary.items()]
     if "kind" not in part.summary:
         rows.insert(0, ("kind", visible(part.kind.replace("_", " "))))
     rows += [("digest", visible(part.digest)), ("function digest", visible(part.function))]
-    return Heading(place, what, name if at else shown, at + version if at else "", rows)
+    return Heading(place, what, label or shown, name if at else shown, at + version if at else "", rows)
 
 
 def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
@@ -188,6 +206,7 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         accuracy=share(figure.accuracy) if figure else "",
         low=share(figure.low) if figure else "",
         high=share(figure.high) if figure else "",
+        sample=_sample(cell),
         spoken=f"{visible(part.reference)} with {visible(head.reference)}: {spoken}",
         reason=visible(cell.reason) if cell else "",
         rows=evidence(cell) if cell else [],
@@ -199,6 +218,14 @@ def _square(cell: Cell | None, part: Part, head: Part, place: str) -> Square:
         ladder=picture(cell.ladder) if cell and cell.ladder else None,
         through=through(cell),
     )
+
+
+def _sample(cell: Cell | None) -> str:
+    """Return chance and number of images of a figure."""
+    if cell is None or cell.restricted is None:
+        return ""
+    chance = "" if cell.chance is None else f"chance {share(cell.chance)}, "
+    return f"{chance}n {cell.restricted.count:,}"
 
 
 def _scale(cell: Cell) -> dict[str, float]:

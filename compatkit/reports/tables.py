@@ -84,6 +84,12 @@ NOTE = (
 )
 
 
+COMPACT_NOTE = (
+    "Accuracy on the common classes, in two digits, before the sign of the verdict. A wider terminal, to_csv and "
+    "to_html show intervals and recovered shares. Incompatible, as in the paper: measured at chance."
+)
+
+
 @attrs.frozen
 class Sized:
     """A rich renderable that adapts to the console's width and to ASCII-only consoles."""
@@ -141,7 +147,8 @@ def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[Renderab
         yield Text(_folded("", ", ".join(marks), width))
     yield from (Text(_folded("", line, width, "  ")) for line in _reasons(matrix))
     measured = any(one.restricted for one in matrix.cells)
-    yield Text(_folded("", NOTE if measured else "No pair was measured.", width), "dim")
+    note = NOTE if full else COMPACT_NOTE
+    yield Text(_folded("", note if measured else "No pair was measured.", width), "dim")
 
 
 def _grid(

@@ -188,6 +188,16 @@ def listed(keys: Collection[str]) -> list[VerdictWord]:
     return [one for one in _ALL if one.key in keys and one.mark.strip()]
 
 
+def meaning_in_brief(word: VerdictWord) -> str:
+    """Return what a mark stands for, in a few words for the legend of a picture."""
+    known = {
+        "own": "own pair (outlined)",
+        "chance": "incompatible (at chance)",
+        "stale": "stale (dashed)",
+    }
+    return known.get(word.key, word.word)
+
+
 def of_word(word: Word) -> VerdictWord:
     """Return mark, sign and meaning of the word of a check."""
     return _BY_WORD[word]

@@ -164,3 +164,9 @@ def test_long_names_break_behind_slashes_and_dots_only():
         assert all(
             len(line) <= NAME_WIDTH or not {"/", "."} & set(line) for line in _broken(name).split("\n")
         )
+
+
+def test_the_compact_table_has_a_legend_of_its_own():
+    full, compact = printed(examples.digits(), 300), printed(examples.digits(), 40)
+    assert "Wilson interval" in full and "Wilson interval" not in compact.replace("\n", " ")
+    assert "two digits" in compact.replace("\n", " ") and "two digits" not in full.replace("\n", " ")
