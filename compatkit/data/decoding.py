@@ -93,16 +93,18 @@ def _check_pixels(image: Image, size: int | None) -> None:
     Raises:
         ValueError: There are.
     """
-    pixels = image.width * image.height
     most = LARGEST_PIXELS if size is None else min(LARGEST_PIXELS, max(ANY_FILE, size * PER_BYTE))
     if any(tile[0].startswith("ppm") for tile in getattr(image, "tile", [])):
         most = min(most, SLOW_PIXELS)
     tags = getattr(image, "tag_v2", {})
-    spread = max(pixels, int(tags.get(322, 0)) * int(tags.get(323, 0)))  # a tile may be larger than its image
-    if spread > most:
+    tile = int(tags.get(323, 0)), int(tags.get(322, 0))
+    what, height, width = max(
+        ("", image.height, image.width), (" in a tile", *tile), key=lambda one: one[1] * one[2]
+    )
+    if height * width > most:
         of = "" if size is None else f" in {size:,} bytes"
         raise ValueError(
-            f"it claims {image.width:,} x {image.height:,} pixels{of}; at most {most:,} are decoded of such a file"
+            f"it claims {width:,} x {height:,} pixels{what}{of}; at most {most:,} are decoded of such a file"
         )
 
 
