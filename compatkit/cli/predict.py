@@ -113,7 +113,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
     Raises:
         DataError: A path does not exist, or a folder holds no image.
     """
-    from compatkit.data.survey import left_out
+    from compatkit.data.leftout import LeftOutWarning
     from compatkit.data.unlabelled import images_in, read_unlabelled
 
     files, arrays, others = list[str](), dict[str, Any](), Counter[str]()
@@ -122,9 +122,15 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
         if not path.exists():
             raise DataError(f"There is no file or folder {place}.", subject=place)
         if path.is_dir():
-            images = images_in(path.resolve())
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                images = images_in(path.resolve())
             files += [images.reader.name(at) for at in range(len(images))]
-            others.update(left_out(path))
+            for warning in caught:
+                if isinstance(warning.message, LeftOutWarning):
+                    others.update(warning.message.counts)
+                else:
+                    warn(str(warning.message))
         elif path.suffix in (".npz", ".npy"):
             arrays[place] = read_unlabelled(path) if path.suffix == ".npz" else _array(path)
         else:
