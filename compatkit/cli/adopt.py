@@ -43,11 +43,21 @@ def numbers(
         ) from error
 
 
+def renames(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """Read ``module.=`` and ``old.=new.``."""
+    pairs = [value.partition("=") for value in values]
+    if wrong := [value for value, pair in zip(values, pairs, strict=True) if not pair[1]]:
+        raise click.BadParameter(
+            f"expected OLD=NEW, such as module.=, got {wrong[0]!r:.100}.", context, parameter
+        )
+    return {old: new for old, _, new in pairs}
+
+
 class AdoptAsked(ModelAsked, NamedDataAsked):
     """Arguments and options of ``adopt``."""
 
     file: str
-    model: str
+    model: str | None
     point: str
     name: str
     key: str | None
@@ -58,17 +68,24 @@ class AdoptAsked(ModelAsked, NamedDataAsked):
     std: tuple[float, ...] | None
     interpolation: str | None
     crop_pct: float | None
+    rename: dict[str, str]
 
 
 @command(
     "adopt",
     AdoptAsked,
-    help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin) into the network MODEL, cut "
-    "it at POINT, and publish the parts as NAME.extractor and NAME.head. Pickles are read as tensors only, in a "
+    help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin; or a folder of one) into "
+    "the network MODEL, cut it at POINT, and publish the parts as NAME.extractor and NAME.head. config.json and "
+    "preprocessor_config.json beside the weights say how images are prepared; what contradicts them is refused. "
+    "Pickles are read as tensors only, in a "
     "subprocess with limits.",
 )
 @click.argument("file", type=PathType())
-@click.option("--model", required=True, metavar="MODEL", help="The network that the weights were saved from.")
+@click.option(
+    "--model",
+    metavar="MODEL",
+    help="The network that the weights were saved from; default: what config.json beside them says.",
+)
 @click.option(
     "--split",
     "point",
@@ -82,6 +99,13 @@ class AdoptAsked(ModelAsked, NamedDataAsked):
     "--key",
     metavar="ENTRY",
     help="Entry of the file that contains the weights, such as model_ema; else the common one.",
+)
+@click.option(
+    "--rename",
+    multiple=True,
+    callback=renames,
+    metavar="OLD=NEW",
+    help="Replace the beginning OLD of tensors' names by NEW, such as `module.=`; may be repeated.",
 )
 @labels_option
 @click.option(
@@ -121,7 +145,7 @@ def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
         labels=labels,
         data=data,
         images={name: value for name, value in asked.only(*IMAGES).items() if value is not None},
-        **asked.only("model", "point", "builder", "kwargs", "size", "key"),
+        **asked.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
     )
     published = adopted.publish(publishing(root).store, asked.name, about=about(context))
     if asked.machine:
@@ -132,5 +156,5 @@ def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
     click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
     for one in adopted.told:
         click.echo(f"  {clean(one)}")
-    tell_parts(asked.model, asked.point, adopted.parts, published.values())
+    tell_parts(adopted.model, asked.point, adopted.parts, published.values())
     next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")

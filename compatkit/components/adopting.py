@@ -7,7 +7,7 @@ import heapq
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import attrs
 import torch
@@ -16,12 +16,13 @@ from compatkit.adapters.builders import BUILDERS, BUILT_IN, create
 from compatkit.adapters.cutting.planning import blank
 from compatkit.adapters.inputs import class_layer, config_of
 from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
-from compatkit.components.checkpoints.reading import Checkpoint, read_checkpoint
+from compatkit.components.checkpoints.reading import Checkpoint, of_tensors, read_checkpoint, renamed
+from compatkit.components.checkpoints.snapshot import CONFIG, Snapshot, agree, image_notes, read_snapshot
 from compatkit.components.checkpoints.unwrapping import stripped
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
-from compatkit.errors import CompatkitError
+from compatkit.errors import CompatkitError, UsageError
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
     from compatkit.data.dataset import Split
 
+IMAGES = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+"""Facts about images; the size is an argument of its own."""
 NEAR = 8
 """Similarly named models of each library that are tried if a file does not fit."""
 
@@ -50,6 +53,11 @@ class Adoption:
     kwargs: Mapping[str, Any]
     parts: Mapping[str, Draft]
     told: tuple[str, ...]
+
+    @property
+    def model(self) -> str:
+        """Name of the network."""
+        return self.parts["extractor"].blueprint.model
 
     @property
     def provenance(self) -> dict[str, Any]:
@@ -72,9 +80,9 @@ class Adoption:
 
 
 def adopt(
-    path: str | os.PathLike[str],
+    weights: str | os.PathLike[str] | Mapping[str, Any],
     *,
-    model: str,
+    model: str | None = None,
     point: str,
     builder: str = "timm",
     kwargs: Mapping[str, Any] | None = None,
@@ -83,12 +91,22 @@ def adopt(
     labels: Sequence[str] | None = None,
     data: Split | None = None,
     images: Mapping[str, Any] | None = None,
+    rename: Mapping[str, str] | None = None,
 ) -> Adoption:
     """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
-    blank(builder, model, kwargs or {}, size)  # reject a wrong name before reading a large file
-    checkpoint = read_checkpoint(path, key=key)
-    own, given, state, told = _fitted(checkpoint, str(path), builder, model, kwargs or {}, size)
-    check_values(state, str(path), UNUSABLE, own)
+    beside = None if isinstance(weights, Mapping) else read_snapshot(weights)
+    asked = settled(
+        beside, model=model, builder=builder, kwargs=kwargs, size=size, labels=labels, images=images
+    )
+    model, kwargs, size, labels, images = asked.model, asked.kwargs, asked.size, asked.labels, asked.images
+    blank(builder, model, kwargs, size)  # reject a wrong name before reading a large file
+    if beside is None:
+        checkpoint, whose = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
+    else:
+        checkpoint, whose = read_checkpoint(beside.weights, key=key), str(beside.weights)
+    checkpoint = renamed(checkpoint, rename or {}, whose)
+    own, given, state, told = _fitted(checkpoint, whose, builder, model, kwargs, size)
+    check_values(state, whose, UNUSABLE, own)
     told += converted(state, own)
     cut = split(
         model,
@@ -101,7 +119,88 @@ def adopt(
         weights=state,
         images=images,
     )
-    return Adoption(checkpoint, given, cut, (*checkpoint.told, *told))
+    notes = image_notes(cut["extractor"].contract.data, asked.sources, _assumed(builder, model, given))
+    beside_told = () if beside is None else beside.told
+    return Adoption(checkpoint, given, cut, (*beside_told, *checkpoint.told, *told, *asked.told, *notes))
+
+
+@attrs.frozen
+class Settled:
+    """What is adopted, by the caller and the files beside the weights, which agree.
+
+    Attributes:
+        sources: Who states a fact about images.
+        told: Notes on what was taken from the files.
+    """
+
+    model: str
+    kwargs: Mapping[str, Any]
+    size: tuple[int, int] | None
+    labels: Sequence[str] | None
+    images: Mapping[str, Any]
+    sources: Mapping[str, str]
+    told: tuple[str, ...]
+
+
+def settled(
+    beside: Snapshot | None,
+    *,
+    model: str | None,
+    builder: str,
+    kwargs: Mapping[str, Any] | None,
+    size: tuple[int, int] | None,
+    labels: Sequence[str] | None,
+    images: Mapping[str, Any] | None,
+) -> Settled:
+    """Return what the caller and the files beside the weights state together.
+
+    Raises:
+        UsageError: They contradict each other, or neither names the network.
+    """
+    facts, sources = (beside.facts, dict(beside.sources)) if beside is not None else ({}, {})
+    arguments = {**(beside.kwargs if beside is not None else {}), **(kwargs or {})}
+    given: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(images or {})}
+    given |= {name: arguments.get(name) for name in ("num_classes", "in_chans")}
+    for fact, value in given.items():
+        if value is not None and beside is not None and fact in facts:
+            plain = str(value).partition(".")[0] if fact == "model" else value
+            agree(fact, facts[fact], sources[fact], plain, "the caller", beside.weights.parent)
+        if value is not None:
+            sources[fact] = "as given"
+    merged = {**facts, **{fact: value for fact, value in given.items() if value is not None}}
+    if "model" not in merged:
+        raise UsageError(
+            f"Which network has these weights? Nothing beside them says so; name it as model. ({CONFIG} with "
+            "'architecture' would.)",
+            subject="model",
+        )
+    arguments |= {
+        name: merged[name] for name in ("num_classes", "in_chans") if name in facts and builder == "timm"
+    }
+    told = tuple(
+        f"{fact} {_shown(merged[fact])}: {source}"
+        for fact, source in sources.items()
+        if fact in ("model", "num_classes", "labels") and source != "as given"
+    )
+    stated = {name: facts[name] for name in IMAGES if name in facts} | dict(images or {})
+    return Settled(
+        merged["model"], arguments, merged.get("size"), merged.get("labels"), stated, sources, told
+    )
+
+
+def _shown(value: Any) -> str:
+    return f"{', '.join(value[:3])}, ... ({len(value)} names)" if isinstance(value, tuple) else str(value)
+
+
+def _assumed(builder: str, model: str, kwargs: Mapping[str, Any]) -> str:
+    """Return who states the facts about images that neither the caller nor a file states."""
+    whole, _, _ = blank(builder, model, kwargs, None)
+    known = bool(config_of(whole).get("mean"))
+    return (
+        f"assumed, from {builder}'s own configuration of {model}"
+        if known
+        else "assumed, as nothing states it"
+    )
 
 
 def check_target(name: str) -> str:

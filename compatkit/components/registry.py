@@ -524,10 +524,10 @@ class Registry(Shown):
 
     def adopt(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | Mapping[str, Any],
         name: str,
         *,
-        model: str,
+        model: str | None = None,
         point: str,
         builder: str = "timm",
         kwargs: Mapping[str, Any] | None = None,
@@ -536,6 +536,7 @@ class Registry(Shown):
         labels: Sequence[str] | None = None,
         data: Split | None = None,
         images: Mapping[str, Any] | None = None,
+        rename: Mapping[str, str] | None = None,
         about: About | None = None,
     ) -> dict[str, str]:
         """Adopt a checkpoint of a timm, torchvision or plugin network as an extractor and a head.
@@ -544,9 +545,12 @@ class Registry(Shown):
         limits of time and memory. The parts must reproduce the network bitwise before anything is published.
 
         Args:
-            path: The file; its name, SHA-256, format and unwrapping are recorded in both manifests.
+            path: The file, a folder of one (as of the Hugging Face Hub, or timm's ``save_for_hf``), or a state dict.
+                Name, SHA-256, format and unwrapping are recorded in both manifests. What ``config.json`` and
+                ``preprocessor_config.json`` beside the file state is used: network, class names, mean, std, size and
+                crop; what contradicts it is refused.
             name: The parts become ``<name>.extractor`` and ``<name>.head``.
-            model: Network that the weights were saved from.
+            model: Network that the weights were saved from; None where ``config.json`` names it.
             point: Split point: a module path, or ``"forward_features"``.
             builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin.
             kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
@@ -556,6 +560,7 @@ class Registry(Shown):
             labels: Class names in the order of the outputs.
             data: Images for feature statistics.
             images: Facts about images that override the network's configuration; see ``splitting.split``.
+            rename: New beginnings of tensors' names by old ones, such as ``{"module.backbone.": ""}``.
             about: Title, description, tags, licence and source of both parts.
 
         Returns:
@@ -585,6 +590,7 @@ class Registry(Shown):
             labels=labels,
             data=data,
             images=images,
+            rename=rename,
         )
         return adopted.publish(self.store, name, about=about)
 

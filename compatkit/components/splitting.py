@@ -186,6 +186,12 @@ def _corrected(given: InputSpec, images: Mapping[str, Any]) -> InputSpec:
                     f"{name}: expected {what} for each of {given.channels} channels, or one for all, on the scale 0 "
                     f"to 1; got {numbers}."
                 )
+            if max(numbers) > 1:
+                raise UsageError(
+                    f"{name}: expected numbers on the scale 0 to 1, got {numbers}, which look like ones on the scale 0 "
+                    "to 255; divide them by 255.",
+                    subject=name,
+                )
     OneOf(KERNELS).check("split", interpolation=values.get("interpolation", "nearest"))
     if not 0 < float(values.get("crop_pct", 1)) <= LARGEST_CROP:
         raise UsageError(f"crop_pct is a share above 0, at most {LARGEST_CROP}, got {values['crop_pct']}.")

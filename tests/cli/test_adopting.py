@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from savedfiles import touching
 
 import compatkit as ck
@@ -65,6 +66,25 @@ def test_programs_get_everything(run: Any, file: Path, tmp_path: Path) -> None:
     assert (data["mean"], data["std"]) == ([0.1, 0.2, 0.3], [0.5, 0.5, 0.5])  # one number is for all channels
     assert (data["interpolation"], data["crop_pct"]) == ("bicubic", 0.9)
     assert [one["name"] for one in data["labels"]] == ["cat", "dog", "bird"]
+
+
+def test_a_folder_says_how_images_come_and_prefixes_are_renamed(run: Any, file: Path, tmp_path: Path) -> None:
+    snapshot = tmp_path / "snapshot"
+    snapshot.mkdir()
+    state = {f"encoder.{name.removeprefix('module.')}": one for name, one in load_file(file).items()}
+    save_file(state, snapshot / "model.safetensors")
+    config = {"architecture": "resnet8_cifar", "num_classes": 3, "label_names": ["cat", "dog", "bird"]}
+    config["pretrained_cfg"] = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "input_size": [3, 16, 16]}
+    (snapshot / "config.json").write_text(json.dumps(config))
+    words = ("--registry", "parts", "adopt", snapshot, "--split", "layer2", "--name", "zoo/small")
+    refused = run(*words, "--rename", "encoder.=", "--mean", ".5", "--json").json["error"]
+    assert refused["code"] == "usage" and "config.json" in refused["message"]
+    said = run(*words, "--rename", "encoder.=")
+    assert said.code == 0, said.err
+    assert "mean 0.1, 0.2, 0.3: config.json" in said.out and "size 16, 16: config.json" in said.out
+    assert "labels cat, dog, bird, ... (3 names): config.json" in said.out
+    assert "renamed 'encoder.' to ''" in said.out and "interpolation bilinear: assumed" in said.out
+    assert run(*words, "--rename", "encoder").code == 2
 
 
 def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:

@@ -128,7 +128,8 @@ def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, 
     wrapped = {f"module._orig_mod.{name}": one for name, one in state.items()}
     parts = adopted(registry, tmp_path, wrapped)
     steps = registry.store.manifest(parts["head"]).training["adopted"]["steps"]
-    assert steps == ["took 'module.' off the names", "took '_orig_mod.' off the names"]
+    assert steps[:2] == ["took 'module.' off the names", "took '_orig_mod.' off the names"]
+    assert steps[2] == "mean 0.5, 0.5, 0.5: assumed, from timm's own configuration of resnet8_cifar"
     loaded = registry.load(parts["extractor"]).state_dict()
     assert all(torch.equal(one, state[name]) for name, one in loaded.items())
 
@@ -153,7 +154,16 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
     data = head.contract.data
     assert (data.channels, data.mean, data.std, data.interpolation) == ("L", (0.1,), (0.3,), "bilinear")
     steps = head.training["adopted"]["steps"]
-    assert steps == ["num_classes 4 read from fc.weight", "in_chans 1 read from conv1.weight"]
+    assert steps == [
+        "num_classes 4 read from fc.weight",
+        "in_chans 1 read from conv1.weight",
+        "mean 0.1: as given",
+        "std 0.3: as given",
+        "size 32, 32: as given",
+        "interpolation bilinear: as given",
+        "crop_pct 1: as given",
+        "crop_mode center: assumed, from timm's own configuration of resnet18",
+    ]
 
 
 def test_half_precision_is_converted_and_told(registry: ck.Registry, tmp_path: Path, state: State) -> None:
@@ -219,6 +229,8 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
         ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
         ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),
         ({"images": {"mean": [float("nan")] * 3}}, UsageError, "mean: expected a number"),
+        ({"images": {"mean": [123.7, 116.3, 103.5]}}, UsageError, "divide them by 255"),
+        ({"images": {"std": [58.4]}}, UsageError, "divide them by 255"),
         ({"images": {"interpolation": "best"}}, UsageError, "'interpolation' must be one of"),
         ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
         ({"images": {"colour": "red"}}, UsageError, "'colour' is not a known fact about images"),
@@ -268,7 +280,7 @@ def test_auxiliary_outputs_of_torchvision_are_left_out() -> None:
 
 
 def test_a_folder_or_another_format_is_refused(registry: ck.Registry, tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match="got a folder"):
+    with pytest.raises(UsageError, match="should hold one file of weights"):
         registry.adopt(tmp_path, "zoo/x", **SMALL)
     (tmp_path / "x.pth").write_bytes(b"GGUF" + bytes(40))
     with pytest.raises(FormatError, match="a GGUF file"):

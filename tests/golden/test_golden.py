@@ -43,6 +43,9 @@ MEANT |= {
     },
 }
 MEANT |= {
+    "/Registry/methods/adopt/parameters/model/1": "None takes the network that config.json beside the weights names",
+}
+MEANT |= {
     "/domains/LoadedPart": "imported there, no name of its own: a loaded part is a Component",
 }
 MEANT |= {

@@ -34,17 +34,18 @@ from compatkit.errors import (
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import foreign, opened, read_whole
-from compatkit.registry.weights.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialise, pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Format = Literal["safetensors", "zip", "legacy"]
+Format = Literal["safetensors", "zip", "legacy", "tensors"]
 """``zip``: ``torch.save`` since torch 1.6; ``legacy``: the pickle that it wrote before."""
 WORDS: dict[Format, str] = {
     "safetensors": "safetensors",
     "zip": "torch.save, zip",
     "legacy": "torch.save before torch 1.6, pickle",
+    "tensors": "tensors given in Python",
 }
 MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa850192e")
 """Magic number at the start of legacy ``torch.save`` files, after two bytes of pickle."""
@@ -130,6 +131,56 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
             raise
         raise type(error)(f"{place}: {error}", subject=place) from None
     return Checkpoint(name, digest, state.st_size, form, dict(found.tensors), found.told)
+
+
+def of_tensors(value: Mapping[str, Any], *, key: str | None = None) -> Checkpoint:
+    """Return a state dict as a checkpoint; its digest is that of the safetensors file it would make.
+
+    Args:
+        value: A state dict, or mappings around one.
+        key: As for ``read_checkpoint``.
+
+    Raises:
+        UsageError: It contains no state dict, or none under this key.
+    """
+    found = unwrapped(value, _is_tensor, key=key)
+    tensors = {name: one.detach().cpu() for name, one in found.tensors.items()}
+    whole, size = hashlib.sha256(), 0
+    for piece in pieces(tensors):
+        whole.update(piece)
+        size += len(piece)
+    return Checkpoint("state_dict", f"file:sha256:{whole.hexdigest()}", size, "tensors", tensors, found.told)
+
+
+def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], whose: str) -> Checkpoint:
+    """Return a checkpoint whose tensors' names begin otherwise.
+
+    Args:
+        checkpoint: The checkpoint.
+        prefixes: New beginnings by old ones, such as ``{"module.": ""}``; of several that fit, the longest counts.
+        whose: Name for messages.
+
+    Raises:
+        UsageError: No name begins so, or two tensors would get one name.
+    """
+    names: dict[str, str] = {}
+    used: set[str] = set()
+    for name in checkpoint.tensors:
+        old = max((one for one in prefixes if name.startswith(one)), key=len, default=None)
+        if old is not None:
+            used.add(old)
+        names[name] = name if old is None else prefixes[old] + name[len(old) :]
+    if unused := sorted(prefixes.keys() - used):
+        raise UsageError(
+            f"{whose}: rename: no name begins with {unused[0]!r}; there are {', '.join(list(names)[:3])}, ...",
+            subject=unused[0],
+        )
+    if len(set(names.values())) < len(names):
+        twin = next(new for new in names.values() if list(names.values()).count(new) > 1)
+        raise UsageError(f"{whose}: rename gives two tensors the name {twin!r}.", subject=twin)
+    tensors = {names[name]: one for name, one in checkpoint.tensors.items()}
+    told = tuple(f"renamed {old!r} to {new!r}" for old, new in prefixes.items())
+    return attrs.evolve(checkpoint, tensors=tensors, told=(*checkpoint.told, *told))
 
 
 def _digest(descriptor: int) -> str:
