@@ -37,6 +37,28 @@ def lines_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
     return [line.strip() for line in unicodedata.normalize("NFC", text).splitlines() if line.strip()]
 
 
+def names_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
+    """Return the names of classes in the order of their numbers, one a line.
+
+    Args:
+        data: UTF-8.
+        where: For messages.
+
+    Raises:
+        DataError: It is no UTF-8, or a line between others is empty, so that it is not sure which number is whose.
+    """
+    names = lines_of(data, where)
+    lines = data.decode("utf-8-sig").rstrip().splitlines()
+    empty = next((number for number, line in enumerate(lines, 1) if not line.strip()), None)
+    if empty is not None:
+        raise DataError(
+            f"{where}, line {empty} is empty, so that it is not sure which numbers the lines after it name. Remove "
+            "it, or write a name.",
+            subject=where,
+        )
+    return names
+
+
 def numbered(
     written: Sequence[str], where: os.PathLike[str] | str, names: Sequence[str] | None = None
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:

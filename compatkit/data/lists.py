@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of, numbered
+from compatkit.data.classlists import LARGEST_LIST, NAMES, names_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import name_in_system, text_of
 from compatkit.data.files import listed, read_file
@@ -66,7 +66,7 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     _check_there(columns["path"], states, table)
     _check_repeated(columns, states, table)
     place, name = folder / NAMES, text_of(table.stem)
-    names = lines_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
+    names = names_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
     tell_single(str(table))
     whole = Split(listed(folder, columns["path"]), labels, classes, f"{name}/train")

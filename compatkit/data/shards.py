@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from compatkit.data.addresses import Address, located
 from compatkit.data.bars import Progress, bar
-from compatkit.data.classlists import NAMES, lines_of, numbered
+from compatkit.data.classlists import NAMES, names_of, numbered
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
 from compatkit.data.holding import parted
@@ -103,7 +103,7 @@ def read_shards(
         or "shards"
     )
     listed = next((one for one in (NAMES, "classnames.txt") if place.exists(f"{root}/{one}")), None)
-    names = None if listed is None else lines_of(place.whole(f"{root}/{listed}"), f"{root}/{listed}")
+    names = None if listed is None else names_of(place.whole(f"{root}/{listed}"), f"{root}/{listed}")
     classes, labels = numbered([one.decode() for one in members["label"].tolist()], address, names)
     whole = Split(
         LazyImages(Shards(place, tuple(paths), members), np.arange(len(members))),

@@ -10,6 +10,8 @@ from compatkit.data.checking import DataWarning
 from compatkit.errors import DataError
 
 _COUNTED = re.compile(r"([0-9]{1,9})([-_. ]*of[-_. ]*)([0-9]{1,9})", re.IGNORECASE)
+_DIGEST = re.compile(r"^[-_.][0-9a-f]{8,64}(?=[.]|$)")
+"""What some writers add to each name of a set."""
 UNFINISHED = (".part", ".partial", ".tmp", ".temp", ".crdownload", ".download", ".filepart", ".incomplete")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4")
 
@@ -23,7 +25,7 @@ def missing_of(paths: Iterable[str]) -> tuple[str, str, int] | None:
     sets: dict[tuple[str, str, str, str], dict[int, str]] = {}
     for path in paths:
         for match in list(_COUNTED.finditer(path, path.rfind("/") + 1))[-1:]:
-            key = (path[: match.start()], match[2], match[3], path[match.end() :])
+            key = (path[: match.start()], match[2], match[3], _DIGEST.sub("", path[match.end() :]))
             sets.setdefault(key, {})[int(match[1])] = path
     for (front, of, total, end), files in sets.items():
         first = 1 if int(total) in files and 0 not in files else 0

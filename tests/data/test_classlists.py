@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compatkit.data.classlists import lines_of, numbered
+from compatkit.data.classlists import lines_of, names_of, numbered
 from compatkit.errors import DataError
 
 
@@ -40,3 +40,11 @@ def test_lines() -> None:
     with pytest.raises(DataError) as caught:
         lines_of(b"\xff", "x")
     assert caught.value.subject == "x"
+
+
+def test_names_in_the_order_of_their_numbers() -> None:
+    assert names_of(b"cat\ndog\n\n\n", "x") == ["cat", "dog"]
+    for data in (b"cat\n\ndog\n", b"\ncat\n", b"cat\r\n \t\r\ndog", b"\xff"):
+        with pytest.raises(DataError) as caught:
+            names_of(data, "x")
+        assert caught.value.subject == "x"

@@ -303,8 +303,9 @@ def test_whole_sets_and_some_of_one(tmp_path: Path) -> None:
     for place in range(3):
         shard(tmp_path / f"a-{place:05}-of-00003.tar", samples(seed=100 * place))
         shard(tmp_path / f"b-{place + 1}-of-3.tar", samples(seed=1000 + 100 * place))
+        shard(tmp_path / f"c-{place}-of-3-{place}0f3c5d7e9a1b2c4.tar", samples(seed=2000 + 100 * place))
     data = ck.data.load(tmp_path)
-    assert len(data.train) + len(data.test) == 6 * COUNT
+    assert len(data.train) + len(data.test) == 9 * COUNT
     data = ck.data.load(f"{tmp_path}/a-0000[01]-of-*.tar")  # these are meant, and the third is there
     assert len(data.train) + len(data.test) == 2 * COUNT
 
