@@ -187,8 +187,8 @@ def image_folders(
     entered: Callable[[str], object] | None = None,
     left_out: LeftOut | None = None,
     real: dict[str, str] | None = None,
-) -> Iterator[list[str]]:
-    """Yield the image files of a folder, then of each folder in it, by their paths below ``root``.
+) -> Iterator[list[tuple[str, int]]]:
+    """Yield the image files of a folder, then of each folder in it: paths below ``root``, and numbers (inodes).
 
     Links to folders are followed. Each folder is entered once; a second way to it is counted as left out.
 
@@ -241,13 +241,14 @@ def _check_link(root: Path, place: str, path: str) -> None:
         )
 
 
-def _sorted_out(place: Path, folder: str, left_out: LeftOut) -> tuple[list[str], list[str]]:
+def _sorted_out(place: Path, folder: str, left_out: LeftOut) -> tuple[list[tuple[str, int]], list[str]]:
     """Return image files and folders of a folder; what is neither is counted as left out.
 
     Raises:
         DataError: An image is a link that leads nowhere.
     """
-    images, folders, links, front = list[str](), list[str](), list[str](), f"{folder}/" if folder else ""
+    images, front = list[tuple[str, int]](), f"{folder}/" if folder else ""
+    folders, links = list[str](), list[str]()
     for entry in entries(place, hidden=True):
         name, path = entry.name, front + entry.name
         image = name.lower().endswith(ENDINGS)
@@ -261,7 +262,7 @@ def _sorted_out(place: Path, folder: str, left_out: LeftOut) -> tuple[list[str],
                 subject=Path(entry.path),
             )
         elif image and (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
-            images.append(path)
+            images.append((path, os.stat(entry.path).st_ino if entry.is_symlink() else entry.inode()))
         else:
             add_other(entry, path, left_out)
     return images, [*folders, *links]

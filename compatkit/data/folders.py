@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from compatkit.contracts.contract_rules import folded
 from compatkit.data.bars import Progress
@@ -37,6 +38,7 @@ from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
 from compatkit.data.listing import listing
 from compatkit.data.partfolders import check_classes, parts_among
 from compatkit.data.partnames import part_name
+from compatkit.data.samefile import check_images_once
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -66,7 +68,8 @@ def read_folder(
     if not parts:
         _check_linked([root / folder for folder in folders])
         left_out = LeftOut()
-        whole = _split(root, root, f"{name}/train", left_out, progress)
+        whole, numbers = _split(root, root, f"{name}/train", left_out, progress)
+        check_images_once([whole], numbers)
         left_out.tell(root)
         return whole
     train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
@@ -75,10 +78,12 @@ def read_folder(
     _tell_composed(inside)
     _check_linked([part / folder for part in inside for folder in inside[part]])
     left_out = _beside(root, root)
-    splits = [
+    listed = [
         _split(part, root, f"{name}/{what}", left_out, progress)
         for part, what in ((train, "train"), (test, "test"))
     ]
+    splits = [split for split, _ in listed]
+    check_images_once(splits, np.concatenate([numbers for _, numbers in listed]))
     left_out.tell(root)
     for split, other, part, other_part in ((*splits, train, test), (*splits[::-1], test, train)):
         missing = [label for label in split.classes if label not in other.classes]
@@ -164,7 +169,10 @@ def class_folders(root: Path) -> list[str]:
     return [one.name for one in folders]
 
 
-def _split(root: Path, above: Path, name: str, left_out: LeftOut, progress: Progress | None) -> Split:
+def _split(
+    root: Path, above: Path, name: str, left_out: LeftOut, progress: Progress | None
+) -> tuple[Split, NDArray[np.uint64]]:
+    """Return the images of class folders, and the number that the file system gives each file."""
     folders = class_folders(root)
     if not folders:
         raise DataError(
@@ -194,7 +202,7 @@ def _split(root: Path, above: Path, name: str, left_out: LeftOut, progress: Prog
         )
     images = LazyImages(ImageFiles(root, files.names, files.ends), np.arange(len(files.ends)))
     labels = np.repeat(np.arange(len(folders)), files.counts)
-    return Split(images, labels, _class_names(root, above, folders), name)
+    return Split(images, labels, _class_names(root, above, folders), name), files.numbers
 
 
 def _beside(root: Path, above: Path) -> LeftOut:

@@ -26,7 +26,7 @@ from compatkit.data.memory import recalled_table, remember_table
 
 SETTLED_NS = 2 * 10**9
 """Time in ns that a folder must have been left alone."""
-RULE = repr((2, ENDINGS, HIDDEN))
+RULE = repr((3, ENDINGS, HIDDEN))
 """What counts as an image file; lists made by another rule are not used."""
 
 
@@ -38,6 +38,7 @@ class FolderListing:
         names: Paths below the folder, one after the other, by folder asked for and then by path, uint8.
         ends: Where each ends, int64 ``(n,)``.
         counts: Files of each folder asked for, int64 ``(folders,)``.
+        numbers: That the file system gives the files (inodes), uint64 ``(n,)``: equal where two paths lead to one.
         folders: All folders that were listed, those asked for and those in them.
         left_out: What is not read.
     """
@@ -45,6 +46,7 @@ class FolderListing:
     names: NDArray[np.uint8]
     ends: NDArray[np.int64]
     counts: NDArray[np.int64]
+    numbers: NDArray[np.uint64]
     folders: tuple[str, ...]
     left_out: LeftOut
 
@@ -73,10 +75,13 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
 
     left_out, real = LeftOut(), dict[str, str]()
     names, lengths, counts = bytearray(), list[NDArray[np.int64]](), list[int]()
+    numbers = list[NDArray[np.uint64]]()
     with bar(progress) as tell:
         for number, folder in enumerate(folders, 1):
-            paths = [one for some in image_folders(root, folder, enter, left_out, real) for one in some]
-            paths.sort()
+            files = [one for some in image_folders(root, folder, enter, left_out, real) for one in some]
+            files.sort()
+            paths = [path for path, _ in files]
+            numbers.append(np.fromiter((inode % 2**64 for _, inode in files), np.uint64, len(files)))
             encoded = os.fsencode("".join(paths))
             plain = len(encoded) == sum(map(len, paths))
             lengths.append(
@@ -87,11 +92,17 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
             tell(number, len(folders), folder)
     ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
     found = FolderListing(
-        np.frombuffer(names, np.uint8), ends, np.array(counts, np.int64), tuple(entered), left_out
+        np.frombuffer(names, np.uint8),
+        ends,
+        np.array(counts, np.int64),
+        np.concatenate([np.zeros(0, np.uint64), *numbers]),
+        tuple(entered),
+        left_out,
     )
     times = list(entered.values())
     if all(one is not None and max(one) < began - SETTLED_NS for one in times):
         columns = {"names": found.names, "ends": found.ends, "counts": found.counts, "asked": asked}
+        columns["numbers"] = found.numbers
         columns |= {"entered": _packed(list(entered)), "times": np.array(times, np.int64)}
         columns["left_out"] = _packed([json.dumps(left_out.kinds)])
         remember_table(key, columns)
@@ -108,7 +119,9 @@ def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> FolderListing |
         return None
     kinds = json.loads(held["left_out"].tobytes())
     left_out = LeftOut({kind: (count, first) for kind, (count, first) in kinds.items()})
-    return FolderListing(held["names"], held["ends"], held["counts"], tuple(entered), left_out)
+    return FolderListing(
+        held["names"], held["ends"], held["counts"], held["numbers"], tuple(entered), left_out
+    )
 
 
 def _packed(texts: Sequence[str]) -> NDArray[np.uint8]:

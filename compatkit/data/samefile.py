@@ -10,6 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from compatkit.data.split import Split
+from compatkit.errors import DataError
+
 STATE = np.dtype([("device", "<u8"), ("number", "<u8"), ("links", "<u4")])
 """Device and number (inode) of a file, and how many names it has; no names of what is no file."""
 
@@ -61,3 +64,40 @@ def repeated(folder: Path, paths: Sequence[str], states: NDArray[np.void]) -> It
         before = first.setdefault(key, row)
         if before != row:
             yield before, row
+
+
+def check_images_once(splits: Sequence[Split], numbers: NDArray[np.uint64]) -> None:
+    """Refuse an image file that is in two classes or parts by a link, or twice where a share is held out.
+
+    Args:
+        splits: Of images in files; of one, a share is held out.
+        numbers: That the file system gives the files (inodes), of all splits: files of one number are looked at again.
+
+    Raises:
+        DataError: There is one.
+    """
+    ordered = np.sort(numbers)
+    again = ordered[1:][(ordered[1:] == ordered[:-1]) & (ordered[1:] > 0)]
+    if not len(again):
+        return
+    starts = np.cumsum([0, *map(len, splits)])
+    rows = np.flatnonzero(np.isin(numbers, again))
+    which = np.searchsorted(starts, rows, side="right") - 1
+    places = [
+        (splits[number], row)
+        for number, row in zip(which.tolist(), (rows - starts[which]).tolist(), strict=True)
+    ]
+    paths = [split.name_of(place) for split, place in places]
+    for before, row in repeated(Path(os.sep), paths, file_states_of(Path(os.sep), paths)):
+        (split, place), (other, other_place) = places[row], places[before]
+        same_class = split.classes[split.labels[place]] == other.classes[other.labels[other_place]]
+        if split is other and same_class and len(splits) > 1:
+            continue
+        where = (
+            "in two parts" if split is not other else "trained on and tested on, since a share is held out"
+        )
+        raise DataError(
+            f"{paths[before]} and {paths[row]} are one file by a link, which would be "
+            f"{where if same_class else 'in two classes'}. Remove one.",
+            subject=Path(paths[row]),
+        )

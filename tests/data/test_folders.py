@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import unicodedata
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -354,7 +356,7 @@ def test_links(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 2})
     class_folder(tmp_path / "store", {"bee": 2})
     (root / "bee").symlink_to(tmp_path / "store" / "bee")
-    (root / "ant" / "again.png").symlink_to(root / "ant" / "000.png")
+    (root / "ant" / "again.png").symlink_to(class_folder(tmp_path / "more", {"": 1}, seed=7) / "000.png")
     (root / "ant" / "round").symlink_to(root / "ant")
     with pytest.warns(LeftOutWarning):
         assert undivided(root).counts == (3, 2)  # a linked class folder, a linked file, and no folder twice
@@ -382,6 +384,55 @@ def test_one_folder_in_two_classes_or_parts(tmp_path: Path, link: str, target: s
     shutil.rmtree(root / link)
     (root / link).symlink_to(root / target)
     assert refused(root).code == "data"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+@pytest.mark.parametrize(
+    ("source", "target", "fits"),
+    [
+        ("train/ant/000.png", "val/ant/9.png", False),
+        ("train/ant/000.png", "train/bee/9.png", False),
+        ("train/ant/000.png", "val/bee/9.png", False),
+        ("train/ant/000.png", "train/ant/9.png", True),
+        ("val/ant/000.png", "val/ant/9.png", True),
+        ("store.png", "val/ant/9.png", True),
+    ],
+)
+def test_one_file_in_two_classes_or_parts(
+    tmp_path: Path, link: Callable[[Path, Path], None], source: str, target: str, fits: bool
+) -> None:
+    root = tmp_path / "photos"
+    for part in ("train", "val"):
+        class_folder(root / part, {"ant": 2, "bee": 2})
+    class_folder(tmp_path / "more", {"": 1}, seed=7)
+    (tmp_path / "more" / "000.png").rename(root / "store.png")
+    link(root / source, root / target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        if fits:
+            data = ck.data.load(root)
+            assert len(data.train) + len(data.test) == 9
+        else:
+            assert refused(root).subject == root / target
+
+
+def test_one_file_by_two_links_and_in_a_linked_folder(tmp_path: Path) -> None:
+    root, store = tmp_path / "photos", class_folder(tmp_path / "store", {"x": 2}, seed=9)
+    for part in ("train", "val"):
+        class_folder(root / part, {"ant": 2})
+        (root / part / "ant" / "7.png").symlink_to(store / "x" / "000.png")
+    assert refused(root).subject == root / "val" / "ant" / "7.png"
+    for part in ("train", "val"):
+        (root / part / "ant" / "7.png").unlink()
+        (root / part / "ant" / "more").symlink_to(store / "x")
+    assert refused(root).subject == root / "val" / "ant" / "more" / "000.png"
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_one_file_twice_where_a_share_is_held_out(tmp_path: Path, link: Callable[[Path, Path], None]) -> None:
+    root = class_folder(tmp_path / "photos", {"ant": 3, "bee": 3})
+    link(root / "ant" / "000.png", root / "ant" / "again.png")
+    assert refused(root).subject == root / "ant" / "again.png"
 
 
 def test_names_that_macos_decomposed(tmp_path: Path) -> None:
