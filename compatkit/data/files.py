@@ -29,6 +29,7 @@ LARGEST_FILE = 2**27
 """Bytes of an image or a table; the largest photos have a tenth."""
 PIECE = 4096
 """Paths whose places are looked up at a time."""
+ROOT = os.fsencode(os.sep)
 HIDDEN = (".", "@", "__MACOSX")
 
 
@@ -104,7 +105,7 @@ class _Paths(Sequence[bytes]):
     def __getitem__(self, number: int | slice) -> bytes | Sequence[bytes]:
         if isinstance(number, slice):
             return attrs.evolve(self, positions=self.positions[number])
-        return self.front + self.files.below(int(self.positions[number]))
+        return self._whole(self.files.below(int(self.positions[number])))
 
     def __iter__(self) -> Iterator[bytes]:
         for start in range(0, len(self), PIECE):
@@ -112,7 +113,11 @@ class _Paths(Sequence[bytes]):
             ends = self.files.ends[some]
             starts = np.where(some > 0, self.files.ends[some - 1], 0)
             for first, end in zip(starts.tolist(), ends.tolist(), strict=True):
-                yield self.front + self.files.names[first:end].tobytes()
+                yield self._whole(self.files.names[first:end].tobytes())
+
+    def _whole(self, path: bytes) -> bytes:
+        """Return a path as the system finds it; a table may hold absolute ones."""
+        return path if path.startswith(ROOT) else self.front + path
 
 
 def _front(root: Path) -> bytes:
