@@ -18,7 +18,7 @@ from compatkit.cli.options import (
     named_data_options,
     signature_options,
 )
-from compatkit.cli.output import clean, columns, counted, emit, first, news, warn
+from compatkit.cli.output import clean, columns, counted, emit, news, warn
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalises, policy_for_single_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from compatkit.data.split import Split
     from compatkit.evaluation.predictions import Predictions
     from compatkit.evaluation.recombination import Recombination
-
-NAMED = 5
-"""Most endings of files that are named."""
 
 
 class PredictAsked(NamedDataAsked):
@@ -94,9 +91,6 @@ def predict_command(context: click.Context, asked: PredictAsked) -> None:
         emit({**used, "classes": list(found.classes), "predictions": _rows(found), "left_out": others})
     else:
         _tell(found, asked.csv)
-    if others:
-        endings = first([f"{ending} {count:,}" for ending, count in others.items()], NAMED)
-        warn(f"left out of the folders, as no images: {endings}. Convert photos among these to JPEG or PNG.")
     if found.damaged:
         warn(
             f"{len(found.damaged):,} of {counted(len(found), 'file')} could not be read; their rows say why."
@@ -113,8 +107,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
     Raises:
         DataError: A path does not exist, or a folder holds no image.
     """
-    from compatkit.data.leftout import LeftOutWarning
-    from compatkit.data.unlabelled import images_in, read_unlabelled
+    from compatkit.data.unlabelled import read_unlabelled
 
     files, arrays, others = list[str](), dict[str, Any](), Counter[str]()
     for place in photos:
@@ -122,20 +115,27 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
         if not path.exists():
             raise DataError(f"There is no file or folder {place}.", subject=place)
         if path.is_dir():
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                images = images_in(path.resolve())
-            files += [images.reader.name(at) for at in range(len(images))]
-            for warning in caught:
-                if isinstance(warning.message, LeftOutWarning):
-                    others.update(warning.message.counts)
-                else:
-                    warn(str(warning.message))
+            files += _files(path, others)
         elif path.suffix in (".npz", ".npy"):
             arrays[place] = read_unlabelled(path) if path.suffix == ".npz" else _array(path)
         else:
             files.append(str(path))
     return {**({"photos": _split(files)} if files else {}), **arrays}, dict(others.most_common())
+
+
+def _files(folder: Path, others: Counter[str]) -> list[str]:
+    """Return the image files of a folder; count and tell what is left out."""
+    from compatkit.data.leftout import LeftOutWarning
+    from compatkit.data.unlabelled import images_in
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        images = images_in(folder.resolve())
+    for warning in caught:
+        warn(str(warning.message))
+        if isinstance(warning.message, LeftOutWarning):
+            others.update(warning.message.counts)
+    return [images.reader.name(place) for place in range(len(images))]
 
 
 def _split(files: list[str]) -> Split:
