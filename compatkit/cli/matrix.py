@@ -20,17 +20,19 @@ from compatkit.cli.options import (
     recipe_option,
     signature_options,
 )
-from compatkit.cli.output import clean, emit, paragraph, print_rich, progress, warn
+from compatkit.cli.output import clean, counted, emit, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import check_outputs, registry
 from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.registry import Registry
-    from compatkit.data.dataset import DataSet
+    from compatkit.data.dataset import DataSet, Split
     from compatkit.evaluation.component import Component
     from compatkit.reports.matrix import Matrix
 
+NAMED = 4
+"""Most extractors named for one set of images."""
 FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
 
@@ -152,6 +154,8 @@ def matrix_command(context: click.Context, asked: MatrixAsked) -> None:
             _check_policy(rights, asked.bn_policy)
         sets = data_sets(held, lefts, asked.names, asked.recipe, asked)
         data = {name: one.test for name, one in sets.items()}
+        if asked.names or asked.recipe:
+            _tell_images(data)
         if asked.rung is not None:
             between = _bridges(held, lefts, rights, sets, asked.rung)
     elif asked.rung is not None:
@@ -170,6 +174,8 @@ def matrix_command(context: click.Context, asked: MatrixAsked) -> None:
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)
+    if asked.names or asked.recipe:
+        _warn_stale(matrix)
     if asked.machine:
         emit(json.loads(matrix.to_json()))
         return
@@ -202,6 +208,26 @@ def _bridges(
     tests = {name: one.test for name, one in sets.items()}
     with progress("bridges") as report:
         return held.bridges.between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
+
+
+def _tell_images(tests: Mapping[str, Split]) -> None:
+    """Print which extractors are measured on which of the named images, and that a name is all that matches them."""
+    rows: dict[str, list[str]] = {}
+    for reference, split in tests.items():
+        rows.setdefault(f"{clean(split.name)} ({len(split):,} images)", []).append(reference)
+    for images, references in rows.items():
+        shown = ", ".join(references[:NAMED])
+        more = f" and {len(references) - NAMED:,} more" if len(references) > NAMED else ""
+        news(f"images by the name of the data set trained on: {images} for {clean(shown)}{more}")
+
+
+def _warn_stale(matrix: Matrix) -> None:
+    """Warn that stale figures are not of the images that were named."""
+    if count := matrix.settings["cells"].get("stale"):
+        warn(
+            f"{counted(count, 'figure')}, marked stale, may be of other images than those named: the cell's reason "
+            "says what changed. They were not measured again; --fill stale does."
+        )
 
 
 def _tell_cells(matrix: Matrix) -> None:

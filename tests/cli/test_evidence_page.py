@@ -104,6 +104,22 @@ def test_the_page_tells_of_every_field_of_a_key_and_of_a_document(digits: Path) 
     }
 
 
+def test_figures_of_other_images_than_those_named_are_told(run: Callable[..., Any], digits: Path) -> None:
+    assert run("matrix", *BOTH).code == 0
+    data = data_set("mnist", seed=5)
+    arrays = {"x_train": data.train.images, "y_train": data.train.labels}
+    arrays |= {"x_test": data.test.images, "y_test": data.test.labels}
+    np.savez(digits / "mnist.npz", **arrays, classes=np.array(data.classes))
+    named = ("--data", "mnist", "--data", "usps")
+    for more in ((), ("--json",)):
+        said = run("matrix", *BOTH, *named, *more)
+        assert "mnist/test (48 images) for digits/mnist.extractor@1.0.0" in said.err
+        assert "2 figures, marked stale, may be of other images" in " ".join(said.err.split())
+    filled = run("matrix", *BOTH, *named, "--fill", "stale")
+    assert "marked stale" not in filled.err and "2 measured now" in " ".join(filled.out.split())
+    assert "by the name" not in run("matrix", *BOTH).err, "no images were named"
+
+
 def test_stale_cells_are_told_with_how_to_fill_them(
     run: Callable[..., Any], digits: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
