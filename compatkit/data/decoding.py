@@ -33,6 +33,9 @@ PER_BYTE = 64
 """Pixels for a byte of the file of a larger image; photos have 1 to 20."""
 SLOW_PIXELS = 2**22
 """Pixels of the largest PPM that Pillow reads value by value: some seconds."""
+PROFILE = "with a color profile"
+SRGB = (b"sRGB", "sRGB".encode("utf-16-be"))
+"""In the description of a profile, as ASCII or as the format's Unicode (ICC.1:2022)."""
 SCANS = 100
 """Scans of a JPEG; progressive ones have about 10, and each goes over the whole image."""
 DAMAGE = (
@@ -70,14 +73,15 @@ def decoded(data: bytes, name: str) -> Image:
 
 
 def decoded_kind(data: bytes, name: str) -> tuple[Image, str]:
-    """Return the same, and the mode of the file in Pillow's words; raises as ``decoded``."""
+    """Return the same, and the mode of the file in Pillow's words, with its color profile; raises as ``decoded``."""
     from PIL import Image
 
     with _naming(name):
         _check_scans(data)
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             _check_pixels(image, len(data))
-            return _rgb(image), image.mode
+            kind = image.mode + (f" {PROFILE}" if _profiled(image) else "")
+            return _rgb(image), kind
 
 
 def brought(image: Image, name: str) -> Image:
@@ -106,6 +110,12 @@ def _check_pixels(image: Image, size: int | None) -> None:
         raise ValueError(
             f"it claims {width:,} x {height:,} pixels{what}{of}; at most {most:,} are decoded of such a file"
         )
+
+
+def _profiled(image: Image) -> bool:
+    """Return whether a file brings a color profile other than sRGB or grey, which is not applied."""
+    profile = image.info.get("icc_profile") or b""
+    return profile[16:20] in (b"RGB ", b"CMYK", b"Lab ") and not any(name in profile for name in SRGB)
 
 
 def _check_scans(data: bytes) -> None:

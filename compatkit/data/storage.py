@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.bars import Progress
-from compatkit.data.lazy import Channels, ImageResize, LazyImages, Shrink, as_image
+from compatkit.data.lazy import Channels, ImageResize, LazyImages, Shrink, as_image, changed, pixels_of
 from compatkit.data.transforms import Floats, Images, Shift, Size, chunks, histogram, mapped, resized, shifted
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 Held = Images | LazyImages
 """What ``Split.images`` is."""
+LONGEST = 2**14
+"""Pixels of a side up to which images in memory are resized by matrices."""
 LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
 """Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
 
@@ -143,7 +145,9 @@ class ResidentImages:
         return self.array[positions]
 
     def resized(self, step: ImageResize) -> Images:
-        """See ``Storage``; antialiased."""
+        """See ``Storage``; antialiased. Very long images are resized by Pillow: their weights would be many."""
+        if max(self.size) > LONGEST:
+            return np.stack([pixels_of(changed(as_image(image), [step])) for image in self.array])
         return resized(self.array, step.size, step.interpolation, step.crop_pct, step.crop_mode)
 
     def shrunk(self, step: Shrink) -> Images:

@@ -131,6 +131,17 @@ def test_what_the_wanted_size_and_many_frames_cost(tmp_path: Path, what: str) ->
         assert said == "accepted" and seconds < 2 and megabytes < 120, (said, seconds, megabytes)
 
 
+def across(place: Path) -> None:
+    data = Data((224, 224), "RGB", (0.5,) * 3, (0.5,) * 3, crop_pct=0.875, crop_mode="center")
+    fitted(np.zeros((1, 1, 300_000, 3), dtype=np.uint8), data)
+    fitted(np.zeros((1, 300_000, 1, 3), dtype=np.uint8), data)
+
+
+def test_a_line_of_pixels_in_memory(tmp_path: Path) -> None:
+    said, seconds, megabytes = spent(across, tmp_path)
+    assert said == "accepted" and seconds < 3 and megabytes < 250, (said, seconds, megabytes)
+
+
 def test_a_large_image_needs_bytes_of_its_own() -> None:
     side = int(ANY_FILE**0.5)
     flat = png(side, side, 8, 0)

@@ -70,3 +70,19 @@ def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:
     found = survey([read_unlabelled(root / "ant")])
     assert found.parts[0].heights is None and found.parts[0].kinds == {} and found.shared is None
     assert found.parts[0].classes == {} and len(found.parts[0].damaged) == 1
+
+
+def test_files_with_a_color_profile_are_counted(tmp_path: Path) -> None:
+    """Profiles are not applied; those of other colors than sRGB are a kind of their own."""
+    from PIL import ImageCms
+
+    srgb = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    other = srgb.replace(b"sRGB", b"wide").replace("sRGB".encode("utf-16-be"), "wide".encode("utf-16-be"))
+    root = class_folder(tmp_path / "photos", {"ant": 4}, size=(12, 12))
+    for name, profile in (("same", srgb), ("wide", other)):
+        for ending, format in (("jpg", "JPEG"), ("png", "PNG"), ("tif", "TIFF"), ("webp", "WEBP")):
+            (root / "ant" / f"{name}.{ending}").write_bytes(
+                encoded(photo(12, 12), format, icc_profile=profile)
+            )
+    found = survey([read_unlabelled(root / "ant")])
+    assert found.parts[0].kinds == {"RGB": 8, "RGB with a color profile": 4}
