@@ -175,14 +175,13 @@ def _parts_of(folder: Path) -> dict[str, list[str]] | None:
     Raises:
         DataError: Files are missing, or some name a part and others none.
     """
-    paths = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet"))
-    paths = [path for path in paths if not any(name.startswith((".", "_")) for name in path.split("/"))]
-    check_finished(
-        [path.relative_to(folder).as_posix() for path in folder.rglob("*.parquet.*")], ".parquet", folder
-    )
+    files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = [path for path in files if not any(name.startswith((".", "_")) for name in path.split("/"))]
+    check_finished([path for path in files if ".parquet" in path.lower()], ".parquet", folder)
+    paths = [path for path in files if path.endswith(".parquet")]
     check_whole(paths, folder)
     page = folder / "README.md"
-    if page.is_file() and re.search(rb"^(configs|dataset_info):", page.read_bytes(), re.MULTILINE):
+    if page.is_file() and re.search(rb"^configs:", page.read_bytes(), re.MULTILINE):
         return None
     kinds = parts_of_files([path.removesuffix(".parquet") for path in paths], folder)
     parts: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ def kind_of(folder: Path) -> Kind:
     if any(one.name.lower().endswith(ENDINGS) for one in inside):
         return "flat"
     if not any(image_folders(folder)):
-        if any(next((folder / one).glob("*.parquet"), None) for one in ("", "data")):
+        if any(next(folder.glob(f"{one}*.parquet"), None) for one in ("", "*/", "data/*/")):
             return "hub"
         if any(next(folder.glob(f"{one}*{ENDING}"), None) for one in ("", "*/")):
             return "shards"

@@ -21,7 +21,7 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import name_in_system, text_of
 from compatkit.data.files import listed, read_file
 from compatkit.data.holding import parted
-from compatkit.data.partnames import EXPECTED, divides, part_name
+from compatkit.data.partnames import EXPECTED, check_folders, divides, part_name
 from compatkit.data.samefile import file_states_of, repeated
 from compatkit.data.shardsets import tell_single
 from compatkit.data.split import Split
@@ -88,6 +88,8 @@ def _check_undivided(columns: dict[str, list[str]], table: Path) -> None:
                 f"split, with {EXPECTED}. Rename it or write it so; or remove it, to hold out a share.",
                 subject=name,
             )
+    folders = {path.rpartition("/")[0] for path in columns["path"]}
+    check_folders(folders, table, "Say by a column split which images are which.")
 
 
 def _check_there(paths: list[str], states: NDArray[np.void], table: Path) -> None:

@@ -167,6 +167,34 @@ def parts_of_files(paths: Sequence[str], where: object) -> list[str] | None:
     return [part.kind for part in parts if part is not None]
 
 
+def check_folders(folders: Iterable[str], where: object, way_out: str) -> None:
+    """Refuse files that are to be one set, and whose folders are parts of several kinds.
+
+    Args:
+        folders: Of the files, with ``/``; the nearest name of a part counts.
+        where: Of the files, for messages.
+        way_out: What to do, for messages.
+
+    Raises:
+        DataError: They are.
+    """
+    kinds: dict[str, str] = {}
+    for folder in sorted(set(folders)):
+        names = [
+            name
+            for name in reversed(folder.split("/"))
+            if (part := part_name(name)) is not None and part.plain
+        ]
+        if names and (part := part_name(names[0])) is not None:
+            kinds.setdefault(part.kind, names[0])
+    if "train" in kinds and len(kinds) > 1:
+        raise DataError(
+            f"{where}: files lie in folders of several parts, {' and '.join(f'{name}/' for name in kinds.values())}, "
+            f"which would be one set. {way_out}",
+            subject=where,
+        )
+
+
 def _check_spelling(paths: Sequence[str], where: object) -> None:
     """Refuse files whose names are similar to those of several parts, such as ``trian`` and ``testt``."""
     similar = {word: path for path in paths if (word := misspelt(path.rpartition("/")[2])) is not None}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 from fnmatch import fnmatch
+from pathlib import Path
 
 import attrs
 import numpy as np
@@ -21,7 +22,8 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
 from compatkit.data.holding import parted
 from compatkit.data.lazy import LazyImages
-from compatkit.data.partnames import held_out, parts_of_files
+from compatkit.data.partnames import check_folders, held_out, parts_of_files
+from compatkit.data.samefile import file_states_of, repeated
 from compatkit.data.shardindex import index
 from compatkit.data.shardsets import check_finished, check_whole, tell_single
 from compatkit.data.split import Split
@@ -113,6 +115,9 @@ def read_shards(
     )
     parts = parts_of_files([path.removeprefix(root).strip("/").removesuffix(ENDING) for path in paths], root)
     if parts is None or "train" not in parts or held_out(parts) is None:
+        folders = {name.rpartition(b"/")[0] for name in members["name"].tolist()}
+        way_out = "Write each part into shards of its own, with its name in theirs."
+        check_folders([folder.decode("utf-8", "replace") for folder in folders], address, way_out)
         return whole
     return parted(whole, [parts[number] for number in shard.tolist()], called, address)
 
@@ -134,14 +139,12 @@ def _check_set(place: Address, address: str, root: str, paths: list[str]) -> Non
         [path for path in beside if fnmatch(posixpath.basename(path), f"{pattern}*")], ENDING, root
     )
     check_whole(paths, root, others=[path for path in beside if path.endswith(ENDING)])
-    real: dict[str, str] = {}
-    for path in [] if "://" in place.address else paths:
-        other = real.setdefault(os.path.realpath(path), path)
-        if other != path:
-            raise DataError(
-                f"{path} and {other} are one file, by a link: its images would come twice. Remove the link.",
-                subject=path,
-            )
+    local = [] if "://" in place.address else paths
+    for before, row in repeated(Path(os.sep), local, file_states_of(Path(os.sep), local)):
+        raise DataError(
+            f"{local[before]} and {local[row]} are one file by a link: its images would come twice. Remove one.",
+            subject=local[row],
+        )
 
 
 def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[np.int64]]:

@@ -48,6 +48,8 @@ def read_unlabelled(
 def is_bare(path: str | os.PathLike[str]) -> bool:
     """Return whether a file is a pack of images without all that a data set has: labels and classes of both splits.
 
+    One with images of other parts, such as ``x_val``, is none: they would be left out unseen.
+
     Raises:
         DataError: The file is damaged or no pack. One that does not exist is left to who reads it.
     """
@@ -56,7 +58,13 @@ def is_bare(path: str | os.PathLike[str]) -> bool:
         return False
     with opened(place) as pack:
         held = set(pack.files)
-    return bool(held & {"x_train", "webp_train"}) and not {"y_train", "y_test", "classes"} <= held
+    images = {key for key in held if key.lower().startswith(("x_", "webp_"))}
+    known = {"x_train", "webp_train", "x_test", "webp_test"}
+    return (
+        bool(held & {"x_train", "webp_train"})
+        and images <= known
+        and not {"y_train", "y_test", "classes"} <= held
+    )
 
 
 def is_flat(path: str | os.PathLike[str]) -> bool:

@@ -264,11 +264,22 @@ def test_saved_files_that_are_missing(tmp_path: Path) -> None:
 
 
 def test_a_file_whose_download_is_not_finished(tmp_path: Path) -> None:
-    root = parquet(tmp_path / "pets", train=table(4))
-    (root / "data" / "more.parquet.part").write_bytes(b"")
-    with pytest.raises(DataError) as caught:
-        ck.data.load(root)
-    assert caught.value.subject == "data/more.parquet.part"
+    for name in ("more.parquet.part", "more.PARQUET", "more.parquet.gz"):
+        root = parquet(tmp_path / name / "pets", train=table(4))
+        (root / "data" / name).write_bytes(b"")
+        with pytest.raises(DataError) as caught:
+            ck.data.load(root)
+        assert caught.value.subject == f"data/{name}"
+
+
+def test_folders_of_parts_hold_parquet_files(tmp_path: Path) -> None:
+    for number, above in enumerate(("", "data")):
+        root = tmp_path / str(number)
+        for part, made in (("Train", table()), ("Test", table(6, seed=90))):
+            (root / above / part).mkdir(parents=True)
+            made.to_parquet(root / above / part / "0.parquet")
+        data = ck.data.load(root)
+        assert (len(data.train), len(data.test)) == (20, 6)
 
 
 @pytest.mark.parametrize(

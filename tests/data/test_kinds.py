@@ -25,6 +25,7 @@ CASES: dict[str, tuple[Kind, tuple[str, ...]]] = {
     "saved": ("hub", ("state.json", "data.arrow")),
     "several saved": ("hub", ("dataset_dict.json", "train/state.json")),
     "Parquet files": ("hub", ("README.md", "data/train-00000.parquet")),
+    "Parquet files in parts": ("hub", ("Train/0.parquet", "Test/0.parquet")),
     "a Parquet file": ("hub", ("train.parquet",)),
     "shards": ("shards", ("0.tar", "1.tar", "classes.txt")),
     "shards in parts": ("shards", ("train/0.tar", "val/0.tar")),

@@ -304,6 +304,23 @@ def test_labels_that_are_none(photos: Path, ending: str, mark: str) -> None:
         assert ck.data.load(write(path, table)).classes == ("ant", "bee", mark)
 
 
+def test_paths_in_folders_of_parts(photos: Path) -> None:
+    for part in ("Training", "test"):
+        class_folder(photos / part, {"ant": 2, "bee": 2}, seed=len(part) * 10)
+    table = [
+        {"path": str(path.relative_to(photos)), "label": path.parent.name}
+        for path in photos.glob("T*/*/*.png")
+    ]
+    assert ck.data.load(write(photos / "list.csv", table)).train.counts == (1, 1)
+    more = [
+        {"path": str(path.relative_to(photos)), "label": path.parent.name}
+        for path in photos.glob("t*/*/*.png")
+    ]
+    assert refused(write(photos / "list.csv", table + more)).subject == photos / "list.csv"
+    parts = [{**row, "split": "test" if row in more else "train"} for row in table + more]
+    assert ck.data.load(write(photos / "list.csv", parts)).test.counts == (2, 2)
+
+
 def test_a_space_before_a_quote(photos: Path) -> None:
     lines = [f'{one["path"]}, "{one["label"]}, the"' for one in rows(photos)]
     (photos / "list.csv").write_text("path, label\n" + "\n".join(lines) + "\n")

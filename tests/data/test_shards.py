@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import pickle
 import sys
 import tarfile
@@ -323,9 +324,10 @@ def test_shards_that_would_be_left_out(tmp_path: Path, name: str) -> None:
     assert len(ck.data.load(f"{tmp_path}/a*.tar").train) == 3
 
 
-def test_one_shard_by_two_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_one_shard_by_two_names(tmp_path: Path, link: Any) -> None:
     shard(tmp_path / "train-0.tar", samples())
-    (tmp_path / "val-0.tar").symlink_to(tmp_path / "train-0.tar")
+    link(tmp_path / "train-0.tar", tmp_path / "val-0.tar")
     assert refused(tmp_path).subject == str(tmp_path / "val-0.tar")
 
 
@@ -337,6 +339,17 @@ def test_parts_in_any_spelling(tmp_path: Path, train: str, test: str) -> None:
     shard(tmp_path / test / "0.tar", samples(3, seed=100))
     data = ck.data.load(tmp_path)
     assert (len(data.train), len(data.test)) == (COUNT, 3)
+
+
+def test_parts_within_a_shard(tmp_path: Path) -> None:
+    members = [
+        {f"{part}/{name}": data for name, data in samples(seed=place).items()}
+        for place, part in enumerate(("Train", "val"))
+    ]
+    path = shard(tmp_path / "all.tar", members[0] | members[1])
+    assert refused(path).subject == str(path)
+    others = {name.replace("val/", "train/b/"): data for name, data in (members[0] | members[1]).items()}
+    assert len(ck.data.load(shard(path, others), hold_out=0.5).train) == COUNT
 
 
 @pytest.mark.parametrize("other", ["extra-0", "0", "calibration"])

@@ -67,6 +67,14 @@ def test_a_pack_of_images_alone(tmp_path: Path) -> None:
     assert found.digest == data.train.unlabelled().digest != data.train.digest
 
 
+def test_a_pack_with_images_of_other_parts_is_not_bare(tmp_path: Path) -> None:
+    images = data_set("a").train.images
+    np.savez(tmp_path / "a.npz", x_train=images, x_val=images)
+    assert not is_bare(tmp_path / "a.npz")
+    np.savez(tmp_path / "b.npz", x_train=images, x_test=images)
+    assert is_bare(tmp_path / "b.npz")
+
+
 def test_a_whole_pack_is_not_bare_and_its_labels_are_not_looked_at(tmp_path: Path) -> None:
     data = data_set("a")
     arrays = {
