@@ -1,4 +1,4 @@
-"""The command line: ``compatkit COMMAND``; every command takes ``--json``.
+"""The command line: ``compatkit COMMAND``; every command takes ``--json`` and ``--quiet``.
 
 Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity, 4 environment (disk, permissions); 70 a defect
 of this program or of a plugin, 130 interrupted, 143 ended by SIGTERM.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Given, given, json_option, registry_option
+from compatkit.cli.options import Given, given, json_option, quiet_option, registry_option
 from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
@@ -133,6 +133,7 @@ class Lazy(click.Group):
 @click.version_option(package_name="compatkit")
 @registry_option
 @json_option
+@quiet_option
 @click.option(
     TRACEBACK,
     is_flag=True,

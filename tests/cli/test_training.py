@@ -95,8 +95,10 @@ def test_a_line_now_and_then_where_there_is_no_terminal(run: Any, recipe: Any, t
 
 
 def test_quiet_shows_no_progress(run: Any, recipe: Any, tmp_path: Path) -> None:
-    said = run("train", recipe(), "--registry", tmp_path / "parts", "--quiet")
-    assert said.code == 0 and "step 2 of 2" not in said.err and "published digits/left.head@1.0.0" in said.out
+    for place, words in {"a": ("train", "--quiet"), "b": ("--quiet", "train")}.items():
+        said = run(*words, recipe(), "--registry", tmp_path / place)
+        assert said.code == 0 and "step 2 of 2" not in said.err
+        assert "published digits/left.head@1.0.0" in said.out
 
 
 def test_options_win_over_the_recipe(run: Any, recipe: Any, tmp_path: Path) -> None:
