@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 
 from compatkit.errors import DataError, UsageError, type_of
 
-from .metrics._moments import NEGLIGIBLE, drawn_keys
+from .metrics._moments import NEGLIGIBLE, digests_of, drawn_keys, within_range
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LARGEST = 8192
@@ -125,8 +125,9 @@ class PatchMoments:
 
     @classmethod
     def _of(cls, rows: Tensor) -> PatchMoments:
+        within_range("patches", rows)
         mean = rows.mean(0)
-        return cls(len(rows), mean, (rows - mean).T @ (rows - mean), _digests(rows))
+        return cls(len(rows), mean, (rows - mean).T @ (rows - mean), digests_of(rows, rows.shape[1] + 1))
 
     @classmethod
     def over(cls, parts: Iterable[PatchMoments]) -> PatchMoments:
@@ -158,19 +159,6 @@ class PatchMoments:
         if different == 1:
             return "its input does not vary"
         return f"{different} different patches do not determine the {width} directions of its input"
-
-
-def _digests(rows: Tensor) -> Tensor:
-    """Return digests of different rows, float64 ``(n, d)``: of all, or of more than d."""
-    width = rows.shape[1]
-    odd = 2 * drawn_keys(torch.arange(width, device=rows.device), 1) + 1
-
-    def of(part: Tensor) -> Tensor:
-        bits = (part + 0.0).contiguous().view(torch.int64)  # -0 is 0; whole numbers add up alike in any order
-        return ((bits ^ (bits >> 29)) * odd).sum(1).unique()[: width + 1]
-
-    first = of(rows[: 4 * (width + 1)])
-    return first if len(first) > width else of(rows)
 
 
 def principal_directions(covariance: Tensor) -> tuple[Tensor, Tensor]:

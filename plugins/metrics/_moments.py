@@ -15,6 +15,42 @@ def real(values: Tensor) -> Tensor:
     return values if values.dtype == torch.float64 else values.float()
 
 
+def within_range(name: str, values: Tensor, power: int = 2) -> None:
+    """Raise for values whose powers leave the range of float64.
+
+    Raises:
+        DataError: They do.
+    """
+    largest, least, most = (
+        float(values.abs().amax()) if values.numel() else 0.0,
+        TINY ** (2 / power),
+        HUGE ** (2 / power),
+    )
+    if largest and not least < largest < most:
+        raise DataError(
+            f"{name}: values reach {largest:.3g}, and their powers leave the range of float64. Scale them.",
+            subject=name,
+        )
+
+
+def digests_of(rows: Tensor, most: int) -> Tensor:
+    """Return digests of different rows, int64, at most ``most``; equal rows have the same.
+
+    Args:
+        rows: float64, ``(n, d)``.
+        most: How many are enough.
+    """
+    odd = 2 * drawn_keys(torch.arange(rows.shape[1], device=rows.device), 1) + 1
+
+    def of(part: Tensor) -> Tensor:
+        bits = (part + 0.0).contiguous().view(torch.int64)  # -0 is 0; whole numbers add up alike in any order
+        return ((bits ^ (bits >> 29)) * odd).sum(1).unique()[:most]
+
+    first = of(rows[: 4 * most])
+    return first if len(first) == most else of(rows)
+
+
+HUGE, TINY = 1e150, 1e-150
 NEGLIGIBLE = 1e-12
 """A channel is constant if its standard deviation is below this share of its mean; float32 resolves 6e-8 of it."""
 
@@ -31,6 +67,7 @@ class Pair:
         products: Sums of products of deviations, ``(a, b)``.
         kept: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
         keys: Keys of the kept images, ascending, ``(n,)``.
+        digests: Of different rows of both, at most three.
     """
 
     images: int
@@ -40,6 +77,7 @@ class Pair:
     products: Tensor
     kept: tuple[Tensor, Tensor]
     keys: Tensor
+    digests: Tensor
 
     @classmethod
     def of(cls, left: Tensor, right: Tensor, keys: Tensor, most: int) -> Pair:
@@ -63,6 +101,7 @@ class Pair:
             apart[0].T @ apart[1],
             (left[order], right[order]),
             keys[order],
+            digests_of(torch.cat(flat, 1), 3),
         )
 
     def merged(self, other: Pair, most: int) -> Pair:
@@ -90,6 +129,7 @@ class Pair:
             products,
             (kept[0], kept[1]),
             keys[order],
+            torch.cat([self.digests, other.digests.to(device)]).unique()[:3],
         )
 
     def varies(self) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from ._moments import NEGLIGIBLE
+from ._moments import HUGE, NEGLIGIBLE, TINY
 
 STACK = 2**27
 """Bytes of Gram blocks of all layers that are held at once."""
@@ -51,7 +51,7 @@ class Rows:
             name: Name of the layer.
             pieces: At least one.
         """
-        values = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+        values = _in_range(pieces[0] if len(pieces) == 1 else torch.cat(list(pieces)))
         mean = values.mean(0, dtype=torch.float64)
         rough = mean.to(values.dtype)
         blank = torch.zeros(len(values), dtype=torch.float64, device=values.device)
@@ -154,10 +154,19 @@ class Products:
 
     def cosine(self) -> Tensor:
         """Return ``cross / sqrt(left right)``; NaN where an own product is not a number above 0."""
-        scale = torch.outer(
-            *(torch.where(one.isfinite() & (one > 0), one, torch.nan) for one in (self.left, self.right))
+        left, right = (
+            torch.where(own.isfinite() & (own > 0), own, torch.nan).sqrt() for own in (self.left, self.right)
         )
-        return self.cross / scale.sqrt()
+        return self.cross / left[:, None] / right
+
+
+def _in_range(values: Tensor) -> Tensor:
+    """Return float64 values whose squares would leave its range in another scale, which no similarity sees."""
+    if values.dtype != torch.float64 or not values.numel():
+        return values
+    largest = values.abs().amax()
+    within = (TINY < largest < HUGE) or not largest.isfinite() or largest == 0
+    return values if within else values / largest
 
 
 def different(left: Rows, right: Rows) -> int:

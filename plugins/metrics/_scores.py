@@ -23,6 +23,8 @@ LABELS = ("as given", "permuted")
 Seen = Mapping[str, tuple[Tensor, ...]]
 """By layer: values ``(n, width)``; under ``LABELLED`` their labels."""
 LABELLED = ""
+ALIKE = 1e-12
+"""Values that differ by less than this share of their size are the same but for rounding."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -98,6 +100,8 @@ class Score:
             score, doubt = self.prepared(values)
             if labels.max() + 1 == len(labels):
                 doubt = "every example has a class of its own"
+            elif not np.ptp(values, axis=0).max() > ALIKE * np.abs(values).max():
+                doubt = "no example differs from another"
             draw = np.random.default_rng(self.seed)
             shuffled = [score(labels[draw.permutation(len(labels))]) for _ in range(self.permuted)]
             status = "degenerate" if doubt else "ok"

@@ -289,8 +289,14 @@ def _doubted(cell: Cell, one: Rows, other: Rows) -> Cell:
     """Return a cell, degenerate where its samples are two points, which any two layers show alike."""
     if cell.status == "undefined" or max(one.different, other.different) > 2 or different(one, other) > 2:
         return cell
+    return two_points(cell)
+
+
+def two_points(cell: Cell) -> Cell:
+    """Return a cell that has a value as degenerate: its samples are two points."""
     reason = "only two samples differ: layers of two points are alike whatever they hold"
-    return Cell(cell.value, "degenerate", "; ".join(filter(None, (cell.reason, reason))))
+    reasons = "; ".join(filter(None, (cell.reason, reason)))
+    return cell if cell.value is None else Cell(cell.value, "degenerate", reasons)
 
 
 def _apart(one: Rows, other: Rows) -> Cell:

@@ -133,7 +133,7 @@ class Accuracy:
                 "undefined",
                 f"top {self.top} of {state.classes} classes: every answer would be right",
             )
-        elif self.top == state.classes > 1:
+        elif self.top == state.classes:
             status, reason = "degenerate", f"top {self.top} of {state.classes} classes: every answer is right"
         elif unreadable:
             status = "degenerate"

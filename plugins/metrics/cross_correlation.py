@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import SEED, WHOLE
 from compatkit.metrics import Cell, Table
 
-from ._moments import Pair, best_pairs, drawn_keys, real, rows_of
+from ._moments import Pair, best_pairs, drawn_keys, real, rows_of, within_range
 from ._partners import partner
 
 compatkit_api = 1
@@ -83,6 +83,8 @@ class CrossCorrelation:
         keys, found = drawn_keys(positions, self.seed), dict(state)
         for name, given in outputs.items():
             left, right = rows_of(name, given, partner("cross_correlation", name, other_outputs))
+            for side in (left, right):
+                within_range(name, side)
             pair = Pair.of(real(left), real(right), keys.to(left.device), self._most)
             found[name] = state[name].merged(pair, self._most) if name in state else pair
         return found
@@ -192,12 +194,10 @@ def _lacking(pair: Pair | None) -> str:
     """Return why there is no correlation, or empty."""
     if pair is None:
         return "no examples"
-    if pair.rows < 3:
-        return (
-            f"{pair.rows} values a channel: every correlation is 1 or -1"
-            if pair.rows == 2
-            else "one value a channel"
-        )
+    if pair.rows < 2:
+        return "one value a channel"
+    if len(pair.digests) == 2:
+        return "only two different values a channel, between which every correlation is 1 or -1"
     return "" if all(bool(one.any()) for one in pair.varies()) else "no channel varies in one of the networks"
 
 

@@ -175,10 +175,19 @@ class MutualInformationPlane:
             about_x, about_y, occupied = information(
                 codes(values, np.linspace(low, high, self.edges)), labels
             )
+            doubts = (
+                ["one example"] * 2
+                if count == 1
+                else ["", "" if len(set(labels.tolist())) > 1 else "one class"]
+            )
             full = about_x > math.log2(count) - self.saturation and count > 1
             reason = f"{occupied:,} codes for {count:,} examples: within {self.saturation:g} bits of log2 N"
+            doubts = [reason] * 2 if full else doubts
             cells.append(
-                [Cell(one, "degenerate", reason) if full else Cell(one) for one in (about_x, about_y)]
+                [
+                    Cell(bits, "degenerate" if doubt else "ok", doubt)
+                    for bits, doubt in zip((about_x, about_y), doubts, strict=True)
+                ]
             )
             numbers.append(Cell(float(occupied)))
         return self._tables(names, cells, numbers, count, ", ".join(ranges))

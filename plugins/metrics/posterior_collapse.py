@@ -39,12 +39,18 @@ def compatkit_metrics(register: Register) -> None:
 
 @attrs.frozen(eq=False)
 class Moments:
-    """Sums over ``count`` images: of the means, their squares, variances, divergences, and of 1[s^2 > .9].
+    """What ``count`` images gave, float64.
 
-    ``sums`` is float64 ``(5, variables)``.
+    Attributes:
+        count: Number of images.
+        mean: Mean of the means, ``(variables,)``.
+        squares: Sum of their squared deviations, ``(variables,)``.
+        sums: Of variances, divergences, and 1[s^2 > .9], ``(3, variables)``.
     """
 
     count: int = 0
+    mean: Tensor | None = None
+    squares: Tensor | None = None
     sums: Tensor | None = None
 
 
@@ -75,15 +81,25 @@ class PosteriorCollapse:
         mean, log_variance = values.double().chunk(2, dim=1)
         variance = log_variance.exp()
         divergence = 0.5 * (mean.square() + variance - log_variance - 1)
-        # Squares are taken around 0: a trained mean is of the order of the prior's deviation, 1.
-        rows = (mean, mean.square(), variance, divergence, (variance > WIDE).double())
-        return self.merge(state, Moments(len(values), torch.stack([one.sum(0) for one in rows])))
+        if not bool(divergence.isfinite().all()):
+            raise DataError(
+                f"The layer {name!r} gives log-variances up to {float(log_variance.max()):.3g}, whose exponentials, or "
+                "means whose squares, leave the range of float64. Name the layer of means and log-variances.",
+                subject=name,
+            )
+        middle = mean.mean(0)
+        sums = torch.stack([part.sum(0) for part in (variance, divergence, (variance > WIDE).double())])
+        return self.merge(state, Moments(len(values), middle, (mean - middle).square().sum(0), sums))
 
     def merge(self, left: Moments, right: Moments) -> Moments:
         """Return the state of both parts."""
-        if left.sums is None or right.sums is None:
-            return right if left.sums is None else left
-        return Moments(left.count + right.count, left.sums + right.sums)
+        if left.mean is None or left.squares is None or left.sums is None:
+            return right
+        if right.mean is None or right.squares is None or right.sums is None:
+            return left
+        count, step = left.count + right.count, right.mean - left.mean
+        squares = left.squares + right.squares + step.square() * (left.count * right.count / count)
+        return Moments(count, left.mean + step * (right.count / count), squares, left.sums + right.sums)
 
     def finalise(self, state: Moments) -> tuple[Result | Table, ...]:
         """Return counts of units, and the table.
@@ -97,11 +113,11 @@ class PosteriorCollapse:
             "count": state.count,
             "paper": PAPER,
         }
-        if state.sums is None:
+        if state.sums is None or state.squares is None:
             nothing: Any = {"value": None, "status": "undefined", "reason": "no examples", "unit": "count"}
             return (Result(name="units/varying", equation="", **nothing, **facts),)
-        mean, squares, variance, divergence, share = state.sums.cpu() / state.count
-        moved = (squares - mean.square()).clamp(min=0)
+        variance, divergence, share = state.sums.cpu() / state.count
+        moved = state.squares.cpu() / state.count
         passive, active = share >= MOST, share <= 1 - MOST
         counts = {
             "active": active,

@@ -25,9 +25,9 @@ from compatkit.errors import DataError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
-from ._moments import NEGLIGIBLE
+from ._moments import NEGLIGIBLE, digests_of, within_range
 from ._rows import Products
-from ._similarity import FlatteningMetric, Grid, at_most_one, grid, not_above_0, table
+from ._similarity import FlatteningMetric, Grid, at_most_one, grid, not_above_0, table, two_points
 
 compatkit_api = 1
 LEAST = 4
@@ -116,12 +116,14 @@ class Streamed:
 
     Attributes:
         axes: Names of the layers.
+        digests: Of different rows of all layers together, at most three.
         broken: Places, in order of both axes, of layers with values that are not finite; their sums mean nothing.
     """
 
     examples: int = 0
     axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     sums: Sums | None = None
+    digests: Tensor = attrs.field(factory=lambda: torch.zeros(0, dtype=torch.int64))
     broken: frozenset[int] = frozenset()
 
 
@@ -149,7 +151,7 @@ class StreamedCKA(FlatteningMetric):
             other_outputs: The same of the other network.
 
         Raises:
-            DataError: The layers are too wide, or have different numbers of rows.
+            DataError: The layers are too wide, have different numbers of rows, or values beyond the range of squares.
         """
         left, right = self.sides(outputs, other_outputs)
         parts = [*left.values(), *right.values()]
@@ -162,6 +164,9 @@ class StreamedCKA(FlatteningMetric):
                 subject="streamed_cka",
             )
         broken = {place for place, one in enumerate(parts) if not bool(one.isfinite().all())}
+        for name, part in (*left.items(), *right.items()):
+            if bool(part.isfinite().all()):
+                within_range(name, part, power=4)
         parts = [torch.zeros_like(one) if place in broken else one for place, one in enumerate(parts)]
         sums = state.sums
         for first in range(0, counts.pop(), ROWS):
@@ -172,14 +177,17 @@ class StreamedCKA(FlatteningMetric):
             more = Sums.of(some, shift)
             sums = more if sums is None else sums.plus(more)
         axes = tuple(left), tuple(right)
-        return Streamed(state.examples + len(positions), axes, sums, state.broken | broken)
+        digests = digests_of(torch.cat([one.double() for one in parts], 1), 3)
+        digests = torch.cat([state.digests.to(digests.device), digests]).unique()[:3]
+        return Streamed(state.examples + len(positions), axes, sums, digests, state.broken | broken)
 
     def merge(self, left: Streamed, right: Streamed) -> Streamed:
         """Return the state of both parts."""
         if left.sums is None or right.sums is None:
             return right if left.sums is None else left
         sums, broken = left.sums.plus(right.sums), left.broken | right.broken
-        return Streamed(left.examples + right.examples, left.axes, sums, broken)
+        digests = torch.cat([left.digests, right.digests.to(left.digests.device)]).unique()[:3]
+        return Streamed(left.examples + right.examples, left.axes, sums, digests, broken)
 
     def finalise(
         self, state: Streamed, layers: Mapping[str, Any], other_layers: Mapping[str, Any]
@@ -192,6 +200,8 @@ class StreamedCKA(FlatteningMetric):
         axes = state.axes if state.sums is not None else (tuple(layers), tuple(other_layers))
         nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
         fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes, state.broken)
+        if len(state.digests) == 2:
+            fair, plain = ([[two_points(cell) for cell in line] for line in grid] for grid in (fair, plain))
         common: dict[str, Any] = {"count": state.examples, "equation": "eq. 2"}
         return (
             table("streamed_cka", axes, fair, estimator=f"unbiased, streamed, {self.flatten}", **common),
