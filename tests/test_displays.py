@@ -21,7 +21,7 @@ LONGEST = 6000
 PARTS = 8
 """Items of a list or a mapping that are looked at."""
 NOT_HANDED_OUT = {"SetUp", "Step", "Batch", "LayerCall", "Pretraining"}
-"""Classes whose objects only hooks receive; ``test_what_hooks_receive`` has them."""
+"""Classes whose objects only hooks receive; ``test_what_hooks_receive_is_shown`` has them."""
 
 
 def ours(value: Any) -> bool:
@@ -74,7 +74,7 @@ def walked(*roots: Any) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def handed_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """Everything that a session gets from the public methods, from images to a ranking."""
     folder = tmp_path_factory.mktemp("displays")
     sets = {name: data_set(name, seed=seed) for seed, name in enumerate(("left", "right"))}
@@ -99,7 +99,7 @@ def handed_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         'prefix = "swept"\n[trainer]\nsteps = 1\nbatch_size = 8\n[[tasks]]\nname = "left"\ndata = "left.npz"\n'
         'backbone = "resnet8_cifar"\nsplit = "layer2"\nsize = 8\n[sweep]\n"trainer.seed" = [0, 1]\n'
     )
-    return walked(
+    return [
         *(getattr(ck, name) for name in ck.__all__),
         *(fit, fit.averaged(), registry, matrix, matrix.filter(grade="perfect"), network, bridge),
         *(
@@ -125,7 +125,13 @@ def handed_out(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
         ck.Sweep.read(recipe),
         ck.Sweep.read(recipe).run(folder / "swept"),
         ck.probe((np.eye(6), [0, 1] * 3), (np.eye(6), [0, 1] * 3), kind="logistic"),
-    )
+    ]
+
+
+@pytest.fixture(scope="module")
+def handed_out(values: list[Any]) -> dict[str, int]:
+    """The longest display of each class."""
+    return walked(*values)
 
 
 def test_everything_that_is_handed_out_is_shown(handed_out: dict[str, int]) -> None:
@@ -136,3 +142,48 @@ def test_everything_that_is_handed_out_is_shown(handed_out: dict[str, int]) -> N
 def test_every_public_class_was_looked_at(handed_out: dict[str, int]) -> None:
     classes = {name for name in ck.__all__ if inspect.isclass(getattr(ck, name))}
     assert classes - NOT_HANDED_OUT - handed_out.keys() == set()
+
+
+class Watching:
+    """A regularizer that keeps what its hooks receive."""
+
+    def __init__(self) -> None:
+        self.received: dict[str, int] = {}
+
+    def keep(self, *values: object) -> None:
+        self.received |= walked(*values)
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        self.keep(setup)
+
+    @ck.hookimpl
+    def compatkit_pretrain(self, setup: ck.SetUp, pretraining: ck.Pretraining) -> dict[str, Any]:
+        self.keep(setup, pretraining)
+        return {}
+
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> dict[str, torch.Tensor]:
+        self.keep(step, step.batch)
+        return {"zero": step.features.sum() * 0}  # type: ignore[union-attr]
+
+
+def test_what_hooks_receive_is_shown() -> None:
+    watching = Watching()
+    task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=(16, 16))
+    quick(steps=1).fit([task], ["watching"], factories={"watching": lambda: watching})
+    assert watching.received.keys() >= NOT_HANDED_OUT - {"LayerCall"}
+    assert {name: size for name, size in watching.received.items() if size > LONGEST} == {}
+    assert shown(ck.LayerCall(torch.zeros(1), torch.zeros(1), nn.Identity()))
+
+
+def test_outcomes_and_bridges_are_tables(values: list[Any]) -> None:
+    (outcome,) = (value for value in values if isinstance(value, ck.Outcome))
+    (bridge,) = (value for value in values if isinstance(value, ck.Bridge))
+    frame = outcome.to_dataframe()
+    assert frame["passed"].tolist() == [answer.passed for answer in outcome.answers] and len(frame) == 1
+    assert frame["accuracy"].tolist() == [answer.accuracy.accuracy for answer in outcome.answers]
+    rungs = bridge.to_dataframe()
+    assert rungs["rung"].tolist() == [step.rung for step in bridge.steps]
+    assert rungs["rung"][rungs["chosen"]].tolist() == [bridge.chosen]
+    assert bridge.to_csv().startswith("extractor,head,rung,chosen,agreement,accuracy,")

@@ -9,6 +9,7 @@ import attrs
 from compatkit.contracts.display import Shown, aligned
 from compatkit.contracts.evidence import Figure
 from compatkit.registry.questions import Question
+from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
@@ -61,8 +62,8 @@ class Answer:
 
 
 @attrs.frozen(repr=False)
-class Outcome(Shown):
-    """Outcome of a policy for one candidate.
+class Outcome(Shown, Tabular):
+    """Outcome of a policy for one candidate; as a table it has a row for each partner.
 
     Attributes:
         question: The question, with the state of the registry that it refers to.
@@ -82,6 +83,19 @@ class Outcome(Shown):
     def passed(self) -> bool:
         """Whether all partners passed, or there were none."""
         return all(one.passed for one in self.answers)
+
+    _columns = ("partner", "extractor", "head", "accuracy", "count", "bound", "least", "passed", "reason")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            attrs.asdict(answer)
+            | {
+                "accuracy": answer.accuracy and answer.accuracy.accuracy,
+                "count": answer.accuracy and answer.accuracy.count,
+                "bound": answer.bound and answer.bound.accuracy,
+            }
+            for answer in self.answers
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""

@@ -71,6 +71,13 @@ class Step:
     layers: Layers = NOTHING
     _measured: StepResult | None = None
 
+    def __repr__(self) -> str:
+        """Return the step's numbers and shapes, without reading a tensor from the device."""
+        features = None if self.features is None else tuple(self.features.shape)
+        return (
+            f"Step({self.number} of {self.task.name!r}: {len(self.batch.labels)} images, features {features})"
+        )
+
     @property
     def losses(self) -> dict[str, Tensor]:
         """Losses of the step by the names of the history: ``task``, ``<instance>/<loss>``, ``accuracy``, ...

@@ -12,6 +12,7 @@ from compatkit.components.bridges.judging import Judged, rises
 from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import IncompatibleError, UsageError, suggest, type_of
+from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -169,8 +170,8 @@ def _shown(one: Figure | None) -> dict[str, Any] | None:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Bridge(Shown):
-    """A bridged pair.
+class Bridge(Shown, Tabular):
+    """A bridged pair; as a table it has a row for each rung.
 
     Attributes:
         extractor: ``name@version``.
@@ -193,6 +194,21 @@ class Bridge(Shown):
     facts: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     not_climbed: tuple[str, ...] = ()
+
+    _columns = ("extractor", "head", "rung", "chosen", "agreement", "accuracy")
+
+    def _rows(self) -> list[dict[str, Any]]:
+        pair = {"extractor": self.extractor, "head": self.head}
+        plain = ("explained", "images", "labels", "seconds", "note")
+        return [
+            {**pair, "rung": result.rung, "chosen": result.rung == self.chosen}
+            | {
+                name: (figure := getattr(result, name)) and figure.accuracy
+                for name in ("agreement", "accuracy")
+            }
+            | {name: getattr(result, name) for name in plain}
+            for result in self.steps
+        ]
 
     def step(self, rung: str) -> RungResult:
         """Return the result of a rung.
