@@ -117,6 +117,8 @@ class DamagedImage(DataError):
         reason: Why, in a few words without the name of the image.
     """
 
+    code = "damaged-image"
+
     def __init__(self, message: str, *, subject: Any = None, reason: str = "") -> None:
         super().__init__(message, subject=subject)
         self.reason = reason

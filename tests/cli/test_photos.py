@@ -69,7 +69,7 @@ def test_damaged_images_of_a_named_data_set_are_left_out_on_request(run: Any, wo
         (work / folder / "empty.jpg").write_bytes(b"")
     bridge = ("bridge", *PAIR, "--data", "flat", "--rungs", "statistics", "--all", "--json")
     refused = run(*bridge)
-    assert refused.code == 2 and refused.json["error"]["code"] == "data", refused.out
+    assert refused.code == 2 and refused.json["error"]["code"] == "damaged-image", refused.out
     assert "--damaged skip" in refused.json["error"]["message"]
     assert run(*bridge, "--damaged", "skip").json["facts"]["held_out"] == 12
     skipped = run("recombine", *PAIR, "--data", "classes/", "--json", "--damaged", "skip")

@@ -210,7 +210,7 @@ def test_files_of_any_kind_are_taken_as_in_training(
 def test_images_of_too_many_pixels_are_refused(recombined: ck.Recombination) -> None:
     with pytest.raises(DataError) as caught:
         recombined.predict(Image.new("1", (2**15, 2**13)))
-    assert (caught.value.code, caught.value.subject) == ("data", "the PIL image")
+    assert (caught.value.code, caught.value.subject) == ("damaged-image", "the PIL image")
 
 
 def text_file(folder: Path) -> Path:
@@ -226,7 +226,7 @@ def test_what_is_no_image_is_refused_with_what_is(
     for ask in (recombined.predict, recombined.preprocess):
         with pytest.raises(DataError, match=says) as error:
             ask(make(tmp_path))
-        assert error.value.code == "data"
+        assert error.value.code == ("damaged-image" if what == "no image file" else "data")
 
 
 def test_a_part_alone_says_what_it_lacks(registry: ck.Registry, images: ck.Split, tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_damaged_images_get_a_row_that_says_why(
     paths = dirty(images, tmp_path)
     with pytest.raises(DamagedImage) as caught:
         model.predict(WAYS[way](paths))
-    assert caught.value.code == "data" and str(caught.value.subject) == str(paths[0])
+    assert caught.value.code == "damaged-image" and str(caught.value.subject) == str(paths[0])
     found = model.predict(WAYS[way](paths), batch_size=2, damaged="skip")
     assert len(found) == 7 and set(found.damaged) == {0, 3, 6} and all(found.damaged.values())
     assert [one.damaged != "" for one in found] == [place in (0, 3, 6) for place in range(7)]
