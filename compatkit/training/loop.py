@@ -29,7 +29,7 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_reach
+from compatkit.training.reach import check_reach, crosses_tasks
 from compatkit.training.replicas import GradientAllReduce, even_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
@@ -307,6 +307,9 @@ class Loop:
         self.mark("backward")
         for call in task_loop.after_backward:
             call(steps[-1])
+        for other, parameters in task_loop.others.items():
+            if any(one.grad is not None for one in parameters):
+                raise crosses_tasks(task_loop.objective.losses, steps[-1], other, parameters)
         self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)

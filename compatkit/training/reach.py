@@ -1,18 +1,21 @@
-"""Check that every parameter that a loss reaches is trained: one that gets gradients but no optimizer is a mistake.
+"""Check that every parameter that a loss reaches is trained in its step: other gradients would be lost silently.
 
 A plugin that makes a module and forgets to hand it to the run would otherwise train everything but that module,
 silently. The graph of the loss is followed in the first step of each set of active plugins and in steps 1, 2, 4, 8,
-...; no tensor is read.
+...; no tensor is read. Gradients of another task's network are looked for after each backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from compatkit.errors import PluginError
+from compatkit.hooks import StepLike
 from compatkit.plugins import Member
+from compatkit.plugins.calls import Bound
 
 
 def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
@@ -43,6 +46,41 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
                 raise plugins[0].owner.error(message, hook)
             names = " or ".join(repr(member.use.as_) for member in plugins)
             raise PluginError(f"Plugin {names}: {message}", hook=hook)
+
+
+def crosses_tasks(
+    losses: Sequence[Bound], step: StepLike, other: str, parameters: Iterable[Tensor]
+) -> PluginError:
+    """Return the error for gradients of another task's network, which a step of this task would not move.
+
+    Args:
+        losses: Regularizers that are active in the step; each is called again, to find the one.
+        step: After its backward pass.
+        other: Name of the other task.
+        parameters: Trained parameters of its network.
+    """
+    theirs = {id(one) for one in parameters}
+    names = [one.instance for one in losses if _reaches(one, step, theirs)] or [
+        one.instance for one in losses
+    ]
+    subjects = " or ".join(map(repr, names)) or "of this run"
+    return PluginError(
+        f"Plugin {subjects}: in step {step.number} of task {step.task.name!r} a loss has a gradient for the network of "
+        f"task {other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
+        f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
+        plugin=names[0] if len(names) == 1 else None,
+        hook="compatkit_losses",
+    )
+
+
+def _reaches(bound: Bound, step: StepLike, theirs: set[int]) -> bool:
+    """Return whether a plugin's losses of a step reach any of these parameters."""
+    try:
+        with torch.enable_grad():
+            found = [leaf for loss in bound.function(step).values() for leaf in _leaves(loss)]
+    except Exception:  # a hook that cannot be called twice in a step is named with the others
+        return False
+    return any(id(leaf) in theirs for leaf in found)
 
 
 def _untrained(what: str, parameter: Tensor) -> str:

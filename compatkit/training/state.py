@@ -152,13 +152,21 @@ class TaskState:
         """Whether the extractor is not trained."""
         return self.task.freeze_extractor
 
-    def extract(self, images: Tensor) -> Tensor:
+    def extract(self, images: Tensor, *, write_statistics: bool = True) -> Tensor:
         """Run the extractor as in a step: a frozen one with the statistics that the run states.
+
+        Args:
+            images: Normalised, ``(N, channels, height, width)``.
+            write_statistics: Whether batch normalisation updates its running statistics; else it still normalises by
+                the statistics of the batch. A frozen extractor never updates them.
 
         Returns:
             Features, ``(N, *feature_shape)``.
         """
-        with self.extracting():
+        if write_statistics or self.freezes_extractor:
+            with self.extracting():
+                return self.extractor(images)
+        with batch_statistics(self.extractor, others="keep", besides=self.frozen_norms):
             return self.extractor(images)
 
     def stages(self, wanted: str) -> dict[str, int]:

@@ -104,10 +104,7 @@ class Step:
         Returns:
             Features, ``(batch, *feature_shape)``.
         """
-        if write_statistics or self.task.freezes_extractor:
-            return self.task.extract(images)
-        with batch_statistics(self.task.extractor, others="keep", besides=self.task.frozen_norms):
-            return self.task.extractor(images)
+        return self.task.extract(images, write_statistics=write_statistics)
 
     def classify(self, features: Tensor) -> Tensor:
         """Run the task's head on other features, normalised by their own statistics; no buffer is updated.

@@ -1,0 +1,106 @@
+"""A loss may move the network of its own task alone: gradients of another task's network are never lost silently."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from small import data_set, quick, same_parts
+from torch import Tensor
+
+import compatkit as ck
+from compatkit.errors import PluginError
+
+
+def tasks() -> list[ck.Task]:
+    return [ck.Task(name, data_set(name), "resnet8_cifar", "layer2", size=12) for name in ("a", "b")]
+
+
+class Ties:
+    """Ties the features of two networks, with or without a gradient for the other one, from a step on."""
+
+    def __init__(self, detach: bool = False, start: int = 0, side: str = "extractor") -> None:
+        self.detach, self.start, self.side = detach, start, side
+
+    @ck.hookimpl
+    def compatkit_set_up(self, setup: ck.SetUp) -> None:
+        self.tasks = list(setup.tasks.values())
+
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+        if step.number < self.start:
+            return {}
+        other = next(one for one in self.tasks if one.name != step.task.name)
+        given = other.extract(step.batch.images, write_statistics=False)
+        theirs = given if self.side == "extractor" else other.head(step.features)
+        theirs = theirs.detach() if self.detach else theirs
+        own = step.features if self.side == "extractor" else step.logits
+        return {"tie": (own - theirs).square().mean()}  # type: ignore[operator]
+
+
+class Plain:
+    @ck.hookimpl
+    def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+        return {"size": step.features.square().mean()}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+@pytest.mark.parametrize("side", ["extractor", "head"])
+@pytest.mark.parametrize("start", [0, 3])
+def test_a_loss_that_reaches_another_network_is_refused_in_any_step(
+    start: int, side: str, accumulate: int
+) -> None:
+    """Step 3 is none of those in which the graph is followed."""
+    made = {"ties": lambda: Ties(start=start, side=side), "plain": Plain}
+    with pytest.raises(PluginError) as caught:
+        quick(steps=5, accumulate=accumulate).fit(tasks(), ["ties", "plain"], factories=made)
+    assert (caught.value.plugin, caught.value.hook) == ("ties", "compatkit_losses")
+    assert "'a'" in str(caught.value) and "'b'" in str(caught.value) and f"step {start}" in str(caught.value)
+
+
+def test_gradients_that_a_hook_sets_for_another_network_are_refused_too() -> None:
+    class Sets:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.other = setup.tasks["b"].head
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            for one in self.other.parameters():
+                one.grad = torch.zeros_like(one)
+
+    with pytest.raises(PluginError):
+        quick(steps=2).fit(tasks(), ["sets"], factories={"sets": Sets})
+
+
+def test_a_detached_tie_moves_each_network_in_its_own_steps() -> None:
+    """By hand: with a weight, features come closer than without; weight 0 changes nothing."""
+
+    def fit(weight: float) -> Any:
+        use = ck.use("ties", weight=weight)
+        return quick(steps=12).fit(tasks(), [use], factories={"ties": lambda: Ties(detach=True)})
+
+    def apart(made: Any) -> float:
+        images = torch.rand(16, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+        with torch.no_grad():
+            left, right = (made.tasks[name].extractor(images) for name in "ab")
+        return float((left - right).square().mean())
+
+    assert apart(fit(1.0)) < apart(fit(0.0))
+    assert same_parts(fit(0.0), quick(steps=12).fit(tasks()))
+
+
+def test_frozen_networks_of_other_tasks_may_be_looked_at() -> None:
+    class Looks(Ties):
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.tasks = list(setup.tasks.values())
+            self.tasks[1].head.requires_grad_(False)
+
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
+            return {"look": self.tasks[1].head(step.features).square().mean()}
+
+    assert quick(steps=2).fit(tasks(), ["looks"], factories={"looks": Looks}).history["a/looks/look"].size
