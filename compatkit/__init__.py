@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
     from compatkit.experiments import studies
     from compatkit.experiments.sweeps.sweep import Sweep
-    from compatkit.hooks import HOOK_API, Batch, effect, hookimpl, hookspec
+    from compatkit.hooks import HOOK_API, Batch, autocast, effect, hookimpl, hookspec
     from compatkit.plugins import Use, use
     from compatkit.registry.policies import Policy
     from compatkit.registry.signing import public as signing
@@ -98,6 +98,7 @@ _HOMES = {
     "activations": "compatkit.training.activations",
     "check": "compatkit.contracts.check",
     "check_all": "compatkit.reports.verdicts",
+    "autocast": "compatkit.hooks",
     "effect": "compatkit.hooks",
     "hookimpl": "compatkit.hooks",
     "hookspec": "compatkit.hooks",
@@ -171,6 +172,7 @@ __all__ = [
     "Verdicts",
     "__version__",
     "activations",
+    "autocast",
     "check",
     "check_all",
     "data",

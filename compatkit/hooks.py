@@ -73,6 +73,17 @@ def effect(kind: Effect) -> Callable[[Function], Function]:
     return mark
 
 
+def autocast(function: Function) -> Function:
+    """Let ``compatkit_losses`` run in the precision of the run's forward passes: bf16 where the trainer has it.
+
+    Without it the hook runs in float32: ``step.features``, ``logits``, ``views`` and ``layers`` are cast up, and
+    networks that it calls run in float32 too. Mark a hook that calls heads or extractors, where bf16 saves time, and
+    compute its loss from ``logits.float()``.
+    """
+    function.compatkit_autocast = True  # type: ignore[attr-defined]
+    return function
+
+
 @attrs.frozen(eq=False)
 class Batch:
     """One mini-batch.

@@ -29,6 +29,7 @@ class Bound:
         weight: Factor of the losses.
         phase: Steps in which the trainer calls it; set-up, pretraining and finish are called in any case.
         effect: ``pure``, ``device`` or ``host``.
+        autocast: Whether its losses are computed in the precision of the forward passes; else in float32.
         call: Takes the hook's full arguments in their order, or by name; names the plugin in errors, and
             checks the result.
         function: The same without naming and checks, for a compiled step.
@@ -40,9 +41,18 @@ class Bound:
     effect: Effect
     call: Call
     function: Call
+    autocast: bool = False
 
 
-def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, function: Call) -> Bound:
+def bind(
+    instance: str,
+    weight: float,
+    phase: Phase,
+    effect: Effect,
+    hook: str,
+    function: Call,
+    autocast: bool = False,
+) -> Bound:
     """Return a Bound whose ``call`` guards ``function``, which takes the hook's full arguments.
 
     Args:
@@ -52,6 +62,7 @@ def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, 
         effect: What the hook declares about its effects, see ``hooks.effect``.
         hook: Name of the hook.
         function: The plugin's implementation.
+        autocast: What the hook declares, see ``hooks.autocast``.
     """
     if hook == VIEWS:
         call: Call = _views_guard([(instance, function)])
@@ -59,7 +70,7 @@ def bind(instance: str, weight: float, phase: Phase, effect: Effect, hook: str, 
         call = _attributing(instance, hook, function)
         checks = {LOSSES: _checking_losses, FURTHER: _checking_views}
         call = checks[hook](instance, call) if hook in checks else call
-    return Bound(instance, weight, phase, effect, call, function)
+    return Bound(instance, weight, phase, effect, call, function, autocast)
 
 
 def adapt(function: Call, full: tuple[str, ...], taken: tuple[str, ...]) -> Call:

@@ -20,7 +20,7 @@ from compatkit.hooks import PROJECT, Effect, Registration, Training
 from compatkit.plugins.isolation import Owner, suggestion
 
 PREFIX = PROJECT + "_"
-NOT_HOOKS = frozenset({"compatkit_api", "compatkit_effect"})
+NOT_HOOKS = frozenset({"compatkit_api", "compatkit_autocast", "compatkit_effect"})
 
 
 @attrs.frozen

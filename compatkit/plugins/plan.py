@@ -60,9 +60,10 @@ class Member:
         for one in self.hooks:
             if one.hook == hook:
                 full = arguments_of(Training)[hook]
-                function = adapt(getattr(self.instance, one.attribute), full, one.arguments)
+                method = getattr(self.instance, one.attribute)
+                function, mixed = adapt(method, full, one.arguments), hasattr(method, "compatkit_autocast")
                 asked = self.use
-                return bind(asked.as_, asked.weight, asked.phase, one.effect, hook, function)
+                return bind(asked.as_, asked.weight, asked.phase, one.effect, hook, function, mixed)
         return None
 
 

@@ -116,9 +116,10 @@ class Objective(nn.Module):
                 step.views = seen.get(bound.instance) or [
                     step.extract(one, write_statistics=False) for one in unseen.get(bound.instance, ())
                 ]
-                if self.recording is not None:
-                    step.layers = self.recording.of(bound.instance, calls)
-                losses = bound.call(step)
+            step.layers = (
+                self.recording.of(bound.instance, calls) if self.recording is not None else NO_LAYERS
+            )
+            losses = self._losses(bound, step)
             weight: float | Tensor = bound.weight
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
@@ -129,9 +130,25 @@ class Objective(nn.Module):
                 terms |= {f"{bound.instance}/{name}": torch.as_tensor(one) for name, one in said.items()}
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
-                total = total + weight * value
+                total = total + weight * wide(value)
         step.layers = NO_LAYERS
         return total
+
+    def _losses(self, bound: Bound, step: Step) -> Mapping[str, Tensor]:
+        """Return a regularizer's losses: in float32, or in the precision of the run where it asks for that."""
+        if bound.autocast or self.precision.dtype == "float32":
+            with self.precision.autocast():
+                return bound.call(step)
+        features, logits = step.features, step.logits
+        step.features, step.logits = wide(features), None if logits is None else wide(logits)
+        step.views = [wide(one) for one in step.views]
+        step.layers = {
+            name: [call._replace(input=wide(call.input), output=wide(call.output)) for call in calls]
+            for name, calls in step.layers.items()
+        }
+        losses = bound.call(step)
+        step.features, step.logits = features, logits
+        return losses
 
     def _target_pass(self, step: Step) -> tuple[dict[str, list[Tensor]], Layers]:
         """Run the network; return features of further views by instance, and the records of layers."""
@@ -155,6 +172,11 @@ class Objective(nn.Module):
         if step.task.runs_head:
             step.logits = step.task.head(step.features)
         return seen
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """Return a tensor in float32 where it is of a narrower floating-point type, else the tensor itself."""
+    return tensor.float() if tensor.is_floating_point() and tensor.element_size() < 4 else tensor
 
 
 def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:

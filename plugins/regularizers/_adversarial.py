@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from compatkit import LayerCall, SetUp, Step, TaskState, effect, hookimpl
+from compatkit import LayerCall, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.limits import WHOLE, Number
 
@@ -94,6 +94,7 @@ class Adversarial(ImageObjective):
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the losses of both sides."""
         critic, real, made = self._critics[step.task.name], step.batch.images, step.features

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 import attrs
 from torch import Tensor
 
-from compatkit import Step, hookimpl
+from compatkit import Step, autocast, hookimpl
 from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
 
@@ -49,6 +49,7 @@ class AnnealedVAE(VariationalObjective):
         return self.capacity * min(1.0, step / self.steps)
 
     @hookimpl
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return reconstruction and weighted distance."""
         seen = self.passed(step)

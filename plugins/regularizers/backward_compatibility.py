@@ -18,7 +18,7 @@ import attrs
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
+from compatkit import AuxiliaryHead, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.limits import Number
@@ -76,6 +76,7 @@ class BackwardCompatibility:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the released head's loss on the new features and, where asked for, the forward term."""
         name, labels = step.task.name, step.batch.labels

@@ -21,7 +21,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, autocast, effect, hookimpl
 from compatkit.hooks import Register
 from compatkit.limits import Number, OneOf
 
@@ -97,6 +97,7 @@ class BetaTCVAE(VariationalObjective):
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return reconstruction, divergence and weighted total correlation."""
         seen = self.passed(step)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import attrs
 from torch import Tensor
 
-from compatkit import Step, effect, hookimpl
+from compatkit import Step, autocast, effect, hookimpl
 from compatkit.hooks import Register
 from compatkit.limits import Number
 
@@ -40,6 +40,7 @@ class BetaVAE(VariationalObjective):
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return reconstruction and weighted divergence."""
         seen = self.passed(step)

@@ -21,7 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit import Pretraining, SetUp, Step, TaskState, effect, hookimpl
+from compatkit import Pretraining, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
@@ -114,6 +114,7 @@ class CoTuning:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the cross-entropy of the source's class layer."""
         name = step.task.name

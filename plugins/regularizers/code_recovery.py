@@ -17,7 +17,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 
@@ -104,6 +104,7 @@ class CodeRecovery(ImageObjective):
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the weighted errors of all groups."""
         (codes,) = step.layers[CODES]

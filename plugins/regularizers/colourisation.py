@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, Label, SetUp, Step, TaskState, effect, hookimpl
+from compatkit import AuxiliaryHead, Label, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
@@ -127,6 +127,7 @@ class Colourisation:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy of the bins of all pixels."""
         mean, std = self._scales[step.task.name]

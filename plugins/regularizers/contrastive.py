@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, SetUp, Step, effect, hookimpl
+from compatkit import AuxiliaryHead, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.limits import FLAG, Number
@@ -169,6 +169,7 @@ class Contrastive:
 
     @hookimpl
     @effect("host")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean of NT-Xent over both views of every image.
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl, label, match_classes
+from compatkit import AuxiliaryHead, Label, SetUp, Step, autocast, effect, hookimpl, label, match_classes
 from compatkit.errors import UnknownName, UsageError
 from compatkit.hooks import Register
 
@@ -73,6 +73,7 @@ class DiscriminateCommonClasses:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the loss of the shared head on this task's features."""
         logits = self._head(step.features)

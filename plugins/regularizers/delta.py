@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit import Pretraining, SetUp, Step, TaskState, effect, hookimpl
+from compatkit import Pretraining, SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError, suggest
 from compatkit.hooks import Batch, Register
 from compatkit.limits import COUNT, Number
@@ -133,6 +133,7 @@ class Delta:
 
     @hookimpl
     @effect("device")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return ``maps`` and, where the class layer is new, ``new``."""
         name, found = step.task.name, dict[str, list[Any]]()

@@ -15,7 +15,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit import Step, effect, hookimpl
+from compatkit import Step, autocast, effect, hookimpl
 from compatkit.hooks import Register
 from compatkit.limits import Number, OneOf
 
@@ -76,6 +76,7 @@ class DIPVAE(VariationalObjective):
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return reconstruction, divergence and weighted distance of the covariance."""
         seen = self.passed(step)

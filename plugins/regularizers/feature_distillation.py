@@ -14,7 +14,7 @@ import attrs
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit import SetUp, Step, effect, hookimpl
+from compatkit import SetUp, Step, autocast, effect, hookimpl
 from compatkit.hooks import Register
 
 compatkit_api = 1
@@ -43,6 +43,7 @@ class FeatureDistillation:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean square of the difference."""
         wanted = self._old[step.task.name](step.batch.images)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from compatkit import AuxiliaryHead, Label, SetUp, Step, effect, hookimpl
+from compatkit import AuxiliaryHead, Label, SetUp, Step, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.limits import OneOf
@@ -99,6 +99,7 @@ class RotationPrediction:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the mean cross-entropy over the four views of every image."""
         images = step.batch.images

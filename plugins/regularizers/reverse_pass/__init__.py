@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import attrs
 from torch import Tensor
 
-from compatkit import SetUp, Step, TaskState, effect, hookimpl
+from compatkit import SetUp, Step, TaskState, autocast, effect, hookimpl
 from compatkit.errors import UsageError
 from compatkit.hooks import Register
 from compatkit.limits import Number, OneOf
@@ -173,6 +173,7 @@ class ReversePass:
 
     @hookimpl
     @effect("pure")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of the reconstruction errors."""
         loss = self._walked(step) if self._ways else self._estimate(step, step.layers)
@@ -230,6 +231,7 @@ class SampledReversePass(ReversePass):
 
     @hookimpl
     @effect("host")
+    @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return an unbiased estimate of the loss; 0 if no layer is drawn."""
         draw = step.rng("reverse_pass", "layers")
