@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from pathlib import Path
@@ -23,16 +24,18 @@ from compatkit.adapters.blueprints import (
     own_width_of,
     plan,
     prove,
+    structural,
     with_classes,
 )
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.weights import locate
-from compatkit.contracts.contract import Blueprint, Data
+from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
+from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.labels import label
 from compatkit.errors import CutError, UsageError
 from compatkit.evaluation.preprocessing import fitting
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
-from compatkit.registry.weights.tensorfile import state_digest
+from compatkit.registry.weights.tensorfile import pieces, state_digest
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 from compatkit.training.state import TaskState
@@ -206,6 +209,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
     check_builds_again(f"Task {task.name!r}", parts, made, images)
     with torch.no_grad():
         shape = extractor(images).shape
+    _check_publishable(task, parts, made, data, tuple(shape[2:]))
     blueprints = planned.extractor, planned.head, planned.class_layer
     return _state(task, blueprints, (extractor, head), data, tuple(shape), precision)
 
@@ -238,6 +242,46 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
     stated = task.normalisation or {"mean": images.mean, "std": images.std}
     kwargs, size = {**found.kwargs, **task.kwargs}, task.size or images.size
     return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalisation=stated), images
+
+
+def _check_publishable(
+    task: Task,
+    parts: Mapping[str, nn.Module],
+    blueprints: Mapping[str, Blueprint],
+    data: Data,
+    positions: tuple[int, ...],
+) -> None:
+    """Raise for parts whose ports, blueprints or tensors no contract or file would hold; warn of single positions.
+
+    Args:
+        task: For messages.
+        parts: Extractor and head by side.
+        blueprints: By side.
+        data: Preprocessing and classes.
+        positions: Rows and columns of the features of an image.
+
+    Raises:
+        CutError: Ports cannot be derived.
+        FormatError: A value is out of range, or a tensor cannot be stored.
+    """
+    given = structural(parts["extractor"], blueprints["extractor"])
+    shapes = {
+        "extractor": given,
+        "head": structural(parts["head"], blueprints["head"], feature_ports=given.outputs),
+    }
+    for side, part in parts.items():
+        labels = None if side == "extractor" else data.labels
+        contract = Contract(shapes[side], attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
+        check_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
+        pieces(part.state_dict())
+    (port,) = given.outputs
+    if port.layout == "NCHW" and not port.pooled and positions == (1, 1):
+        warnings.warn(
+            f"Task {task.name!r}: images of {'x'.join(map(str, data.size))} pixels leave features of 1x1 at "
+            f"{task.split!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
+            "split earlier.",
+            stacklevel=2,
+        )
 
 
 def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from compatkit.contracts.codec import digest, dumps
+from compatkit.contracts.labels import common, label
 from compatkit.data.bars import silent
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
@@ -218,6 +219,9 @@ def _check(request: FitRequest, world: World) -> None:
     for task in tasks:
         if task.supervised and task.loader is None:
             _check_classes(task, task.data.train, "training images")
+        if task.supervised:
+            labels = tuple(map(label, task.data.classes))
+            common(labels, labels, whose=(task.data.name, f"the classes of {task.data.name}"))
         if (
             task.loader is not None
             and settings.evaluate_every is not None

@@ -16,12 +16,15 @@ from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Label
 from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
+from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator, seed_of
 from compatkit.training.recording import Recorder
 from compatkit.training.state import EXTRACTOR, HEAD, AuxiliaryHead, ReleasedExtractor, TaskState
 
+LEAST_CLASSES = 2
+"""Classes of a head that classifies: one class has nothing to tell apart."""
 SIDES = ("extractor", "head")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -234,9 +237,10 @@ class SetUp:
             like: The task whose head has the desired architecture; None takes the first task's.
 
         Raises:
-            UsageError: The tasks' features differ in width, or in size where the head takes one only; the name is taken
-                in this run, the network cannot have that count of outputs, or the frozen head takes other features,
-                has other classes or another count of outputs.
+            InvalidName: No part can be published under the name.
+            UsageError: There are fewer than two classes; the tasks' features differ in width, or in size where the
+                head takes one only; the name is taken in this run, the network cannot have that count of outputs, or
+                the frozen head takes other features, has other classes or another count of outputs.
             UnknownName: No task is called ``like``.
         """
         if name in self.auxiliary:
@@ -244,11 +248,24 @@ class SetUp:
                 f"This run has an auxiliary head {name!r} already; two plugins, or two instances of one, cannot "
                 "train the same head. Leave one of them out."
             )
+        check_name(f"parts/shared.{name}")  # under which it is published
+        if classes is not None and len(classes) < LEAST_CLASSES:
+            raise UsageError(
+                f"The auxiliary head {name!r} would tell apart {len(classes)} classes, which is nothing to learn: its "
+                f"loss would be 0. Give {LEAST_CLASSES} at least.",
+                subject=name,
+            )
         first = self._like(like)
         for state in self.tasks.values():
             self._check_width(name, first, state)
         if name in self.frozen:
             head = self.frozen[name]
+            if head.labels is not None and len(head.labels) < LEAST_CLASSES:
+                raise UsageError(
+                    f"The frozen auxiliary head {name!r} tells apart {len(head.labels)} classes, so that its loss is 0 "
+                    f"whatever the features are. Train one of {LEAST_CLASSES} classes at least.",
+                    subject=name,
+                )
             (given,) = {self._accepts(head, state) for state in self.tasks.values()}
             if outputs is not None and given != (outputs,):
                 raise UsageError(

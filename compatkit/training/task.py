@@ -13,6 +13,7 @@ from torch import Tensor
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
 from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
+from compatkit.contracts.contract_rules import LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
@@ -63,6 +64,8 @@ class Rest:
 
 AUGMENTATIONS = ("crop", "flip")
 """Augmentations that move pixels, which may be combined."""
+LARGEST_VALUE = 1e6
+"""Largest normalised value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
 KINDS = {"extractor": ("extractor",), "head": HEADS}
@@ -74,6 +77,7 @@ Augment = tuple[str, ...] | Mapping[str, Any] | Callable[[Any], Any]
 
 def _segment(instance: object, attribute: object, value: str) -> None:
     check_segment(value, what="task name")
+    check_segment(f"{value}.extractor", what=f"task name {value!r:.100}: the name of a part of it,")
 
 
 def _images(instance: object, attribute: object, value: object) -> None:
@@ -170,6 +174,12 @@ def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if len(stated["mean"]) != len(stated["std"]) or not all(one > 0 for one in stated["std"]):
         raise UsageError(
             f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
+        )
+    pairs = zip(stated["mean"], stated["std"], strict=True)
+    if not all(abs(pixel - mean) / std < LARGEST_VALUE for mean, std in pairs for pixel in (0, 1)):
+        raise UsageError(
+            f"{expected}, which bring pixels to numbers below {LARGEST_VALUE:g}; got {stated['mean']} and "
+            f"{stated['std']}."
         )
     return stated
 
@@ -275,7 +285,7 @@ class Task:
     head: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     width: int | None = attrs.field(
-        default=None, validator=Number(least=1, whole=True, optional=True), kw_only=True
+        default=None, validator=Number(least=1, most=LARGEST_WIDTH, whole=True, optional=True), kw_only=True
     )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
