@@ -275,7 +275,10 @@ def _check_publishable(
         check_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(part.state_dict())
     (port,) = given.outputs
-    if port.layout == "NCHW" and not port.pooled and positions == (1, 1):
+    convolves = any(
+        isinstance(one, nn.Conv2d) and max(one.kernel_size) > 1 for one in parts["head"].modules()
+    )
+    if port.layout == "NCHW" and not port.pooled and positions == (1, 1) and convolves:
         warnings.warn(
             f"Task {task.name!r}: images of {'x'.join(map(str, data.size))} pixels leave features of 1x1 at "
             f"{task.split!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
