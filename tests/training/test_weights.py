@@ -214,9 +214,7 @@ def test_another_architecture_is_refused_by_both_names(tmp_path: Path) -> None:
 
 def test_shapes_that_do_not_fit_are_named(tmp_path: Path) -> None:
     saved(tmp_path)
-    expected = (
-        r"'conv_stem.weight: \(16, 3, 3, 3\), not \(16, 1, 3, 3\)'\]\. Give weights of this architecture"
-    )
+    expected = r"conv_stem.weight is 16x3x3x3 where 16x1x3x3 is expected\. Give weights of this architecture"
     with pytest.raises(CompatkitError, match=expected) as found:
         prepare_task(task(tmp_path / "model.safetensors", channels=1, size=32), 0, CPU)
     assert found.value.code == "cut" and found.value.subject == NAME
