@@ -75,15 +75,25 @@ class LossLandscape(LossMetric):
         points: Of each axis; an odd number is symmetric around the centre.
         step: Of a point, in norms of the filters.
         dimensions: 1 or 2.
+        along: Directions to go along, one for each dimension, in place of drawn ones: tensors by the path of the
+            weight, such as the difference of two networks' weights. They are taken as they are, so that ``step`` is a
+            share of them; other weights stay.
         resume: File (.npz) that keeps the losses computed so far; one of another grid is refused. None keeps none.
     """
 
     points: int = attrs.field(default=21, validator=Number(least=2, whole=True))
     step: float = attrs.field(default=0.01, validator=Number(above=0))
     dimensions: int = attrs.field(default=2, validator=Number(least=1, most=2, whole=True))
+    along: Sequence[Mapping[str, Tensor]] = ()
     resume: str | Path | None = None
 
     def __attrs_post_init__(self) -> None:
+        if self.along and len(self.along) != self.dimensions:
+            raise UsageError(
+                f"loss_landscape: along names a direction for each of {self.dimensions} dimensions; got "
+                f"{len(self.along)}.",
+                subject="along",
+            )
         if self.resume is not None and not Path(self.resume).parent.is_dir():
             raise UsageError(
                 f"loss_landscape: resume is a file in a folder that exists; got {str(self.resume)!r:.100}.",
@@ -115,8 +125,10 @@ class LossLandscape(LossMetric):
             "count": 0 if state is None else len(state.labels),
             "paper": PAPER,
             "equation": "App. A",
-            "estimator": f"filter-normalised, orthogonal in each filter, seed {self.seed}, {self.precision}; biases "
-            "and normalisation fixed",
+            "estimator": f"along the directions given, {self.precision}; what they do not name is fixed"
+            if self.along
+            else f"filter-normalised, orthogonal in each filter, seed {self.seed}, {self.precision}; biases and "
+            "normalisation fixed",
         }
         axes = {"p": names} if self.dimensions == 1 else {"p": names, "q": names}
         return (
@@ -131,14 +143,9 @@ class LossLandscape(LossMetric):
 
     def losses(self, surface: LossSurface, case: str) -> NDArray[np.float64]:
         """Return the mean loss at each point, ``(points,)`` or ``(points, points)``."""
-        paths = _moving(surface)
-        ways = directions(
-            [surface.parameters[path] for path in paths],
-            self.dimensions,
-            torch.Generator().manual_seed(self.seed + 1),
-        )
+        paths, ways = self._ways(surface)
         pieces, shape = list(surface.pieces()), (self.points,) * self.dimensions
-        key = self._key(surface, paths, case)
+        key = self._key(surface, paths, case, ways)
         sums = self._kept(case, key, (len(pieces), *shape))
         for number, (images, labels) in enumerate(pieces):
             open_points = [tuple(one) for one in np.argwhere(np.isnan(sums[number]))]
@@ -158,18 +165,56 @@ class LossLandscape(LossMetric):
                         _write(Path(self.resume), case, key, sums)
         return sums.sum(0) / len(surface.labels)
 
+    def _ways(self, surface: LossSurface) -> tuple[list[str], list[list[Tensor]]]:
+        """Return the paths of the weights that move, and for each dimension how each moves.
+
+        Raises:
+            UsageError: A direction names no parameter that may move, or has another shape.
+        """
+        if not self.along:
+            paths = _moving(surface)
+            weights = [surface.parameters[path] for path in paths]
+            return paths, directions(weights, self.dimensions, torch.Generator().manual_seed(self.seed + 1))
+        for way in self.along:
+            for path, step in way.items():
+                weight = surface.parameters.get(path)
+                if weight is None or weight.shape != step.shape:
+                    wanted = (
+                        "no parameter that moves"
+                        if weight is None
+                        else f"a parameter of shape {tuple(weight.shape)}"
+                    )
+                    raise UsageError(
+                        f"loss_landscape: along has {path!r} of shape {tuple(step.shape)}; the network has {wanted}.",
+                        subject=path,
+                    )
+        paths = list(dict.fromkeys(path for way in self.along for path in way))
+        blank = {path: torch.zeros_like(surface.parameters[path]) for path in paths}
+        return paths, [[way.get(path, blank[path]).to(blank[path]) for path in paths] for way in self.along]
+
     def _shape(self, losses: NDArray[np.float64]) -> list[Cell]:
         if not np.isfinite(losses).all():
             return [Cell(None, "undefined", "some losses are not finite")] * len(SHAPE)
         centre = losses[(self.points // 2,) * self.dimensions]
         return [Cell(float(one)) for one in (centre, losses.min(), losses.max(), losses.std())]
 
-    def _key(self, surface: LossSurface, paths: Sequence[str], case: str) -> str:
+    def _key(
+        self, surface: LossSurface, paths: Sequence[str], case: str, ways: Sequence[Sequence[Tensor]]
+    ) -> str:
         """Return a digest of all that the losses depend on."""
         found = hashlib.sha256(
             repr((case, paths, self.places, self.dimensions, self.seed, surface.chunk)).encode()
         )
-        for one in (*surface.parameters.values(), *surface.fixed.values(), surface.images, surface.labels):
+        steps = (
+            [step for way in ways for step in way] if self.along else []
+        )  # drawn ones follow from the seed
+        for one in (
+            *steps,
+            *surface.parameters.values(),
+            *surface.fixed.values(),
+            surface.images,
+            surface.labels,
+        ):
             found.update(one.cpu().contiguous().numpy().tobytes())
         return found.hexdigest()
 

@@ -197,3 +197,33 @@ def test_a_layer_without_weights_has_no_landscape() -> None:
     with pytest.raises(UsageError) as caught:
         grid(network(), ("act",))
     assert caught.value.subject == ["act"]
+
+
+def test_given_directions_lead_from_one_network_to_another() -> None:
+    net, other = network(), network()
+    with torch.no_grad():
+        other.fc.weight[0].add_(0.5)
+        other.norm.bias.sub_(0.3)
+        wanted = [float(F.cross_entropy(each(DATA[0]), DATA[1])) for each in (net, other)]
+    way = {
+        path: weight.detach() - net.get_parameter(path).detach() for path, weight in other.named_parameters()
+    }
+    line = grid(net, along=[way], dimensions=1, points=3, step=1.0)
+    assert line[1:] == pytest.approx(wanted, rel=1e-5)
+    apart = [{"fc.weight": way["fc.weight"]}, {"norm.bias": way["norm.bias"]}]
+    plane = grid(net, along=apart, points=3, step=1.0)
+    assert [plane[1, 1], plane[2, 2]] == pytest.approx(wanted, rel=1e-5)
+    assert plane[2, 1] != pytest.approx(plane[1, 1]) and plane[1, 2] != pytest.approx(plane[1, 1])
+
+
+@pytest.mark.parametrize(
+    ("way", "subject"),
+    [({"fc.wieght": torch.zeros(3, 4)}, "fc.wieght"), ({"fc.weight": torch.zeros(4, 3)}, "fc.weight")],
+)
+def test_directions_of_another_network_are_refused(way: dict[str, Tensor], subject: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        grid(network(), along=[way], dimensions=1)
+    assert caught.value.subject == subject
+    with pytest.raises(UsageError) as caught:
+        LossLandscape(along=[way])
+    assert caught.value.subject == "along"
