@@ -126,6 +126,23 @@ def _size(value: Any) -> tuple[int, int] | None:
     return int(sides[0]), int(sides[1])
 
 
+def _backbone(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """Refuse a network in place of its name, with the way to name it."""
+    if hasattr(value, "state_dict"):
+        kind = value.__name__ if isinstance(value, type) else type(value).__name__
+        raise UsageError(
+            f"'backbone' is the name of a network, got the network {kind} itself: its parts are rebuilt from a name "
+            "and arguments, in other processes and by other people. Register a builder in a module of your package:\n"
+            "    @compatkit.hookimpl\n"
+            "    def compatkit_builders(register):\n"
+            f'        register("mine", lambda model, **kwargs: {kind}(**kwargs))\n'
+            'with the entry point "builders.mine" in the group "compatkit" of its pyproject.toml, and say '
+            f'backbone="{kind.lower()}", builder="mine". docs/plugins.md has the rules.',
+            subject="backbone",
+        )
+    TEXT(instance, attribute, value)
+
+
 def _loader(instance: Task, attribute: object, value: object) -> None:
     if value is None:
         return
@@ -247,7 +264,7 @@ class Task:
 
     name: str = attrs.field(validator=_segment)
     data: DataSet = attrs.field(validator=_images)
-    backbone: str = attrs.field(validator=TEXT)
+    backbone: str = attrs.field(validator=_backbone)
     split: str = attrs.field(validator=TEXT)
     builder: str = attrs.field(default="timm", validator=TEXT, kw_only=True)
     kwargs: Mapping[str, Any] = attrs.field(

@@ -37,9 +37,9 @@ from compatkit.metrics import (
 from compatkit.plugins import Bound, Offer, PluginWarning, RunPlugins, use
 from compatkit.plugins.builders import check_builder
 from compatkit.plugins.plan import EVENTS
+from compatkit.training.conformance import Trial
 from compatkit.training.prepare import Frozen
 from compatkit.training.task import Task
-from compatkit.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,11 +58,13 @@ def assert_regularizer(
     frozen: Frozen = None,
     **settings: Any,
 ) -> None:
-    """Check a regularizer by training with it for two steps.
+    """Check a regularizer by training with it, a few steps of a few runs on a CPU.
 
     It is made twice, as in a run that uses it twice: its hooks must be spelt, marked and take known arguments; a state
-    needs a way to load it; making it must not change global random states. Then it takes part in two steps on a CPU,
-    where its results are checked, and that all parameters that its losses reach are trained.
+    needs a way to load it; making it must not change global random states. In the runs, all parameters that its losses
+    reach must be trained; two runs of one seed, and one that is interrupted and resumed, must agree; a hook that is
+    declared pure is called twice; views and losses must leave weights alone; a loss must not grow with the batch; and a
+    step in bf16 with two micro-batches must work.
 
     Args:
         factory: As given to the registration hook.
@@ -89,10 +91,7 @@ def assert_regularizer(
             f"of {', '.join(EVENTS)}.",
             plugin=NAME,
         )
-    trainer = Trainer(
-        steps=2, batch_size=8, device="cpu", precision="float32", execution="eager", progress=False
-    )
-    trainer.fit(tasks or _tasks(), uses[:1], frozen=frozen, factories={NAME: factory})
+    Trial(factory, uses[0], tasks or _tasks(), frozen).run()
 
 
 def assert_metric(

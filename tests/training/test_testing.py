@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from small import data_set
 from torch import nn
 
 import compatkit as ck
-from compatkit import hookimpl
-from compatkit.errors import PluginError
+from compatkit import effect, hookimpl
+from compatkit.errors import PluginError, UsageError
 from compatkit.metrics import Result
 from compatkit.plugins import find
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
@@ -325,3 +326,93 @@ def test_what_is_no_builder() -> None:
         assert_builder(lambda model: model, "any")
     with pytest.raises(PluginError, match="there is no setting 'depth'"):
         assert_builder(Net, "any", depth=3)
+
+
+class Averages(Norm):
+    """Pulls features to a running mean; the switches break one promise each."""
+
+    def __init__(self, fault: str = "") -> None:
+        super().__init__()
+        self.fault, self.mean, self.calls = fault, torch.zeros(()), 0
+
+    @hookimpl
+    @effect("pure")
+    def compatkit_losses(self, step: Any) -> Any:
+        target = self.mean
+        match self.fault:
+            case "python random":
+                target = target + random.random()
+            case "numpy random":
+                target = target + float(np.random.rand())
+            case "counts":
+                self.calls += 1
+            case "drifts":
+                self.calls += 1
+                target = target + self.calls
+            case "weights":
+                with torch.no_grad():
+                    next(step.task.head.parameters()).mul_(0.9)
+            case "data of weights":
+                next(step.task.extractor.parameters()).data.mul_(0.9)
+            case "bf16" if step.features.dtype != torch.float32:
+                raise TypeError("float32 only")
+            case "pieces" if step.piece:
+                raise ValueError("one piece only")
+            case _:
+                pass
+        loss = (step.features.float() - target).square()
+        return {"pull": loss.mean() * len(loss) if self.fault == "sum" else loss.mean()}
+
+    @hookimpl
+    def compatkit_after_step(self, step: Any) -> None:
+        self.mean = 0.5 * self.mean + step.features.detach().float().mean() + 1
+
+    @hookimpl
+    def compatkit_state(self) -> Any:
+        return {} if self.fault == "forgotten" else {"mean": self.mean}
+
+    @hookimpl
+    def compatkit_load_state(self, state: Any) -> None:
+        if self.fault != "forgotten":
+            self.mean = state["mean"]
+
+
+class Impure(Averages):
+    """Draws in a hook that declares nothing."""
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        return {"pull": (step.features - (random.random() if self.fault else 1.0)).square().mean()}
+
+
+@pytest.mark.parametrize("factory", [Averages, Impure])
+def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> None:
+    assert_regularizer(factory)
+
+
+@pytest.mark.parametrize(
+    ("factory", "fault", "message"),
+    [
+        (Averages, "forgotten", "interrupted after 2 steps and resumed.*compatkit_state"),
+        (Averages, "python random", "run again with the same seed|random state of Python"),
+        (Averages, "numpy random", "run again with the same seed|random state of Python or numpy"),
+        (Impure, "draws", r"run again with the same seed.*step\.rng"),
+        (Averages, "counts", "pure.*changes its attribute 'calls'"),
+        (Averages, "drifts", "pure.*changes its attribute 'calls'"),
+        (Averages, "weights", r"changed the weights 'head\..*compatkit_after_step"),
+        (Averages, "data of weights", r"changed the weights 'extractor\."),
+        (Averages, "bf16", "float32 only"),
+        (Averages, "pieces", "one piece only"),
+        (Averages, "sum", "grows with the images of a batch.*mean over the batch"),
+    ],
+)
+def test_a_broken_promise_is_named(factory: Callable[..., Any], fault: str, message: str) -> None:
+    with pytest.raises(PluginError, match=message):
+        assert_regularizer(factory, fault=fault)
+
+
+@pytest.mark.parametrize("network", [nn.Linear(2, 2), nn.Sequential(), nn.Conv2d])
+def test_a_network_in_place_of_its_name_is_answered_with_the_way(network: Any) -> None:
+    with pytest.raises(UsageError, match="compatkit_builders") as caught:
+        ck.Task("small", data_set("small"), network, "layer1")
+    assert caught.value.subject == "backbone"

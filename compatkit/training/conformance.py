@@ -1,0 +1,276 @@
+"""Train with a regularizer so that broken promises show: twice, resumed, in bf16, in pieces, at other batch sizes."""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compatkit.errors import PluginError
+from compatkit.hooks import Training
+from compatkit.plugins.implementations import implementations, refuse_class
+from compatkit.plugins.isolation import Owner
+from compatkit.plugins.uses import Use
+from compatkit.training.fit import Fit
+from compatkit.training.prepare import Frozen
+from compatkit.training.task import Task
+from compatkit.training.trainer import Trainer
+
+STEPS, STOP = 4, 2
+"""Steps of a run, and the steps that are done when it is interrupted."""
+SIZES = (2, 4, 8)
+"""Batch sizes whose losses are compared, each twice the one before."""
+DOUBLED = (1.6, 2.6)
+"""Between these, a loss of twice the images counts as twice the loss."""
+CLOSE = 1e-3, 1e-5
+"""Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
+BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses")
+"""Hooks in which weights stay as they are."""
+SETTINGS: dict[str, Any] = {
+    "batch_size": SIZES[-1],
+    "device": "cpu",
+    "precision": "float32",
+    "execution": "eager",
+    "progress": False,
+    "log_every": 1,
+    "optimiser": "sgd",  # Adam's first steps turn differences in the last bit into whole steps
+}
+
+
+class Trial:
+    """A regularizer under test.
+
+    Args:
+        factory: Of the regularizer.
+        used: How the runs use it.
+        tasks: What is trained.
+        frozen: As for ``Trainer.fit``.
+    """
+
+    def __init__(self, factory: Callable[..., Any], used: Use, tasks: Sequence[Task], frozen: Frozen) -> None:
+        self.factory, self.used, self.tasks, self.frozen = factory, used, list(tasks), frozen
+
+    def run(self) -> None:
+        """Train in all ways.
+
+        Raises:
+            PluginError: A promise is broken; the message has the remedy.
+            TrainingError: A loss is not finite.
+        """
+        try:
+            whole = self._fit(self.factory, steps=STEPS)
+        except (
+            RuntimeError
+        ):  # of autograd, after a weight was written into, which the hooks show when they are watched
+            self._fit(self._replaced(self._checked), steps=STEPS)
+            raise
+        self._same(
+            whole,
+            self._fit(self._replaced(self._checked), steps=STEPS),
+            "run again with the same seed",
+            _AGAIN,
+        )
+        self._same(whole, self._resumed(), f"interrupted after {STOP} steps and resumed", _RESUMED)
+        self._fit(self.factory, steps=1, precision="bf16", accumulate=2)
+        self._check_scale(whole)
+
+    def _fit(self, factory: Callable[..., Any], **settings: Any) -> Fit:
+        trainer = Trainer(**{**SETTINGS, **settings})
+        return trainer.fit(self.tasks, [self.used], frozen=self.frozen, factories={self.used.name: factory})
+
+    def _resumed(self) -> Fit:
+        with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
+            state = {"checkpoint": Path(folder) / "state", "checkpoint_every": STOP}
+            with suppress(
+                KeyboardInterrupt
+            ):  # of _stopping; a plugin without hooks of steps is not interrupted
+                self._fit(self._replaced(_stopping), steps=STEPS, **state)
+            return self._fit(self.factory, steps=STEPS, **state)
+
+    def _same(self, one: Fit, other: Fit, how: str, remedy: str) -> None:
+        """Raise where two runs differ in a loss or a weight."""
+        for left, right in zip(one.history, other.history, strict=True):
+            for name, value in left["losses"].items():
+                if not math.isclose(
+                    value, right["losses"].get(name, math.nan), rel_tol=CLOSE[0], abs_tol=CLOSE[1]
+                ):
+                    raise self._broken(
+                        f"{how}, the loss {name!r} of step {left['step']} of {left['task']} is "
+                        f"{right['losses'].get(name)}, not {value}. {remedy}"
+                    )
+        for name, task in one.tasks.items():
+            for key, value in _weights(task):
+                if not torch.allclose(value, dict(_weights(other.tasks[name]))[key], *CLOSE):
+                    raise self._broken(f"{how}, the weights {key!r} of {name} are others. {remedy}")
+
+    def _check_scale(self, whole: Fit) -> None:
+        """Raise for a loss that is a sum over the images of a batch; ``whole`` took the largest in its first step."""
+        rows: list[Sequence[Mapping[str, Any]]] = [
+            self._fit(self.factory, steps=1, batch_size=size).history for size in SIZES[:-1]
+        ]
+        rows.append(whole.history[: len(rows[0])])
+        names = {name for row in rows[0] for name in row["losses"] if name.startswith(f"{self.used.as_}/")}
+        for name in sorted(names):
+            values = [[abs(row["losses"].get(name, 0.0)) for row in history] for history in rows]
+            if all(_doubles(*three) for three in zip(*values, strict=True)):
+                means = [f"{sum(some) / len(some):.4g}" for some in values]
+                raise self._broken(
+                    f"the loss {name!r} grows with the images of a batch: {', '.join(means)} for "
+                    f"{', '.join(map(str, SIZES))} images. Take the mean over the batch, not the sum: the weight of "
+                    "the loss would depend on the batch size, and with `accumulate` on the number of pieces."
+                )
+
+    def _replaced(self, change: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
+        """Return a factory of the same settings, of regularizers each of whose hooks is changed."""
+
+        @functools.wraps(self.factory)
+        def made(**settings: Any) -> Any:
+            instance, owner = self.factory(**settings), Owner(self.used.as_)
+            refuse_class(instance, owner, place="what its factory returns")
+            return SimpleNamespace(
+                **{
+                    one.attribute: change(one.hook, one.effect, getattr(instance, one.attribute), instance)
+                    for one in implementations(instance, Training, owner)
+                }
+            )
+
+        return made
+
+    def _checked(self, hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+        """Return a hook that is checked when it is called."""
+
+        @functools.wraps(call)
+        def called(*given: Any, **named: Any) -> Any:
+            step = _step_of(given, named) if hook in BEFORE_STEP else None
+            before = None if step is None else [(key, one.clone()) for key, one in _weights(step.task)]
+            result = call(*given, **named)
+            if step is None or before is None:
+                return result
+            for (key, value), (_, now) in zip(before, _weights(step.task), strict=True):
+                if not torch.equal(value, now):
+                    raise self._broken(
+                        f"{hook} changed the weights {key!r} of {step.task.name}. Return losses that move them, or "
+                        "change them in compatkit_after_step."
+                    )
+            if effect == "pure":
+                self._check_pure(hook, functools.partial(call, *given, **named), result, instance)
+            return result
+
+        return called
+
+    def _check_pure(self, hook: str, call: Callable[[], Any], result: Any, instance: Any) -> None:
+        """Raise for a hook that is declared pure and gives something else, or changes something, when called again."""
+        facts, drawn = _facts(instance), _drawn()
+        again = call()
+        changed = next(
+            (name for name, value in _facts(instance).items() if not _equal(facts.get(name), value)), ""
+        )
+        if changed:
+            what = f"changes its attribute {changed!r}"
+        elif not _equal(drawn, _drawn()):
+            what = "draws from the random state of Python or numpy"
+        elif not _equal(_copied(result), _copied(again)):
+            what = "gives other values when it is called again with the same step"
+        else:
+            return
+        raise self._broken(
+            f"{hook} is declared @effect('pure') and {what}. Drop the declaration, or draw from step.rng(...) and keep "
+            "state in compatkit_after_step."
+        )
+
+    def _broken(self, message: str) -> PluginError:
+        return PluginError(f"Plugin {self.used.as_!r}: {message}", plugin=self.used.name)
+
+
+def _stopping(hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+    """Return a hook that interrupts the run."""
+
+    @functools.wraps(call)
+    def called(*given: Any, **named: Any) -> Any:
+        step = _step_of(given, named)
+        if step is not None and step.number >= STOP:
+            raise KeyboardInterrupt
+        return call(*given, **named)
+
+    return called
+
+
+_AGAIN = (
+    "Draw random numbers from step.rng(...) or setup.rng(...), not from Python's or numpy's random state, and use no "
+    "time and no global state."
+)
+_RESUMED = (
+    "Return all that later steps depend on in compatkit_state, and take it in compatkit_load_state; register modules "
+    "with setup.own."
+)
+
+
+def _step_of(given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """Return the step that a hook was given, or None."""
+    return next(
+        (one for one in (*given, *named.values()) if hasattr(one, "batch") and hasattr(one, "number")), None
+    )
+
+
+def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:
+    for part in ("extractor", "head"):
+        for name, one in getattr(task, part).named_parameters():
+            yield f"{part}.{name}", one.detach()
+
+
+def _doubles(small: float, middle: float, large: float) -> bool:
+    least, most = DOUBLED
+    return min(small, middle) > 1e-6 and all(
+        least < ratio < most for ratio in (middle / small, large / middle)
+    )
+
+
+def _facts(instance: Any) -> dict[str, Any]:
+    """Return copies of the plain values and tensors that an object holds."""
+    names = [*getattr(instance, "__dict__", ()), *getattr(type(instance), "__slots__", ())]
+    return {name: _copied(getattr(instance, name, None)) for name in names}
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of plain values, tensors and containers of these; None for anything else."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.ndarray):
+        return torch.as_tensor(value.copy()) if value.dtype.kind in "biuf" else None
+    if isinstance(value, Mapping):
+        return {str(name): _copied(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copied(one) for one in value]
+    if hasattr(value, "images") and hasattr(value, "labels"):  # a batch
+        return [_copied(value.images), _copied(value.labels)]
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _drawn() -> list[Any]:
+    """Return the random states that no run seeds."""
+    kind, keys, *rest = np.random.get_state()
+    return [list(random.getstate()[1]), torch.as_tensor(np.asarray(keys).astype(np.int64)), kind, list(rest)]
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        left, right = one.double(), other.double()
+        return one.shape == other.shape and torch.allclose(left, right, *CLOSE, equal_nan=True)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    both_nan = one != one and other != other
+    return type(one) is type(other) and bool(one == other or both_nan)
