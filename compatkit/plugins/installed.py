@@ -27,13 +27,10 @@ def installed(**chosen: Any) -> list[EntryPoint]:
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
-    left: dict[int, bool] = {}  # one for each distribution, whose metadata takes a millisecond to read
-    sound: list[EntryPoint] = []
-    for point in entry_points(group=PROJECT, **chosen):
-        if left.setdefault(id(point.dist), _left(point.dist)):
-            continue
-        sound.append(point)
-    return sound
+    points = entry_points(group=PROJECT, **chosen)
+    # Metadata of a distribution take a millisecond to read, and one may have a hundred points.
+    left = {key: _left(dist) for key, dist in {id(point.dist): point.dist for point in points}.items()}
+    return [point for point in points if not left[id(point.dist)]]
 
 
 def package_of(point: EntryPoint) -> str:
