@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from compatkit.training.checkpoints import CheckpointStatus
     from compatkit.training.fit import Fit
     from compatkit.training.prepare import Frozen
+    from compatkit.training.task import Task
+
+NOTES = 3
+"""Most pairs of tasks whose classes are compared in print."""
 
 
 class TrainAsked(ReleaseAsked, DataAsked):
@@ -192,10 +196,36 @@ def _announce(plan: Recipe) -> None:
             f"{task.name}: {task.backbone} cut at {task.split}, {len(data.train):,} training images of {data.name} in "
             f"{len(data.classes)} classes"
         )
+    notes = [note for pair in combinations(plan.tasks, 2) if (note := _classes_apart(*pair))]
+    for note in notes[:NOTES]:
+        news(note)
+    if len(notes) > NOTES:
+        news(f"{len(notes) - NOTES:,} more pairs of tasks share some of their classes only")
     methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
     frozen = ", ".join(f"{word} {one}" for word, one in plan.against.items())
     against = f", against the frozen {frozen}" if frozen else ""
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
+
+
+def _classes_apart(first: Task, second: Task) -> str:
+    """Return which classes only one of two tasks has, where they share others: a misspelt name reads like this."""
+    from compatkit.contracts.labels import common, first_names
+
+    names = (first.data.classes, second.data.classes)
+    pairs = common(*names)
+    if not pairs or len(pairs) == len(names[0]) == len(names[1]):
+        return ""
+    alone = [
+        f"only {task.name} has {first_names([label for place, label in enumerate(classes) if place not in shared])}"
+        for task, classes, shared in zip(
+            (first, second), names, map(set, zip(*pairs, strict=True)), strict=True
+        )
+        if len(shared) < len(classes)
+    ]
+    return (
+        f"{first.name} and {second.name} share {len(pairs)} classes: {'; '.join(alone)}. Equal classes need equal "
+        "names (classes.txt renames those of a folder)"
+    )
 
 
 def _check_checkpoint(path: Any, folder: Path | None) -> None:

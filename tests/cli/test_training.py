@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import data_set
+from small import data_set, write_pack
 
 from compatkit.adapters.blueprints import build_pair, plan
 from compatkit.registry.store import Store
@@ -301,3 +301,14 @@ def test_a_run_goes_on_with_another_augmentation_on_request(run: Any, recipe: An
     change = {"task": "left", "after_step": 2, "before": [], "augment": ["flip"]}
     assert training["augment_changes"] == [change]
     assert "left after step 2" in run("show", parts["left.head"], "--registry", root).out
+
+
+def test_classes_that_only_one_task_has_are_told(run: Any, recipe: Any, tmp_path: Path) -> None:
+    path = recipe()
+    whole = run("--registry", tmp_path / "parts", "train", path)
+    assert whole.code == 0 and "share" not in whole.err, "equal classes"
+    write_pack(path.parent, data_set("right", classes=("0", "1", "two and a half")))
+    part = run("--registry", tmp_path / "parts", "train", path, "--seed", 1)
+    assert part.code == 0
+    (note,) = [line for line in part.err.splitlines() if "share" in line]
+    assert "left and right share 2 classes: only left has 2; only right has two and a half" in note
