@@ -15,7 +15,7 @@ from small import data_set
 from torch import nn
 
 import compatkit as ck
-from compatkit import effect, hookimpl
+from compatkit import autocast, effect, hookimpl
 from compatkit.errors import PluginError, UsageError
 from compatkit.metrics import Result
 from compatkit.plugins import find
@@ -354,8 +354,6 @@ class Averages(Norm):
                     next(step.task.head.parameters()).mul_(0.9)
             case "data of weights":
                 next(step.task.extractor.parameters()).data.mul_(0.9)
-            case "bf16" if step.features.dtype != torch.float32:
-                raise TypeError("float32 only")
             case "pieces" if step.piece:
                 raise ValueError("one piece only")
             case _:
@@ -385,7 +383,18 @@ class Impure(Averages):
         return {"pull": (step.features - (random.random() if self.fault else 1.0)).square().mean()}
 
 
-@pytest.mark.parametrize("factory", [Averages, Impure])
+class Mixed(Averages):
+    """Asks for the precision of the run."""
+
+    @hookimpl
+    @autocast
+    def compatkit_losses(self, step: Any) -> Any:
+        if self.fault and step.features.dtype != torch.float32:
+            raise TypeError("float32 only")
+        return {"pull": step.features.float().square().mean()}
+
+
+@pytest.mark.parametrize("factory", [Averages, Impure, Mixed])
 def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> None:
     assert_regularizer(factory)
 
@@ -401,7 +410,7 @@ def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> N
         (Averages, "drifts", "pure.*changes its attribute 'calls'"),
         (Averages, "weights", r"changed the weights 'head\..*compatkit_after_step"),
         (Averages, "data of weights", r"changed the weights 'extractor\."),
-        (Averages, "bf16", "float32 only"),
+        (Mixed, "bf16", "float32 only"),
         (Averages, "pieces", "one piece only"),
         (Averages, "sum", "grows with the images of a batch.*mean over the batch"),
     ],
