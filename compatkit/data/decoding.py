@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from compatkit.data.scales import SIXTEEN, Scale, check_bright, grey, scale_of
+from compatkit.data.scales import SIXTEEN, ValueRange, check_bright, grey, scale_of
 from compatkit.errors import DamagedImage
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _rgb(image: Image) -> Image:
     return turned if turned.mode == "RGB" else turned.convert("RGB")
 
 
-def eight_bit(image: Image, scale: Scale | None) -> Image:
+def eight_bit(image: Image, scale: ValueRange | None) -> Image:
     """Return an image with 8 bits a value.
 
     Args:

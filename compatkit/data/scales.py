@@ -32,7 +32,7 @@ FULL = "; write it with 8 bits, or over the full range of 16"
 
 
 @attrs.frozen
-class Scale:
+class ValueRange:
     """What black and white are.
 
     Attributes:
@@ -50,7 +50,7 @@ class Scale:
     cut: bool = False
 
 
-def scale_of(image: Image) -> Scale | None:
+def scale_of(image: Image) -> ValueRange | None:
     """Return the scale of an image that is not yet loaded; None where nothing tells it.
 
     Raises:
@@ -60,21 +60,21 @@ def scale_of(image: Image) -> Scale | None:
     bits = _one(tags.get(258, 1))
     stated, words = _stated(tags, bits), _words(image)
     if image.mode == "F":
-        scale = Scale(*(stated or (0.0, 1.0)), stated=stated is not None)
+        scale = ValueRange(*(stated or (0.0, 1.0)), stated=stated is not None)
     elif image.mode.startswith("I;16"):
         most = 2**bits - 1 if tags else SIXTEEN
-        scale = Scale(*(stated or (0, most)), stated=stated is not None or most < SIXTEEN)
+        scale = ValueRange(*(stated or (0, most)), stated=stated is not None or most < SIXTEEN)
     elif image.mode == "I" and image.format == "PPM":
-        scale = Scale(0, SIXTEEN, stated=any(word not in ("L", "I;16B", SIXTEEN) for word in words))
+        scale = ValueRange(0, SIXTEEN, stated=any(word not in ("L", "I;16B", SIXTEEN) for word in words))
     elif image.mode == "I":
-        return None if stated is None else Scale(*stated, stated=True)
+        return None if stated is None else ValueRange(*stated, stated=True)
     else:
         _check_colors(tags)
         if _one(tags.get(339, 1)) == SIGNED:
             return None
         if stated is not None:
             raise ValueError(f"it states that its values end at {stated[1]:,} of {2**bits - 1:,}{FULL}")
-        return Scale(0, 255, cut=any(word == SIXTEEN or ";16" in str(word) for word in words))
+        return ValueRange(0, 255, cut=any(word == SIXTEEN or ";16" in str(word) for word in words))
     return attrs.evolve(scale, inverted=tags.get(262) == WHITE_IS_ZERO)
 
 
@@ -123,7 +123,7 @@ def _check_colors(tags: Mapping[int, Any]) -> None:
         raise ValueError(f"its table of colors ends at {max(colors):,} of {SIXTEEN:,}{FULL}")
 
 
-def grey(values: NDArray[Any], scale: Scale) -> Images:
+def grey(values: NDArray[Any], scale: ValueRange) -> Images:
     """Return values as 8 bits: whole numbers rounded down, as by 257 of 16 bits, floating-point ones to the nearest.
 
     Args:

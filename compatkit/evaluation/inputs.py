@@ -16,7 +16,7 @@ from torch import Tensor
 from compatkit.data.decoding import brought, decoded
 from compatkit.data.files import read_file
 from compatkit.data.lazy import LazyImages, pixels_of
-from compatkit.data.scales import SIXTEEN, Scale, grey
+from compatkit.data.scales import SIXTEEN, ValueRange, grey
 from compatkit.data.split import Split
 from compatkit.data.unlabelled import images_in
 from compatkit.errors import DataError
@@ -33,7 +33,7 @@ EXPECTED = (
     "these"
 )
 CHANNELS = (1, 3)
-SCALES = {"f": Scale(0.0, 1.0), "u": Scale(0, SIXTEEN)}
+SCALES = {"f": ValueRange(0.0, 1.0), "u": ValueRange(0, SIXTEEN)}
 """Of arrays of floats, and of whole numbers of 16 bits: as of files."""
 Unread = tuple[str, "Callable[[], Image | Images]"]
 """The file of an image, empty where it has none, and what reads it: an RGB image, or ``(n, height, width, 1 or 3)``."""
