@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +21,19 @@ _WHOLE = re.compile(r"\+?0*([0-9]+)(?:\.0*)?")
 
 class DataWarning(UserWarning):
     """Images of a source are left out, or some of it may be missing."""
+
+
+def warn_caller(warning: DataWarning) -> None:
+    """Warn at the line of the nearest caller outside compatkit.
+
+    Args:
+        warning: To give.
+    """
+    own, level = __name__.partition(".")[0], 1
+    frame = inspect.currentframe()
+    while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == own:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)
 
 
 def check_images(images: Any, owner: str) -> None:

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 
 from compatkit.contracts.contract_rules import folded
 from compatkit.data.bars import Progress
-from compatkit.data.checking import DataWarning
+from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.classlists import LARGEST_LIST, NAMES, lines_of
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
@@ -37,7 +36,7 @@ from compatkit.data.lazy import LazyImages
 from compatkit.data.leftout import ARCHIVES, BESIDE, LeftOut
 from compatkit.data.listing import listing
 from compatkit.data.partfolders import check_classes, parts_among
-from compatkit.data.partnames import part_name
+from compatkit.data.partnames import part_name, tell_unused
 from compatkit.data.samefile import check_images_once
 from compatkit.data.split import Split
 from compatkit.errors import DataError
@@ -75,6 +74,7 @@ def read_folder(
     train, test = root / parts["train"], root / (parts.get("val") or parts["test"])
     _tell_left_out(root, [folder for folder in folders if folder not in parts.values()], (train, test))
     inside = {part: class_folders(part) for part in (train, test)}
+    tell_unused({kind: f"{folder}/" for kind, folder in parts.items()}, root)
     _tell_composed(inside)
     _check_linked([part / folder for part in inside for folder in inside[part]])
     left_out = _beside(root, root)
@@ -104,7 +104,7 @@ def _parts(root: Path, folders: list[str]) -> dict[str, str]:
 
 
 def _tell_left_out(root: Path, folders: list[str], parts: tuple[Path, Path]) -> None:
-    """Warn of folders with images beside the parts; of test images beside validation images nothing is said."""
+    """Warn of folders with images beside the parts."""
     left_out = [
         folder
         for folder in folders
@@ -112,11 +112,11 @@ def _tell_left_out(root: Path, folders: list[str], parts: tuple[Path, Path]) -> 
     ]
     if left_out:
         shown = ", ".join(f"{folder}/" for folder in left_out[:5])
-        warnings.warn(
-            f"{root}: images in {shown} ({len(left_out)} in all) are left out, since {parts[0].name}/ and "
-            f"{parts[1].name}/ divide it. Move them into a part to use them.",
-            DataWarning,
-            stacklevel=4,
+        warn_caller(
+            DataWarning(
+                f"{root}: images in {shown} ({len(left_out)} in all) are left out, since {parts[0].name}/ and "
+                f"{parts[1].name}/ divide it. Move them into a part to use them."
+            )
         )
 
 
@@ -125,11 +125,11 @@ def _tell_composed(inside: Mapping[Path, list[str]]) -> None:
     train, test = ({text_of(folder, part): folder for folder in inside[part]} for part in inside)
     unlike = [text for text, folder in train.items() if test.get(text, folder) != folder]
     if unlike:
-        warnings.warn(
-            f"{' and '.join(map(str, inside))} write {', '.join(unlike[:5])} ({len(unlike)} in all) in different "
-            "Unicode composition (NFC, NFD); these are taken as one class.",
-            DataWarning,
-            stacklevel=4,
+        warn_caller(
+            DataWarning(
+                f"{' and '.join(map(str, inside))} write {', '.join(unlike[:5])} ({len(unlike)} in all) in different "
+                "Unicode composition (NFC, NFD); these are taken as one class."
+            )
         )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.partnames import EXPECTED, held_out, part_name
+from compatkit.data.partnames import EXPECTED, held_out, part_name, tell_unused
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 from compatkit.limits import Number
@@ -76,6 +76,7 @@ def parted(whole: Split, written: Sequence[str], name: str, where: object) -> Da
             f"{where}: the parts of its images are {EXPECTED}; {reason}. Leave the parts out to hold out a share.",
             subject=unknown,
         )
+    tell_unused({kind: word for word, kind in kinds.items()}, where)
     of_image = np.array([kinds[word] for word in written])
     data = DataSet(
         name,

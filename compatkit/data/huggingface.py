@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.data.bars import Progress, bar
-from compatkit.data.checking import DataWarning
+from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
 from compatkit.data.files import read_file
 from compatkit.data.labelnames import check_declared
 from compatkit.data.lazy import LazyImages
 from compatkit.data.memory import recalled, remember
-from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, parts_of_files
+from compatkit.data.partnames import EXPECTED, divides, held_out, part_name, parts_of_files, tell_unused
 from compatkit.data.shardsets import check_finished, check_whole
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure, MissingDependency
@@ -203,11 +202,13 @@ def _both(found: Any, name: str, column: str | None, where: object) -> DataSet |
         )
     unknown = [key for key in tables if part_name(key) is None]
     if unknown:
-        warnings.warn(
-            f"{where}: the images of {', '.join(unknown)} are left out; {', '.join(parts.values())} are known parts.",
-            DataWarning,
-            stacklevel=3,
+        warn_caller(
+            DataWarning(
+                f"{where}: the images of {', '.join(unknown)} are left out; {', '.join(parts.values())} are known "
+                "parts."
+            )
         )
+    tell_unused(parts, where)
     if test is None:
         return _undivided(tables[parts["train"]], name, column, where)
     return DataSet(

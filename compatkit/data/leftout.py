@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
 from compatkit.contracts.display import visible
-from compatkit.data.checking import DataWarning
+from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.classlists import NAMES
 
 JUNK = (".DS_Store", "Thumbs.db", "desktop.ini", NAMES, "__MACOSX")
@@ -86,11 +85,10 @@ class LeftOut:
         most = sorted(self.kinds.items(), key=lambda item: (item[0] in NOTES, -item[1][0]))
         shown = [f"{kind} {count:,} ({visible(first)})" for kind, (count, first) in most[:SHOWN]]
         more = f" and {len(most) - SHOWN} more kinds" if len(most) > SHOWN else ""
-        warnings.warn(
+        warn_caller(
             LeftOutWarning(
                 f"{root}: not read are {', '.join(shown)}{more}. To use images among these, convert them to JPEG or "
                 "PNG, name them with that ending, and move them into a folder that is not hidden.",
                 {kind: count for kind, (count, _) in most},
-            ),
-            stacklevel=4,
+            )
         )

@@ -11,7 +11,6 @@ import errno
 import io
 import os
 import struct
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.checking import LARGEST_SIDE, DataWarning
+from compatkit.data.checking import LARGEST_SIDE, DataWarning, warn_caller
 from compatkit.data.dataset import DataSet
 from compatkit.data.filenames import text_of
 from compatkit.data.labelnames import check_declared
@@ -87,10 +86,10 @@ def _tell_left_out(pack: Any, file: Path) -> None:
     used = {f"{front}_{split}" for front in ("x", "webp") for split in SPLITS}
     left_out = [key for key in pack.files if key.lower().startswith(("x_", "webp_")) and key not in used]
     if left_out:
-        warnings.warn(
-            f"{file}: {', '.join(left_out)} are left out; images are those of x_train and x_test.",
-            DataWarning,
-            stacklevel=3,
+        warn_caller(
+            DataWarning(
+                f"{file}: {', '.join(left_out)} are left out; images are those of x_train and x_test."
+            )
         )
 
 

@@ -8,10 +8,11 @@ names a part beside ``birds_train`` alone.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.errors import DataError, near
 
 WORDS = {
@@ -140,6 +141,22 @@ def held_out(kinds: Iterable[str]) -> str | None:
     """Return the kind of part whose images are the test images; None where there is none."""
     present = set(kinds)
     return next((kind for kind in KINDS[1:] if kind in present), None)
+
+
+def tell_unused(parts: Mapping[str, str], where: object) -> None:
+    """Warn where a data set has validation and test images: one of the two is used.
+
+    Args:
+        parts: Names of the parts by kind.
+        where: The data set, for messages.
+    """
+    if "train" in parts and "val" in parts and "test" in parts:
+        warn_caller(
+            DataWarning(
+                f"{where}: {parts['test']} is not used: {parts['val']} counts before it. To test on "
+                f"{parts['test']}, leave {parts['val']} out."
+            )
+        )
 
 
 def parts_of_files(paths: Sequence[str], where: object) -> list[str] | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterable
 
-from compatkit.data.checking import DataWarning
+from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.errors import DataError
 
 _COUNTED = re.compile(r"([0-9]{1,9})([-_. ]*of[-_. ]*)([0-9]{1,9})", re.IGNORECASE)
@@ -64,11 +63,11 @@ def check_whole(paths: Iterable[str], where: object, *, others: Iterable[str] = 
 def tell_single(path: str) -> None:
     """Warn of a file that is asked for by its name, and whose name states that it is one of several."""
     if missing_of([path]) is not None:
-        warnings.warn(
-            f"{path} is one of a set of files, as its name states; the others are not read. Load their folder, or a "
-            "pattern, for all.",
-            DataWarning,
-            stacklevel=4,
+        warn_caller(
+            DataWarning(
+                f"{path} is one of a set of files, as its name states; the others are not read. Load their folder, or "
+                "a pattern, for all."
+            )
         )
 
 
@@ -92,11 +91,11 @@ def _tell_gaps(paths: Iterable[str], where: object) -> None:
             continue
         missing = [str(number) for number in range(first, last) if number not in files]
         if missing:
-            warnings.warn(
-                f"{where}: between {files[first]} and {files[last]} the numbers {', '.join(missing[:5])} are missing "
-                f"({len(missing)} in all). Fetch those files if they belong to the set.",
-                DataWarning,
-                stacklevel=5,
+            warn_caller(
+                DataWarning(
+                    f"{where}: between {files[first]} and {files[last]} the numbers {', '.join(missing[:5])} are "
+                    f"missing ({len(missing)} in all). Fetch those files if they belong to the set."
+                )
             )
 
 

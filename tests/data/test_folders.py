@@ -83,7 +83,9 @@ def test_both_parts(tmp_path: Path, train: str, test: str) -> None:
 def test_of_several_parts_of_test_images_the_first_counts(tmp_path: Path) -> None:
     for number, part in enumerate(("train", "val", "test")):
         class_folder(tmp_path / "photos" / part, {"ant": 2 + number})
-    assert ck.data.load(tmp_path / "photos").test.counts == (3,)
+    with pytest.warns(DataWarning, match="test/ is not used") as caught:
+        assert ck.data.load(tmp_path / "photos").test.counts == (3,)
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_classes_called_like_parts_within_parts(tmp_path: Path) -> None:
 
 def test_what_lies_beside_parts_is_left_out_and_told(tmp_path: Path) -> None:
     root = tmp_path / "photos"
-    for part in ("train", "val", "test", "unlabelled"):
+    for part in ("train", "val", "unlabelled"):
         class_folder(root / part, {"ant": 2})
     (root / "annotations").mkdir()
     with pytest.warns(DataWarning, match=r"unlabelled/ \(1 in all\)"):

@@ -67,12 +67,16 @@ def test_one_table_is_divided(tmp_path: Path) -> None:
 def test_both_parts_are_taken(tmp_path: Path) -> None:
     parts = {"train": table(), "validation": table(6, seed=90), "test": table(4, seed=50)}
     datasets.DatasetDict(parts).save_to_disk(str(tmp_path / "pets"))
-    data = ck.data.load(tmp_path / "pets")
+    with pytest.warns(DataWarning, match="test is not used") as caught:
+        data = ck.data.load(tmp_path / "pets")
+    assert [warning.filename for warning in caught] == [__file__]
     assert (len(data.train), len(data.test)) == (20, 6)
     assert np.array_equal(np.asarray(data.test.image(3)), np.asarray(photo(12, 12, seed=93)))
     assert data.test.labels.tolist() == [0, 1] * 3
-    with pytest.raises(DataError, match="test images of its own"):
+    with pytest.warns(DataWarning), pytest.raises(DataError, match="test images of its own"):
         ck.data.load(tmp_path / "pets", hold_out=0.4)
+    with pytest.warns(DataWarning, match="test is not used"):
+        assert len(ck.data.load(parquet(tmp_path / "files", **parts)).test) == 6
 
 
 def test_a_folder_of_parquet_files_is_the_same(tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_what_is_not_read_is_told_once(root: Path, door: str, name: str) -> None
     with pytest.warns(LeftOutWarning) as caught:
         assert DOORS[door](root) == 8
     (warning,) = caught
+    assert warning.filename == __file__
     assert warning.message.counts == {TOLD[name]: 1, ".txt": 1}  # type: ignore[union-attr]
     assert f"ant/{name.split('/')[0] if TOLD[name] == 'hidden folders' else name}" in str(warning.message)
 

@@ -57,10 +57,12 @@ def test_a_table_is_the_folder_that_it_lists(photos: Path, ending: str) -> None:
 def test_a_column_divides_the_images(photos: Path, ending: str) -> None:
     parts = ["train", "val", "Train", "test"]
     table = [{**one, "split": parts[place % 4]} for place, one in enumerate(rows(photos))]
-    data = ck.data.load(write(photos / f"list.{ending}", table))
+    with pytest.warns(DataWarning, match="test is not used") as caught:
+        data = ck.data.load(write(photos / f"list.{ending}", table))
+    assert [warning.filename for warning in caught] == [__file__]
     assert data.train.counts == (3, 2) and data.test.counts == (2, 1)
     assert data.train.name == "list/train" and data.test.name == "list/test" and not data.test.sample
-    with pytest.raises(DataError, match="test images of its own"):
+    with pytest.warns(DataWarning), pytest.raises(DataError, match="test images of its own"):
         ck.data.load(photos / f"list.{ending}", hold_out=0.5)
 
 

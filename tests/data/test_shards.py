@@ -342,6 +342,14 @@ def test_parts_in_any_spelling(tmp_path: Path, train: str, test: str) -> None:
     assert (len(data.train), len(data.test)) == (COUNT, 3)
 
 
+def test_test_shards_beside_those_of_validation_are_told(tmp_path: Path) -> None:
+    for place, part in enumerate(("train", "val", "test")):
+        shard(tmp_path / f"{part}-0.tar", samples(COUNT if part == "train" else 3, seed=100 * place))
+    with pytest.warns(DataWarning, match="test is not used") as caught:
+        assert len(ck.data.load(tmp_path).test) == 3
+    assert [warning.filename for warning in caught] == [__file__]
+
+
 def test_parts_within_a_shard(tmp_path: Path) -> None:
     members = [
         {f"{part}/{name}": data for name, data in samples(seed=place).items()}
