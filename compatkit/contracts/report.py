@@ -281,10 +281,14 @@ class Outlines(Shown):
         return {word: said[word] for word in WORDS if word in said}
 
     def summary(self) -> str:
-        """Return the number of pairs per word as one line."""
-        said = ", ".join(f"{count:,} {word}" for word, count in self.counts().items())
-        pairs = len(self.extractors) * len(self.heads)
-        return f"{pairs:,} pair{'' if pairs == 1 else 's'}" + (f": {said}" if said else "")
+        """Return the number of pairs per word as one line; measured own pairs, which give the bound, count apart."""
+        own = Counter(outline.answers.word for *_, outline in self.pairs() if _gives_bound(outline.answers))
+        told = [_many(own.total(), "own pair")] if own else []
+        told += [
+            f"{count - own[word]:,} {word}" for word, count in self.counts().items() if count > own[word]
+        ]
+        pairs = _many(len(self.extractors) * len(self.heads), "pair")
+        return f"{pairs}: {', '.join(told)}" if told else pairs
 
     def groups(self) -> list[Group]:
         """Return the distinct findings by code and severity: the most severe first, then the most frequent."""
@@ -310,6 +314,15 @@ class Outlines(Shown):
     def _example(self, code: tuple[str, Severity], extractor: str, head: str) -> Finding:
         findings = self._report(extractor, head).findings
         return next(one for one in findings if (one.code, one.severity) == code)
+
+
+def _gives_bound(answers: Report) -> bool:
+    """Return whether a head was measured with the extractor that it was trained with."""
+    return answers.promise == "one-network" and answers.word in ("perfect", "compatible", "weak")
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _check_known(reference: str, known: tuple[str, ...], what: str) -> None:

@@ -25,9 +25,11 @@ from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.limits import COUNT, SEED
 from compatkit.metrics import (
     OBSERVED,
+    Cell,
     Measured,
     Metric,
     Observation,
+    Result,
     Subject,
     Table,
     advance,
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
     Images = Split | DataSet | tuple[Tensor, Tensor]
     Network = nn.Module | TaskState
 
+FEW = 8
+"""Most cells of a table that are printed one by one."""
 Progress = Callable[[int, int], None]
 """Called with batches done and batches in all."""
 
@@ -99,13 +103,12 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
         return len(self.results)
 
     def __str__(self) -> str:
-        rows = [("metric", "value", "unit", "of", "status")]
+        rows: list[tuple[str, ...]] = [("metric", "value", "unit", "of", "status")]
         for name, one in self.results.items():
             if isinstance(one, Table):
-                rows.append((name, f"table of {len(one.cells):,} figures", "", "", ""))
+                rows += _of_table(name, one)
                 continue
-            value = "" if one.value is None else f"{one.value:.4g}"
-            rows.append((name, value, one.unit, f"{one.count:,}", f"{one.status} {one.reason}".strip()))
+            rows.append((name, *_figure(one, one)))
         return "\n".join(aligned(rows))
 
     def table(self, name: str) -> Table:
@@ -124,6 +127,23 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
         """Return plain JSON values."""
         results = {name: one.to_json() for name, one in self.results.items()}
         return {"results": results, "settings": dict(self.settings)}
+
+
+def _of_table(name: str, table: Table) -> list[tuple[str, ...]]:
+    """Return rows of the figures of a small table, or one with the shape of a larger."""
+    if len(table.cells) > FEW or not table.cells:
+        shape = " x ".join(f"{len(names):,} {axis}" for axis, names in table.axes.items())
+        return [(name, f"table of {shape}", table.unit, f"{table.count:,}", "")]
+    return [
+        (f"{name} ({', '.join(names)})" if len(table.cells) > 1 else name, *_figure(cell, table))
+        for names, cell in table
+    ]
+
+
+def _figure(cell: Result | Cell, of: Measured) -> tuple[str, ...]:
+    """Return value, unit, count and status as printed."""
+    value = "" if cell.value is None else f"{cell.value:.4g}"
+    return value, of.unit, f"{of.count:,}", f"{cell.status} {cell.reason}".strip()
 
 
 @named

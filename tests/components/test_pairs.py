@@ -97,6 +97,21 @@ def test_evidence_counts_for_the_pairs_that_were_measured(registry: ck.Registry)
     assert table.counts() == {"compatible": 1, "unproven": 1, "adaptable": 4}
 
 
+def test_measured_own_pairs_count_apart_in_the_headline(store: Store) -> None:
+    for number, name in enumerate(("one", "two")):
+        publish(store, f"a/{name}.extractor", extractor(maps(4)), number)
+        own = (Parent("trained_with", str(store.resolve(f"a/{name}.extractor").digest)),)
+        publish(store, f"a/{name}.head", attrs.evolve(head(maps(4)), parents=own), number + 2)
+    registry = ck.Registry.open(store.root)
+    assert registry.check_all("a/*", "a/*").summary() == "4 pairs: 2 promised, 2 unproven"
+    measure(store, "a/one.extractor", "a/one.head", cell("perfect", policy="batch"))
+    assert registry.check_all("a/*", "a/*").summary() == "4 pairs: 1 own pair, 1 promised, 2 unproven"
+    for left, right in (("two", "two"), ("one", "two"), ("two", "one")):
+        measure(store, f"a/{left}.extractor", f"a/{right}.head", cell("perfect", policy="batch"))
+    table = registry.check_all("a/*", "a/*")
+    assert table.summary() == "4 pairs: 2 own pairs, 2 perfect" and table.counts() == {"perfect": 4}
+
+
 def test_evidence_counts_under_the_normalisation_that_was_asked_about(registry: ck.Registry) -> None:
     """Whatever was measured last: another normalisation makes another network of the same two parts."""
     pair, table = ("a/one.extractor", "a/one.head"), ("a/*.extractor", "a/*.head")

@@ -212,6 +212,18 @@ def test_the_print_shows_matrix_and_evidence(visit: Visit, tmp_path: Path) -> No
     visit.assert_quiet()
 
 
+@pytest.mark.parametrize(("rows", "words"), [(2, "own pairs"), (1, "own pair")])
+def test_the_count_of_own_pairs_is_in_the_right_number(rows: int, words: str):
+    made = examples.digits()
+    cells = [
+        made.find(left.reference, right.reference)
+        for left in made.extractors[:rows]
+        for right in made.heads[:rows]
+    ]
+    page = render(Matrix(made.extractors[:rows], made.heads[:rows], [cell for cell in cells if cell]))
+    assert f"<b>{rows}</b> {words}</li>" in page
+
+
 def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():
     small = examples.digits()
     stale = [attrs.evolve(one, grade="stale") for one in small.cells]

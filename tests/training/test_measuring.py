@@ -17,6 +17,7 @@ import compatkit as ck
 from compatkit.errors import DataError, PluginError, UnknownName, UsageError
 from compatkit.evaluation.layers import choose, layers_of
 from compatkit.metrics import Cell, Metric, Observation, Result, Table
+from compatkit.training.measuring import Measurement
 from compatkit.training.testing import assert_metric
 
 
@@ -353,6 +354,23 @@ def test_a_table_is_read_by_names() -> None:
     for names in ({"layer": "c", "class": "x"}, {"layer": "a"}, {"layer": "a", "class": "x", "z": "y"}):
         with pytest.raises(UnknownName):
             table.at(**names)
+
+
+def test_a_small_table_is_printed_cell_by_cell_and_a_large_one_by_its_shape() -> None:
+    tables = {
+        "one": made(axes={"this": ("a",), "other": ("b",)}, cells=(Cell(0.25),)),
+        "two": made(axes={"layer": ("a", "b")}, cells=(Cell(0.5), Cell(None, "undefined", "no image"))),
+        "many": made(axes={"this": tuple("abc"), "other": tuple("abcd")}, cells=(Cell(0.5),) * 12),
+        "empty": made(axes={"layer": ()}, cells=()),
+    }
+    lines = [line.split() for line in str(Measurement(tables, {})).splitlines()[1:]]
+    assert lines == [
+        ["one", "0.25", "1", "1", "ok"],
+        ["two", "(a)", "0.5", "1", "1", "ok"],
+        ["two", "(b)", "1", "1", "undefined", "no", "image"],
+        ["many", "table", "of", "3", "this", "x", "4", "other", "1", "1"],
+        ["empty", "table", "of", "0", "layer", "1", "1"],
+    ]
 
 
 @pytest.mark.parametrize(
