@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from compatkit.components.checkpoints.processor import PROCESSOR, facts_of, not_applied, numbers_of, sides_of
 from compatkit.contracts.addresses import local
 from compatkit.contracts.codec import loads
 from compatkit.errors import FormatError, UsageError
 from compatkit.registry.os_errors import environment
 
-CONFIG, PROCESSOR = "config.json", "preprocessor_config.json"
+CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 """Names of a snapshot's weights, the safer first."""
 OTHERS = (".safetensors", ".bin", ".pth", ".pt")
 LARGEST = 2**24
 """Bytes of a JSON file."""
-RESAMPLING = ("nearest", "lanczos", "bilinear", "bicubic")
-"""Pillow's numbers of its filters."""
 LABELS = ("label_names", "id2label", "class_names", "classes", "labels")
 FACTS = (
     "model",
@@ -78,7 +78,10 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
     config, processor = (_table(weights.parent / name) for name in (CONFIG, PROCESSOR))
     facts: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for name, table in ((CONFIG, dict(_of_config(config))), (PROCESSOR, dict(_of_processor(processor)))):
+    for name, table in (
+        (CONFIG, dict(_of_config(config, weights.parent))),
+        (PROCESSOR, dict(facts_of(processor))),
+    ):
         for fact, value in table.items():
             if fact in facts:
                 agree(fact, facts[fact], sources[fact], value, name, weights.parent)
@@ -89,6 +92,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         told += (
             f"{CONFIG} names the network {foreign[0]} of transformers, whose names of tensors are its own",
         )
+    told += tuple(not_applied(processor))
     labels, more = _usable(facts.get("labels"))
     if labels is None:
         facts.pop("labels", None)
@@ -176,30 +180,81 @@ def _table(file: Path) -> dict[str, Any]:
     return table
 
 
-def _of_config(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of ``config.json``."""
-    inner = config.get("pretrained_cfg")
-    table = {**config, **(inner if isinstance(inner, dict) else {})}
+def _of_config(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the facts of ``config.json``; entries that state one fact differently are refused."""
+    table = {**config, **_inner(config)}
     if isinstance(model := table.get("architecture"), str):
         yield "model", model.partition(".")[0]
-    for name in ("num_classes", "num_labels"):
-        if isinstance(table.get(name), int):
-            yield "num_classes", table[name]
-            break
+    counts, class_names = list(_counts(config)), list(_stated_names(config, folder))
+    if counts:
+        lengths = [(f"the number of {entry}", len(value)) for entry, value in class_names]
+        yield from _one_of("num_classes", counts + lengths, folder)
     if (channels := _channels(table)) is not None:
         yield "in_chans", channels
     sized = table.get("input_size") or table.get("image_size")
     if sized is not None:
-        yield "size", _sides(sized, CONFIG)
+        yield "size", sides_of(sized, CONFIG)
     for fact, names in {"mean": ("mean", "image_mean"), "std": ("std", "image_std")}.items():
         if (stated := next((table[name] for name in names if table.get(name) is not None), None)) is not None:
-            yield fact, _numbers(stated, fact, CONFIG)
+            yield fact, numbers_of(stated, fact, CONFIG)
     for fact in ("interpolation", "crop_pct", "crop_mode"):
         if table.get(fact) is not None:
             yield fact, table[fact]
-    names = next((config[name] for name in LABELS if config.get(name)), table.get("label_names"))
-    if names:
-        yield "labels", _names(names)
+    yield from _one_of("labels", class_names, folder)
+
+
+def _one_of(fact: str, stated: Iterable[tuple[str, Any]], folder: Path) -> Iterator[tuple[str, Any]]:
+    """Yield a fact once that entries of ``config.json`` state alike, or nothing where none states it."""
+    entries = list(stated)
+    for entry, value in entries[1:]:
+        agree(fact, entries[0][1], f"{entries[0][0]} of {CONFIG}", value, f"{entry} of {CONFIG}", folder)
+    if entries:
+        yield fact, entries[0][1]
+
+
+def _inner(config: Mapping[str, Any]) -> dict[str, Any]:
+    table = config.get("pretrained_cfg")
+    return table if isinstance(table, dict) else {}
+
+
+def _counts(config: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Yield each entry that counts the classes."""
+    for before, table in (("", config), ("pretrained_cfg.", _inner(config))):
+        for name in ("num_classes", "num_labels"):
+            if isinstance(table.get(name), int):
+                yield before + name, table[name]
+
+
+def _stated_names(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield each entry that names the classes, numbers in place of names last."""
+    entries = [
+        (before + name, _names(table[name]))
+        for before, table in (("", config), ("pretrained_cfg.", _inner(config)))
+        for name in LABELS
+        if table.get(name)
+    ]
+    if isinstance(numbers := config.get("label2id"), dict) and numbers:
+        for entry, names in entries[:1]:
+            _check_numbers(names, entry, numbers, folder)
+    named = [(entry, names) for entry, names in entries if not _numbered(names)]
+    yield from named or entries
+
+
+def _check_numbers(names: Sequence[str], entry: str, numbers: Mapping[str, Any], folder: Path) -> None:
+    """Raise where ``label2id`` and names contradict each other; of two classes of one name it numbers one."""
+    for name in dict.fromkeys([*names, *numbers]):
+        positions = [position for position, other in enumerate(names) if other == name]
+        if not any(str(numbers.get(name)) == str(position) for position in positions):
+            raise UsageError(
+                f"the class {name!r} has the number {numbers.get(name)} by label2id of {CONFIG} and "
+                f"{', '.join(map(str, positions)) or 'none'} by {entry} of {CONFIG} in {folder}; one of them is wrong. "
+                "Correct or leave out one of them.",
+                subject="labels",
+            )
+
+
+def _numbered(names: Sequence[str]) -> bool:
+    return all(name == f"LABEL_{position}" for position, name in enumerate(names))
 
 
 def _channels(table: Mapping[str, Any]) -> int | None:
@@ -209,84 +264,6 @@ def _channels(table: Mapping[str, Any]) -> int | None:
     return next(
         (table[name] for name in ("in_chans", "num_channels") if isinstance(table.get(name), int)), None
     )
-
-
-def _of_processor(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the facts of an image processor of transformers."""
-    if not table:
-        return
-    factor = table.get("rescale_factor", 1 / 255)
-    scaled = table.get("do_rescale", True) and math.isclose(factor, 1 / 255, rel_tol=1e-3)
-    if not scaled or table.get("rescale_offset"):
-        raise UsageError(
-            f"{PROCESSOR} does not bring images to the scale 0 to 1 (do_rescale, rescale_factor); a contract describes "
-            "images of this scale.",
-            subject="rescale_factor",
-        )
-    if table.get("do_normalize", True):
-        for fact, name in (("mean", "image_mean"), ("std", "image_std")):
-            if table.get(name) is not None:
-                yield fact, _numbers(table[name], fact, PROCESSOR)
-    else:
-        yield from {"mean": (0.0,), "std": (1.0,)}.items()
-    if (number := table.get("resample")) is not None:
-        if not isinstance(number, int) or not 0 <= number < len(RESAMPLING):
-            raise UsageError(
-                f"{PROCESSOR} resizes images by the filter {number!r}; known are {', '.join(RESAMPLING)}.",
-                subject="resample",
-            )
-        yield "interpolation", RESAMPLING[number]
-    if table.get("do_resize", True) and table.get("size") is not None:
-        yield from _crop(table, table["size"])
-    elif table.get("do_center_crop") and table.get("crop_size") is not None:
-        yield "size", _sides(table["crop_size"], PROCESSOR)
-
-
-def _crop(table: Mapping[str, Any], size: Any) -> Iterator[tuple[str, Any]]:
-    """Yield size and crop; an edge alone keeps the aspect ratio, and needs a crop to give a size."""
-    edge = size.get("shortest_edge") if isinstance(size, dict) else None
-    crop = table.get("crop_size") if table.get("do_center_crop") else None
-    if edge is None and crop is not None and not isinstance(size, dict):
-        edge = size if isinstance(size, int) else None
-    if edge is not None and table.get("crop_pct"):  # of ConvNeXt: large images are not cropped
-        whole = edge >= 384
-        yield from {
-            "size": (edge, edge),
-            "crop_pct": 1.0 if whole else table["crop_pct"],
-            "crop_mode": "squash" if whole else "center",
-        }.items()
-        return
-    if edge is not None and crop is None:
-        raise UsageError(
-            f"{PROCESSOR} resizes images to a shortest edge of {edge} and crops nothing, so that each has another "
-            "size; a contract states one size.",
-            subject="size",
-        )
-    before = (edge, edge) if edge is not None else _sides(size, PROCESSOR)
-    after = before if crop is None else _sides(crop, PROCESSOR)
-    yield "size", after
-    yield "crop_pct", after[0] / before[0]
-    yield "crop_mode", "squash" if edge is None else "center"
-
-
-def _sides(value: Any, file: str) -> tuple[int, int]:
-    if isinstance(value, dict) and {"height", "width"} <= value.keys():
-        value = [value["height"], value["width"]]
-    elif isinstance(value, int):
-        value = [value, value]
-    sides = tuple(value[-2:]) if isinstance(value, list) and len(value) in (2, 3) else ()
-    if len(sides) != 2 or not all(type(one) is int and one > 0 for one in sides):
-        raise UsageError(
-            f"{file}: expected a size as height and width in pixels, got {value!r:.100}.", subject="size"
-        )
-    return sides[0], sides[1]
-
-
-def _numbers(value: Any, fact: str, file: str) -> tuple[float, ...]:
-    listed = value if isinstance(value, list) else [value]
-    if not listed or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in listed):
-        raise UsageError(f"{file}: expected numbers as {fact}, got {value!r:.100}.", subject=fact)
-    return tuple(map(float, listed))
 
 
 def _names(value: Any) -> tuple[str, ...]:
@@ -308,10 +285,14 @@ def _usable(labels: Iterable[str] | None) -> tuple[tuple[str, ...] | None, tuple
     if labels is None:
         return None, ()
     names = tuple(labels)
-    if all(name == f"LABEL_{place}" for place, name in enumerate(names)):
+    if _numbered(names):
         return None, (f"{CONFIG} numbers the classes, and names none",)
     twins = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
     if twins:
+        warnings.warn(
+            f"The parts get no class names: {CONFIG} names two classes {twins[0]!r}. Name all with labels.",
+            stacklevel=5,
+        )
         return None, (
             f"left out the class names of {CONFIG}: {twins[0]!r} stands there twice; labels takes others",
         )

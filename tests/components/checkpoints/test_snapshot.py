@@ -129,7 +129,16 @@ def test_images_that_are_not_normalized_keep_their_values(tmp_path: Path):
     [
         {"do_rescale": False},
         {"rescale_factor": 1.0},
+        {"rescale_factor": None},
         {"rescale_offset": True},
+        {"offset": True},
+        {"include_top": True},
+        {"do_flip_channel_order": True},
+        {"do_pad": True},
+        {"do_thumbnail": True},
+        {"size": {"shortest_edge": 32, "longest_edge": 64}},
+        {"size": {"longest_edge": 64}},
+        {"crop_size": None},
         {"resample": 4},
         {"size": {"shortest_edge": 32}, "do_center_crop": False},
         {"size": "large"},
@@ -140,6 +149,53 @@ def test_preparation_that_no_contract_describes_is_refused(tmp_path: Path, chang
     with pytest.raises(UsageError) as error:
         read_snapshot(beside(tmp_path, None, {**PROCESSOR, **change}) / "x.safetensors")
     assert error.value.subject
+
+
+def test_steps_that_change_nothing_here_are_noted(folder: Path):
+    processor = {**PROCESSOR, "do_resize": False, "do_convert_rgb": False, "do_flip_channel_order": False}
+    told = read_snapshot(beside(folder, None, processor)).told
+    assert [one.split()[2] for one in told if one.startswith("not applied")] == [
+        "do_resize",
+        "do_convert_rgb",
+    ]
+
+
+WRITTEN = {"0": "cat", "1": "dog", "2": "bird"}
+
+
+@pytest.mark.parametrize(
+    ("change", "fact"),
+    [
+        ({"id2label": WRITTEN, "label2id": {"cat": 1, "dog": 0, "bird": 2}}, "labels"),
+        ({"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1}}, "labels"),
+        ({"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1, "bird": 2, "fish": 3}}, "labels"),
+        ({"id2label": {"0": "bird", "1": "dog", "2": "cat"}}, "labels"),
+        ({"pretrained_cfg": {"label_names": ["bird", "dog", "cat"]}}, "labels"),
+        ({"num_classes": 4}, "num_classes"),
+        ({"num_labels": 4}, "num_classes"),
+        ({"pretrained_cfg": {"num_classes": 4}}, "num_classes"),
+        ({"pretrained_cfg": {"num_classes": 1000}}, "num_classes"),
+        ({"label_names": ["cat", "dog"]}, "num_classes"),
+    ],
+)
+def test_entries_of_one_file_that_contradict_each_other_are_refused(folder: Path, change: Any, fact: str):
+    with pytest.raises(UsageError) as error:
+        read_snapshot(beside(folder, {**TIMM, **change}))
+    assert error.value.subject == fact and "config.json" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"id2label": WRITTEN, "label2id": {"cat": 0, "dog": 1, "bird": 2}},
+        {"id2label": WRITTEN, "label2id": {"cat": "0", "dog": "1", "bird": "2"}},
+        {"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}},
+        {"pretrained_cfg": {"num_classes": 3, "label_names": NAMES}},
+    ],
+)
+def test_entries_of_one_file_that_agree_are_taken(folder: Path, change: Any):
+    found = read_snapshot(beside(folder, {**TIMM, **change})).facts
+    assert (found["labels"], found["num_classes"]) == (tuple(NAMES), 3)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +245,12 @@ def test_the_classes_that_the_weights_have_win_over_nothing(folder: Path):
 
 
 def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path):
-    adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), point="layer2")
+    with pytest.warns(UserWarning, match="cat"):
+        adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), point="layer2")
     assert adopted.parts["head"].contract.data.labels is None
     assert any("'cat' stands there twice" in one for one in adopted.told)
-    assert [one.name for one in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
+    with pytest.warns(UserWarning, match="cat"):
+        assert [one.name for one in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
 
 
 def test_without_a_word_on_images_it_is_said_that_they_are_assumed(folder: Path):
