@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from compatkit.data.leftout import not_read
 from compatkit.data.scales import SIXTEEN, ValueRange, check_bright, grey, scale_of
 from compatkit.errors import DamagedImage
 
@@ -54,8 +55,9 @@ DAMAGE = (
 )
 """What Pillow raises over damaged bytes."""
 REMEDY = (
-    'Mend or remove it, or leave out all images that cannot be decoded: damaged = "skip" in a recipe\'s data, '
-    'damaged="skip" of load and predict, --damaged skip of a command.'
+    "Mend or remove it. To leave out all images that cannot be decoded, write "
+    'data = {name = "...", damaged = "skip"} in a recipe, damaged="skip" in a call of load or predict, or --damaged '
+    "skip with a command that takes a data set by --data or by its name."
 )
 
 
@@ -188,7 +190,7 @@ def _naming(name: str) -> Iterator[None]:
         yield
     except (UnidentifiedImageError, Image.DecompressionBombError, Warning, *DAMAGE) as error:
         text = re.sub(r": <_io.BytesIO object at \w+>|<_io.BytesIO object at \w+>", "", str(error)).strip()
-        reason = text.rstrip(".") or type(error).__name__
+        reason = not_read(name) or text.rstrip(".") or type(error).__name__
         raise DamagedImage(
             f"{name} is no readable image: {reason}. {REMEDY}", subject=name, reason=reason
         ) from error

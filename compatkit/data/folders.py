@@ -196,8 +196,9 @@ def _split(
         )
     if not files.counts.all():
         bare = folders[int(np.argmin(files.counts))]
+        advice = listing(root, [bare]).left_out.advice("Remove it, or fill it.")
         raise DataError(
-            f"The class folder {root / bare} holds no images ({', '.join(ENDINGS)}). Remove it, or fill it.",
+            f"The class folder {root / bare} holds no images ({', '.join(ENDINGS)}). {advice}",
             subject=root / bare,
         )
     images = LazyImages(ImageFiles(root, files.names, files.ends), np.arange(len(files.ends)))

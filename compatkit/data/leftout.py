@@ -29,14 +29,28 @@ NOTES = (
     ".parquet",
 )
 """Endings of files about images; where there are only these, nothing is said."""
+PHOTOS = (
+    *(".heic", ".heif", ".avif", ".jxl", ".jp2", ".psd", ".svg", ".ai", ".eps", ".pdf"),
+    *(".cr2", ".cr3", ".nef", ".dng", ".arw", ".raf", ".orf", ".rw2", ".raw"),
+    *(".mp4", ".mov", ".m4v", ".avi", ".mkv", ".webm", ".mpg"),
+)
+"""Endings of pictures and videos that are not read."""
 HIDDEN_FILES, HIDDEN_FOLDERS = "hidden files", "hidden folders"
 LINKS, PIPES, LISTED = "links that lead nowhere", "pipes or devices", "links to folders that are read anyway"
 ARCHIVES = (".tar", ".zip", ".gz", ".tgz", ".xz", ".7z", ".rar", ".npz")
 """What images came in; beside class folders nothing is said of them."""
 BESIDE = "images beside the class folders"
-NO_ENDING = "no ending"
+NO_ENDING = "files without an ending"
 SHOWN = 8
 """Kinds that are named."""
+
+
+def not_read(name: str) -> str:
+    """Return why a file is not read, by the ending of its name; empty where the ending does not tell."""
+    ending = os.path.splitext(name)[1].lower()
+    if ending in PHOTOS:
+        return f"{ending} is not read: convert it to JPEG or PNG"
+    return f"{ending} is no image" if ending in (*NOTES, *ARCHIVES) else ""
 
 
 class LeftOutWarning(DataWarning):
@@ -78,12 +92,21 @@ class LeftOut:
         for kind, (count, first) in other.kinds.items():
             self.add(kind, os.path.join(folder, first), count)
 
+    def advice(self, otherwise: str) -> str:
+        """Return what to do where no image is read: convert pictures that are there; else ``otherwise``."""
+        shown = [
+            f"{kind}: {count:,} ({visible(first)})"
+            for kind, (count, first) in self.kinds.items()
+            if kind in PHOTOS
+        ]
+        return f"Not read are {', '.join(shown)}. Convert these to JPEG or PNG." if shown else otherwise
+
     def tell(self, root: Path) -> None:
         """Warn of what was left out below a folder, unless these are notes alone."""
         if not set(self.kinds).difference(NOTES):
             return
         most = sorted(self.kinds.items(), key=lambda item: (item[0] in NOTES, -item[1][0]))
-        shown = [f"{kind} {count:,} ({visible(first)})" for kind, (count, first) in most[:SHOWN]]
+        shown = [f"{kind}: {count:,} ({visible(first)})" for kind, (count, first) in most[:SHOWN]]
         more = f" and {len(most) - SHOWN} more kinds" if len(most) > SHOWN else ""
         warn_caller(
             LeftOutWarning(

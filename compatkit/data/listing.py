@@ -26,7 +26,7 @@ from compatkit.data.memory import recalled_table, remember_table
 
 SETTLED_NS = 2 * 10**9
 """Time in ns that a folder must have been left alone."""
-RULE = repr((3, ENDINGS, HIDDEN))
+RULE = repr((4, ENDINGS, HIDDEN))
 """What counts as an image file; lists made by another rule are not used."""
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from compatkit.data.addresses import Address
 from compatkit.data.classlists import lines_of
 from compatkit.data.files import ENDINGS
+from compatkit.data.leftout import LeftOut
 from compatkit.data.memory import recalled, remember
 from compatkit.data.shardsets import COMPRESSED
 from compatkit.errors import DataError
@@ -68,6 +69,7 @@ def index(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[n
 
 def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[np.void]:
     samples: dict[str, _Sample] = {}
+    left_out = LeftOut()
     with place.opened(path) as file, _whole(path):
         for member, data in _members(file, path):
             folder, base = posixpath.split(posixpath.normpath(member.name))
@@ -90,7 +92,9 @@ def _table(place: Address, path: str, arrived: Callable[[int], Any]) -> NDArray[
                 _check_first(sample.image and sample.image[3], member, path, "images")
                 sample.image = member.offset_data, member.size, _digest(member, data, path), member.name
                 arrived(member.offset_data + member.size)
-    return _packed(list(samples.values()), path)
+            else:
+                left_out.add_file(base, member.name)
+    return _packed(list(samples.values()), path, left_out)
 
 
 def _check_first(other: str | None, member: tarfile.TarInfo, path: str, what: str) -> None:
@@ -123,8 +127,8 @@ def _digest(member: tarfile.TarInfo, data: Iterator[bytes], path: str) -> bytes:
     return hashed.digest()
 
 
-def _packed(samples: list[_Sample], path: str) -> NDArray[np.void]:
-    """Return samples as records with the fields in ``FIELDS``.
+def _packed(samples: list[_Sample], path: str, left_out: LeftOut) -> NDArray[np.void]:
+    """Return samples as records with the fields in ``FIELDS``; ``left_out`` are members of other endings.
 
     Raises:
         DataError: There is none, or one has no class or no image.
@@ -132,15 +136,15 @@ def _packed(samples: list[_Sample], path: str) -> NDArray[np.void]:
     lone = next((sample.label_name for sample in samples if sample.image is None), None)
     if lone is not None:
         raise DataError(
-            f"{path}: {lone} is the class of a sample without an image ({', '.join(ENDINGS)}). Add its image, or leave "
-            "the sample out.",
+            f"{path}: {lone} is the class of a sample without an image ({', '.join(ENDINGS)}). "
+            f"{left_out.advice('Add its image, or leave the sample out.')}",
             subject=path,
         )
     rows = [(*sample.image, sample.label or "") for sample in samples if sample.image is not None]
     bare = next((name for *_, name, label in rows if not label), None)
     if bare is not None or not rows:
         raise DataError(
-            f"{path} holds no images ({', '.join(ENDINGS)})."
+            f"{path} holds no images ({', '.join(ENDINGS)}). {left_out.advice('Write some into it.')}"
             if bare is None
             else f"{path}: {bare} has no class. Expected {bare.rpartition('.')[0]}{CLASS}, with a number or name.",
             subject=path,

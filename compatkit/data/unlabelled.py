@@ -88,9 +88,8 @@ def images_in(folder: Path) -> LazyImages:
         EnvironmentFailure: It cannot be read.
     """
     found = listing(folder, [""])
-    found.left_out.tell(folder)
     if not len(found.ends):
-        raise DataError(
-            f"{folder} holds no images: expected files that end in {', '.join(ENDINGS)}.", subject=folder
-        )
+        advice = found.left_out.advice(f"Expected are files that end in {', '.join(ENDINGS)}.")
+        raise DataError(f"{folder} holds no images. {advice}", subject=folder)
+    found.left_out.tell(folder)
     return LazyImages(ImageFiles(folder, found.names, found.ends), np.arange(len(found.ends)))

@@ -112,7 +112,7 @@ class Predictions(Shown, Tabular):
         front = len(os.path.commonpath([os.path.dirname(one) for one in self.files])) if self.files else 0
         names = [visible(one[front:].strip(os.sep)) for one in self.files] or map(str, range(len(self)))
         rows = [
-            (name, f"damaged: {visible(one.damaged)}", "")
+            (name, f"not read: {visible(one.damaged)}", "")
             if one.damaged
             else (name, one.label, f"{one.probability:.3f}")
             for name, one in zip(names, self, strict=True)

@@ -91,9 +91,9 @@ def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -
     (photos / "b" / "phone.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
     text = run("predict", LEFT, photos)
     assert text.code == 1 and "1 of 7 files could not be read" in text.err
-    assert ".txt 1" in text.err and ".heic 1" in text.err
+    assert ".txt: 1" in text.err and ".heic: 1" in text.err
     (line,) = [line for line in text.out.splitlines() if "broken.jpg" in line]
-    assert "damaged" in line
+    assert "not read" in line
     found = said(run, LEFT, photos)
     (row,) = [row for row in found["predictions"] if "damaged" in row]
     assert row["image"].endswith("broken.jpg") and row["damaged"] and set(row) == {"image", "damaged"}
@@ -101,7 +101,7 @@ def test_what_cannot_be_read_has_a_row_with_the_reason(run: Any, photos: Path) -
     named = said(run, LEFT, photos / "b" / "notes.txt", photos / "a" / "0.png")["predictions"]
     assert ["damaged" in row for row in named] == [True, False]
     alone = run("predict", LEFT, photos / "a" / "broken.jpg")
-    assert alone.code == 1 and "damaged" in alone.out
+    assert alone.code == 1 and "not read" in alone.out
 
 
 def test_rows_as_csv(run: Any, photos: Path, tmp_path: Path) -> None:

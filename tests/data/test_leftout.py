@@ -16,7 +16,7 @@ from photos import class_folder, encoded, photo
 import compatkit as ck
 from compatkit.data.leftout import LeftOutWarning
 from compatkit.data.unlabelled import read_unlabelled
-from compatkit.errors import DataError
+from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of
 
 JPEG = encoded(photo(12, 14, seed=9), "JPEG")
@@ -24,8 +24,8 @@ READ = ("a.jfif", "b.jpe", "c.JPG", "d.JpEg", "e.JFIF", "f.TIF", "g.pnm", "deep/
 TOLD = {
     "phone.HEIC": ".heic",
     "photo.avif": ".avif",
-    "no_ending": "no ending",
-    "deep/none": "no ending",
+    "no_ending": "files without an ending",
+    "deep/none": "files without an ending",
     ".hidden.jpg": "hidden files",
     "@eaDir/IMG.jpg/thumb.jpg": "hidden folders",
     ".ipynb_checkpoints/copy.png": "hidden folders",
@@ -204,3 +204,25 @@ def test_endings_are_counted_where_there_are_several(root: Path) -> None:
     data = ck.data.load(f"{root}/", hold_out=0.25)
     assert data.train.images.endings == {".jfif": 14, ".png": 7}  # type: ignore[union-attr]
     assert "(.jfif 14, .png 7)" in repr(data.train)
+
+
+@pytest.mark.parametrize("name", ["IMG_1.HEIC", "clip.mov", "a.CR2"])
+def test_folders_that_hold_only_formats_that_are_not_read(tmp_path: Path, name: str) -> None:
+    for folder in ("ant", "bee"):
+        put(tmp_path / "photos", f"{folder}/{name}", b"-")
+    for door in DOORS.values():
+        with pytest.raises(DataError) as caught:
+            door(tmp_path / "photos")
+        assert name in str(caught.value) and "Convert" in str(caught.value)
+        assert caught.value.subject in (tmp_path / "photos", tmp_path / "photos" / "ant")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("IMG_1.HEIC", "convert it to JPEG"), ("a.nef", "convert it to JPEG"), ("notes.txt", "is no image")],
+)
+def test_a_file_whose_ending_tells_that_it_is_not_read(tmp_path: Path, name: str, words: str) -> None:
+    put(tmp_path, name, b"no image")
+    with pytest.raises(DamagedImage) as caught:
+        list(arrays_of(tmp_path / name))
+    assert words in caught.value.reason and str(caught.value.subject) == str(tmp_path / name)

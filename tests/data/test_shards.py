@@ -397,6 +397,9 @@ def test_archives_that_are_none(tmp_path: Path) -> None:
         assert refused(path).subject == str(path)
     shard(path, {"readme.txt": b"-"})
     assert "holds no images" in str(refused(path))
+    for members in ({"a.heic": b"-"}, {"a.heic": b"-", "a.cls": b"0"}):
+        error = refused(shard(path, members))
+        assert error.subject == str(path) and "a.heic" in str(error)
     bare = samples()
     del bare["00003.cls"]
     assert "00003.png has no class" in str(refused(shard(path, bare)))

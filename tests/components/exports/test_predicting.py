@@ -302,7 +302,7 @@ def test_damaged_images_get_a_row_that_says_why(
         and found[-1].damaged == found.damaged[6]
         and math.isnan(found[0].probability)
     )
-    assert found.files == tuple(map(str, paths)) and str(found).count("damaged: ") == 3
+    assert found.files == tuple(map(str, paths)) and str(found).count("not read: ") == 3
     rows = found.to_csv().splitlines()
     assert rows[0] == "image,label,probability,position,damaged" and rows[1].startswith(f"{paths[0]},,,,")
     assert sound.to_csv().splitlines()[0] == "image,label,probability,position"
