@@ -10,7 +10,7 @@ import click
 from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
-from compatkit.contracts.display import network_and_cut
+from compatkit.contracts.display import network_and_cut, padded, width_of
 from compatkit.errors import IntegrityError, NotFound, near
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _table(page: Sequence[ListedName], sizes: Sequence[int]) -> list[int]:
         The widths, 0 for an omitted column.
     """
     lines = [[_plain(text) for text in _cells(line)] for line in page]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(width_of, column)) for column in zip(*lines, strict=True)]
     if not sizes:
         widths = [max(width, len(word)) if width else 0 for width, word in zip(widths, HEADER, strict=True)]
         click.echo(click.style(_aligned(HEADER, widths), dim=True))
@@ -87,7 +87,7 @@ def _plain(text: str) -> str:
 def _aligned(texts: Sequence[str], widths: Sequence[int]) -> str:
     numbers = HEADER.index("parameters")
     parts = [
-        text.rjust(width) if at == numbers else text.ljust(width)
+        padded(text, width, right=at == numbers)
         for at, (text, width) in enumerate(zip(texts, widths, strict=True))
         if width
     ]

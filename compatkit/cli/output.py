@@ -84,12 +84,14 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
     """
     import textwrap
 
-    front = " " * indent + _line(label).ljust(size) + "  "
+    from compatkit.contracts.display import padded, width_of
+
+    front = " " * indent + padded(_line(label), size) + "  "
     lines = textwrap.wrap(
         _line(text),
         width(),
         initial_indent=front,
-        subsequent_indent=" " * len(front),
+        subsequent_indent=" " * width_of(front),
         break_long_words=False,
         break_on_hyphens=False,
     )
@@ -107,7 +109,9 @@ def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
         values: Texts by label.
         indent: Spaces before each line.
     """
-    size = max((len(_line(label)) for label in values), default=0)
+    from compatkit.contracts.display import width_of
+
+    size = max((width_of(_line(label)) for label in values), default=0)
     for label, text in values.items():
         click.echo(fold(label, text, indent=indent, size=size))
 
@@ -119,12 +123,14 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
         table: Rows of equal length; the first is the header.
         right: Columns aligned to the right.
     """
+    from compatkit.contracts.display import padded, width_of
+
     cleaned = [[clean(text) for text in row] for row in table]
-    sizes = [max(map(len, column)) for column in zip(*cleaned, strict=True)]
+    sizes = [max(map(width_of, column)) for column in zip(*cleaned, strict=True)]
     kept = [at for at in range(len(sizes)) if any(row[at] for row in cleaned[1:])]
     numbers = set(right)
     for place, row in enumerate(cleaned):
-        texts = (row[at].rjust(sizes[at]) if at in numbers else row[at].ljust(sizes[at]) for at in kept)
+        texts = (padded(row[at], sizes[at], right=at in numbers) for at in kept)
         line = "  ".join(texts).rstrip()
         click.echo(click.style(line, dim=True) if place == 0 else line)
 

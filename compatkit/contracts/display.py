@@ -98,20 +98,35 @@ def _more(lines: int) -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return rows of equal length as lines with aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    widths = [max(map(width_of, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(padded, row, widths)).rstrip() for row in rows]
+
+
+def width_of(text: str) -> int:
+    """Return how many columns of a terminal a text takes: combining characters none, wide ones two."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
+
+
+def padded(text: str, width: int, *, right: bool = False) -> str:
+    """Return a text with blanks behind it, or before it, so that it takes ``width`` columns of a terminal."""
+    blanks = " " * (width - width_of(text))
+    return blanks + text if right else text + blanks
 
 
 def labelled(values: Mapping[str, str]) -> list[str]:
     """Return labels and texts as two columns, with wrapped texts."""
-    size = max(map(len, values), default=0) + 2
+    size = max(map(width_of, values), default=0) + 2
     return [
         line
         for label, text in values.items()
         for line in textwrap.wrap(
             text,
             WIDTH,
-            initial_indent=label.ljust(size),
+            initial_indent=padded(label, size),
             subsequent_indent=" " * size,
             break_on_hyphens=False,
         )

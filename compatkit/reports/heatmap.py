@@ -50,8 +50,6 @@ DPI = 160
 LINE = 0.18  # inches between lines of settings
 LETTERS_AN_INCH = 14  # in a line of settings
 KEPT = "\u00a0"  # non-breaking space: keeps a setting on one line
-ASKED = ("fill", "cells", "where")
-"""Settings that describe the request rather than the measurement."""
 LETTERS = 30
 LETTER = 0.6  # mean width of a letter, relative to the font size
 BOUND_AT, BOUND_WIDTH = 0.3, 0.8  # in cells: gap before the column of bounds, and its width
@@ -237,11 +235,9 @@ def _draw_names(axes: Axes, rows: list[str], columns: list[str], scale: Scale) -
 
 
 def _settings_lines(matrix: CellGrid, letters: int) -> list[str]:
-    """Return lines with the conditions of the measurement, then lines with the request and the numbers of cells."""
-    asked = {name: value for name, value in matrix.settings.items() if name in ASKED}
-    rest = {name: value for name, value in matrix.settings.items() if name not in ASKED}
-    joined = (settings_line(some).replace(" ", KEPT).replace(f",{KEPT}", ", ") for some in (rest, asked))
-    return [line.replace(KEPT, " ") for text in joined for line in wrap(text, letters)]
+    """Return lines with the conditions of the measurement, broken between settings."""
+    joined = settings_line(matrix.settings).replace(" ", KEPT).replace(f",{KEPT}", ", ")
+    return [line.replace(KEPT, " ") for line in wrap(joined, letters)]
 
 
 def _draw_title(figure: Figure, told: list[str], width: float, height: float) -> None:
@@ -262,9 +258,9 @@ def _legend_lines(matrix: CellGrid, per_line: float) -> list[str]:
         words += [
             printable(f"{letter} through {visible(rung)}") for rung, letter in _rung_letters(matrix).items()
         ]
-        words.append(".88 accuracy; intervals are in the page and the table")
+        words.append("in a cell: accuracy; intervals are in the page and the table")
     else:
-        words.append(f"0.880 accuracy, 0.863{DASH}0.895 its 95 % interval")
+        words.append("in a cell: accuracy, below it its 95 % interval")
     each = max(1, int(per_line))
     return ["     ".join(words[start : start + each]) for start in range(0, len(words), each)]
 

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 FONT = "DejaVu Sans"  # bundled with matplotlib, so pictures look the same everywhere
 INK, QUIET, PAPER = "#0d1520", "#566170", "#ffffff"
+BLACK = "#000000"
+"""On shades: on every one of them, either black or white has a contrast of 4.5 (WCAG AA)."""
 EMPTY = "#eceef1"
 OWN_EDGE, STALE_EDGE = "#c2410c", "#7a5200"
 """Outlines of own pairs, and of stale figures (dashed), on every picture and page."""
@@ -39,7 +41,7 @@ def shade(accuracy: float) -> tuple[str, str]:
     red, green, blue, _ = colormaps["Blues"](0.04 + 0.86 * min(1.0, max(0.0, accuracy)))
     # Relative luminance (WCAG 2.2), with exponent 2.2 as an approximation of the sRGB curve.
     light = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
-    return to_hex((red, green, blue)), INK if light > 0.24 else PAPER
+    return to_hex((red, green, blue)), BLACK if light > 0.179 else PAPER
 
 
 def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **more: Any) -> None:

@@ -20,11 +20,12 @@ from markupsafe import Markup
 from compatkit.contracts.evidence import Cell, Part
 from compatkit.reports import document
 from compatkit.reports.conclusion import conclusion, scale_of
-from compatkit.reports.ink import OWN_EDGE, STALE_EDGE
+from compatkit.reports.ink import OWN_EDGE, STALE_EDGE, shade
 from compatkit.reports.labels import shortened
 from compatkit.reports.ladder import Picture, picture
 from compatkit.reports.wording import (
     VerdictWord,
+    conditions,
     evidence,
     listed,
     setting_name,
@@ -92,7 +93,7 @@ def render(matrix: CellGrid) -> str:
     """Return the page."""
     environment = templates()
     style = environment.get_template("matrix_style.html.j2").render(
-        levels=LEVELS, own=OWN_EDGE, stale=STALE_EDGE
+        shades=[shade(level / LEVELS) for level in range(LEVELS + 1)], own=OWN_EDGE, stale=STALE_EDGE
     )
     script = environment.get_template("matrix_script.html.j2").render()
     rows = [
@@ -109,7 +110,7 @@ def render(matrix: CellGrid) -> str:
         script=Markup(script),
         policy=_policy(style, script),
         data=Markup(embedded(matrix)),
-        settings=_pairs(matrix.settings),
+        settings=conditions(matrix.settings),
         extractors=_headings(matrix.extractors, "Extractor"),
         heads=_headings(matrix.heads, "Head"),
         rows=rows,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 MINUS = "\N{MINUS SIGN}"
 DASH = "\N{EN DASH}"
 SHORT_DIGEST = 12
+COUNTED = ("fill", "cells")
+"""Settings of a matrix that count its cells by where they come from."""
 
 
 @attrs.frozen
@@ -288,8 +290,15 @@ def setting_name(name: str) -> str:
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return all settings on one line: ``policy batch, batch size 256, seed 0``."""
-    return ", ".join(f"{setting_name(name)} {setting_text(value)}" for name, value in settings.items())
+    """Return all conditions on one line: ``normalisation batch, batch size 256, seed 0``."""
+    return ", ".join(f"{name} {text}" for name, text in conditions(settings))
+
+
+def conditions(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return name and text of the settings that figures depend on, not of what was kept and what newly measured."""
+    return [
+        (setting_name(name), setting_text(value)) for name, value in settings.items() if name not in COUNTED
+    ]
 
 
 def evidence(cell: Cell) -> list[tuple[str, str]]:

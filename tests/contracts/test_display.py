@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import unicodedata
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,18 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.contracts.display import LINES, WIDTH, Shown, network_and_cut, screenful
+from compatkit.cli import output
+from compatkit.contracts.display import (
+    LINES,
+    WIDTH,
+    Shown,
+    aligned,
+    labelled,
+    network_and_cut,
+    padded,
+    screenful,
+    width_of,
+)
 from compatkit.contracts.manifest import About
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.faults import Fault
@@ -164,3 +176,36 @@ def test_a_moved_report_names_what_is_new() -> None:
 def test_an_adapter_is_shown_without_a_cut() -> None:
     assert network_and_cut("resnet18", "layer3") == "resnet18 @ layer3"
     assert network_and_cut("project", "") == "project", "it is cut from no network"
+
+
+NAMES = (
+    "plain",
+    unicodedata.normalize("NFD", "\u00e9\u00e9l\u00e8ve"),
+    "\u72ac\u732b",
+    "\uff21\uff22",
+    "\u00e9",
+)
+WIDTHS = (5, 6, 4, 4, 1)
+"""In columns of a terminal: combining accents take none, East Asian wide characters two."""
+
+
+def starts(lines: list[str], mark: str) -> set[int]:
+    """Return the columns of a terminal at which a mark stands, from single characters."""
+    wide = [
+        [0 if unicodedata.combining(one) else 1 + (unicodedata.east_asian_width(one) in "WF") for one in line]
+        for line in lines
+    ]
+    return {sum(sizes[: line.index(mark)]) for line, sizes in zip(lines, wide, strict=True)}
+
+
+def test_columns_are_aligned_as_a_terminal_shows_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tuple(map(width_of, NAMES)) == WIDTHS
+    assert [padded(name, 6, right=True).index(name) for name in NAMES] == [6 - width for width in WIDTHS]
+    rows = [(name, "|") for name in NAMES]
+    assert starts(aligned(rows), "|") == starts(labelled(dict(rows)), "|") == {8}
+    output.columns([("name", "|"), *rows])
+    output.rows(dict(rows), indent=0)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) == 11 and starts(printed, "|") == {8}
+    output.columns([("name", "|"), *rows], right=[0])
+    assert starts(capsys.readouterr().out.splitlines(), "|") == {8}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -70,6 +71,33 @@ def test_the_same_matrix_gives_the_same_bytes():
 
 
 def test_settings_are_broken_between_and_never_cut():
-    settings = {"bridge": ["ridge in 2 cells"], "batch_size": 256, "precision": "float32", "fill": "missing"}
+    settings = {
+        "bridge": ["ridge in 2 cells"],
+        "batch_size": 256,
+        "precision": "float32",
+        "fill": "missing",
+        "cells": {"taken": 0, "measured": 4},
+    }
     lines = heatmap._settings_lines(Matrix([], [], [], settings), 40)
-    assert lines == ["bridge ridge in 2 cells, batch size 256,", "precision float32", "fill missing"]
+    assert lines == ["bridge ridge in 2 cells, batch size 256,", "precision float32"], (
+        "nor what was newly measured"
+    )
+
+
+@pytest.mark.parametrize("rows", [2, 20])
+def test_the_legend_has_no_figure(rows: int) -> None:
+    lines = " ".join(heatmap._legend_lines(examples.crowd(rows), 3))
+    assert "accuracy" in lines and not re.search(r"\.\d", lines)
+
+
+def test_text_on_every_shade_has_contrast() -> None:
+    def light(color: str) -> float:
+        parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+        red, green, blue = (
+            one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts
+        )
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    for step in range(1001):
+        dark, bright = sorted(map(light, shade(step / 1000)))
+        assert (bright + 0.05) / (dark + 0.05) >= 4.5, step

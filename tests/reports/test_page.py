@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from compatkit.reports import notebook
+from compatkit.reports.ink import shade
 from compatkit.reports.matrix import Matrix
-from compatkit.reports.page import embedded, render
+from compatkit.reports.page import LEVELS, embedded, render
 from compatkit.reports.tables import matrix_table
 from compatkit.reports.wording import MINUS
 
@@ -222,6 +224,28 @@ def test_the_count_of_own_pairs_is_in_the_right_number(rows: int, words: str):
     ]
     page = render(Matrix(made.extractors[:rows], made.heads[:rows], [cell for cell in cells if cell]))
     assert f"<b>{rows}</b> {words}</li>" in page
+
+
+def test_page_picture_and_notebook_have_one_scale_of_colors():
+    matrix = examples.digits()
+    level = round(0.951 * LEVELS)
+    fill, ink = shade(level / LEVELS)
+    page = render(matrix)
+    assert f'class="v-own s{level} own"' in page
+    assert f".matrix td.s{level} {{ background: {fill}; color: {ink}; }}" in page
+
+
+def test_what_was_newly_measured_is_no_condition():
+    made = examples.digits()
+    settings = {**made.settings, "fill": "missing", "cells": {"taken": 0, "measured": 4}}
+    matrix = Matrix(made.extractors, made.heads, made.cells, settings)
+    texts = render(matrix).split('<script type="application/json"')[0], notebook.render(matrix), str(matrix)
+    assert all(
+        "taken" not in text
+        and "fill" not in re.sub(r"<style>.*</style>|<svg.*?</svg>", "", text, flags=re.DOTALL)
+        for text in texts
+    )
+    assert '"fill"' in embedded(matrix)
 
 
 def test_outlines_are_explained_also_where_no_own_pair_has_a_figure():
