@@ -24,7 +24,7 @@ EXIT = re.compile(r"# exit code ([0-9]+)$")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
-    """Language and text of the fenced blocks that are commands, programs, or recipes that name their file."""
+    """Language and text of the fenced blocks: commands, programs, and recipes and modules that name their file."""
     return re.findall(
         r"^```(bash|python|toml)\n(.*?)^```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL
     )
@@ -41,6 +41,9 @@ def test_everything_runs(page: str, tmp_path: Path, monkeypatch: Any, capsys: An
         if language == "toml":
             named = re.match(r"# (\w+\.toml)\n", text)
             assert named, text
+            Path(named[1]).write_text(text)
+            continue
+        if named := re.match(r"# (\w+\.py)\n", text):
             Path(named[1]).write_text(text)
             continue
         if language == "python":

@@ -117,7 +117,8 @@ class _Table(dict[str, Builder]):
         known = sorted({*BUILT_IN, *self, *there})
         raise UnknownName(
             f"No builder is called {name!r:.100}; known are {', '.join(known)}. Others are brought by plugins: install "
-            f"the package with the key {f'builders.{name}'!r:.100}.",
+            f"the package with the key {f'builders.{name}'!r:.100}, or name the file that registers it (--plugin "
+            "FILE.py).",
             subject=name,
         )
 
@@ -187,7 +188,25 @@ def whole_of(blueprint: Blueprint, *, pretrained: bool = False) -> nn.Module:
         blueprint: Of an extractor or a head.
         pretrained: As for ``create``.
     """
+    _of_blueprint(blueprint)
     return create(blueprint.builder, blueprint.model, blueprint.kwargs, pretrained=pretrained)
+
+
+def _of_blueprint(blueprint: Blueprint) -> Builder:
+    """Return the builder of a blueprint.
+
+    Raises:
+        UnknownName: It is not here; the message says what brought it.
+    """
+    try:
+        return BUILDERS[blueprint.builder]
+    except UnknownName as error:
+        brought = blueprint.library.partition(" ")[0]
+        file = f": name that file, with --plugin {brought}" if brought.endswith(".py") else ""
+        raise UnknownName(
+            f"{error} {blueprint.model!r:.100} was built by {blueprint.library!r:.100}{file}.",
+            subject=error.subject,
+        ) from None
 
 
 def library_note(blueprint: Blueprint) -> str | None:
@@ -196,7 +215,7 @@ def library_note(blueprint: Blueprint) -> str | None:
     Raises:
         UnknownName: No such builder.
     """
-    present = BUILDERS[blueprint.builder].library()
+    present = _of_blueprint(blueprint).library()
     if present == blueprint.library:
         return None
     return (

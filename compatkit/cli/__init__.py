@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Given, given, json_option, quiet_option, registry_option
+from compatkit.cli.options import Given, given, json_option, plugin_option, quiet_option, registry_option
 from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
@@ -134,6 +134,7 @@ class Lazy(click.Group):
 @registry_option
 @json_option
 @quiet_option
+@plugin_option
 @click.option(
     TRACEBACK,
     is_flag=True,

@@ -1,7 +1,7 @@
 """Declaration of commands, and options shared by many.
 
-``--registry``, ``--json``, ``--quiet``, signatures, and the description of a publication are stored in the context, so
-that the first two may precede or follow the command.
+``--registry``, ``--json``, ``--quiet``, ``--plugin``, signatures, and the description of a publication are stored in
+the context, so that the first four may precede or follow the command.
 """
 
 from __future__ import annotations
@@ -84,11 +84,15 @@ def command(
         @wraps(function)
         def run(**values: Any) -> None:
             context = click.get_current_context()
-            with _quiet() if given(context).quiet else nullcontext():
+            line = given(context)
+            with (
+                _quiet() if line.quiet else nullcontext(),
+                _offered(line.plugins) if line.plugins else nullcontext(),
+            ):
                 function(context, asked(**values))
 
         found = click.command(name, help=help)(run)
-        shared = options(*([registry_option] if registry else []), json_option, quiet_option)
+        shared = options(*([registry_option] if registry else []), json_option, quiet_option, plugin_option)
         found.params += click.command()(shared(lambda: None)).params
         if group is not None:
             group.add_command(found)
@@ -102,6 +106,13 @@ def _quiet() -> AbstractContextManager[None]:
     from compatkit.data.bars import silent
 
     return silent()
+
+
+def _offered(files: tuple[str, ...]) -> AbstractContextManager[None]:
+    """Offer the plugins of files inside."""
+    from compatkit.plugins.files import offered
+
+    return offered(files)
 
 
 def group(name: str, help: str) -> click.Group:
@@ -162,6 +173,7 @@ class Given:
         registry: Folder of the registry, or None.
         machine: Whether to print JSON.
         quiet: Whether to show no progress.
+        plugins: Python files whose plugins count too.
         signed: Whether loaded components must be signed.
         trusted: Trusted folders, files or keys; empty for the user's own.
         key: Private key for signing publications, or None.
@@ -172,6 +184,7 @@ class Given:
     registry: str | None = None
     machine: bool = False
     quiet: bool = False
+    plugins: tuple[str, ...] = ()
     signed: bool = False
     trusted: tuple[str, ...] = ()
     key: str | None = None
@@ -180,8 +193,9 @@ class Given:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Words that select the same registry in a suggested command."""
-        return () if self.registry is None else ("--registry", self.registry)
+        """Words that select the same registry and plugin files in a suggested command."""
+        root = () if self.registry is None else ("--registry", self.registry)
+        return (*root, *(word for file in self.plugins for word in ("--plugin", file)))
 
 
 def given(context: click.Context) -> Given:
@@ -239,6 +253,14 @@ json_option = click.option(
     help="Print only JSON, for programs.",
 )
 quiet_option = _kept("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
+plugin_option = _kept(
+    "--plugin",
+    "plugins",
+    check=lambda context, _, values: (*given(context).plugins, *values),
+    multiple=True,
+    metavar="FILE",
+    help="Also use what this Python file registers, such as a builder; it is run. May be repeated.",
+)
 trusted_option = _kept(
     "--trusted",
     "trusted",

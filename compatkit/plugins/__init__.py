@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from compatkit.plugins.calls import Bound, check_batch, check_losses
 from compatkit.plugins.discovery import Listed, Status, find, listing, names
+from compatkit.plugins.files import add_file
 from compatkit.plugins.implementations import Implementation
 from compatkit.plugins.isolation import Owner, PluginWarning
 from compatkit.plugins.loading import KINDS, Offer
@@ -25,6 +26,7 @@ __all__ = [
     "Setting",
     "Status",
     "Use",
+    "add_file",
     "as_use",
     "check_batch",
     "check_losses",

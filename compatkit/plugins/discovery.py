@@ -33,7 +33,7 @@ Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
 
 
 def names(kind: str) -> list[str]:
-    """Return the names that are installed for a kind, sorted, without importing any.
+    """Return the names that are installed for a kind, sorted, without importing any but files that the user names.
 
     A name that several distributions claim stands beside ``package:name`` for each that it does not mean.
     """
@@ -71,7 +71,7 @@ def require(kind: str, name: str) -> str:
         hint = f" There is {elsewhere[0]}.{name}." if elsewhere else suggestion(name, known)
         raise UnknownName(
             f"There is no plugin {kind}.{name}.{hint} Installed {kind}: {', '.join(known) or 'none'}. "
-            "Install the package that brings it, or choose one of these.",
+            "Install the package that brings it, name its file (--plugin FILE.py), or choose one of these.",
             subject=f"{kind}.{name}",
         )
     return name
@@ -166,7 +166,8 @@ def clash(twins: Sequence[EntryPoint]) -> PluginError:
     who = " and ".join(f"{one.distribution} {one.version}" for one in owners)
     return PluginError(
         f"Plugin {twins[0].name!r} is brought by {who}; which one is meant cannot be told. Name it "
-        f"{' or '.join(map(qualified, twins))}, block one with {WITHOUT}={owners[-1].distribution}, or uninstall it.",
+        f"{' or '.join(map(qualified, twins))}, block one with {WITHOUT}={package_of(twins[-1])}, or "
+        "uninstall it.",
         plugin=twins[0].name,
         distribution=owners[0].distribution,
     )

@@ -6,23 +6,27 @@ same name is called ``package:dcc``; so is either of two that claim one name.
 
 from __future__ import annotations
 
-import functools
 import warnings
-from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import PurePath
 from typing import Any
 
 from packaging.utils import canonicalize_name
 
 from compatkit.hooks import PROJECT
+from compatkit.plugins.files import FileDistribution
+from compatkit.plugins.files import distributions as files
 from compatkit.plugins.isolation import PluginWarning
+from compatkit.plugins.loading import own_keys
 
 _LEFT: set[str] = set()
 """Leftovers that were named already."""
 
 
 def installed(**chosen: Any) -> list[EntryPoint]:
-    """Return entry points of the group without those that an interrupted pip left behind, which are named once.
+    """Return entry points of the group, and those of files that the user names.
+
+    Those that an interrupted pip left behind are left out, and named once.
 
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
@@ -30,12 +34,15 @@ def installed(**chosen: Any) -> list[EntryPoint]:
     points = entry_points(group=PROJECT, **chosen)
     # Metadata of a distribution take a millisecond to read, and one may have a hundred points.
     left = {key: _left(dist) for key, dist in {id(point.dist): point.dist for point in points}.items()}
-    return [point for point in points if not left[id(point.dist)]]
+    of_files = [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
+    return [point for point in points if not left[id(point.dist)]] + of_files
 
 
 def package_of(point: EntryPoint) -> str:
-    """Return the canonical name of the distribution; empty where broken metadata do not say."""
+    """Return the canonical name of the distribution, a file's stem; empty where broken metadata do not say."""
     try:
+        if isinstance(point.dist, FileDistribution):
+            return canonicalize_name(point.dist.path.stem)
         return canonicalize_name(point.dist.name) if point.dist else ""
     except Exception:  # of metadata that another program wrote
         return ""
@@ -43,12 +50,12 @@ def package_of(point: EntryPoint) -> str:
 
 def is_own(point: EntryPoint) -> bool:
     """Return whether compatkit itself brings a plugin."""
-    return point.name in _own_keys() and package_of(point) == PROJECT
+    return point.name in own_keys() and package_of(point) == PROJECT
 
 
 def yields(point: EntryPoint) -> bool:
     """Return whether the plain name of a plugin means one of compatkit instead."""
-    return point.name in _own_keys() and package_of(point) != PROJECT
+    return point.name in own_keys() and package_of(point) != PROJECT
 
 
 def divided(name: str, kind: str) -> tuple[str, str]:
@@ -60,15 +67,6 @@ def divided(name: str, kind: str) -> tuple[str, str]:
     """
     package, _, plain = name.rpartition(":")
     return canonicalize_name(package), plain.removeprefix(f"{kind}.")
-
-
-@functools.cache
-def _own_keys() -> frozenset[str]:
-    try:
-        points = distribution(PROJECT).entry_points
-    except PackageNotFoundError:  # run from its sources
-        return frozenset()
-    return frozenset(point.name for point in points if point.group == PROJECT)
 
 
 def _left(dist: Distribution | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import sys
@@ -9,14 +10,14 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
 from typing import Any
 
 import attrs
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
-from compatkit.hooks import HOOK_API, Register, Registration
+from compatkit.hooks import HOOK_API, PROJECT, Register, Registration
 from compatkit.plugins.implementations import (
     PREFIX,
     Implementation,
@@ -107,7 +108,7 @@ class Offer:
                 raise
             raise self.owner.error(f"{failed}: {raised(error)}") from error
         if changed:
-            warnings.warn(_note(changed, self.owner, what, remedy), PluginWarning, stacklevel=4)
+            warnings.warn(note(changed, self.owner, what, remedy), PluginWarning, stacklevel=4)
 
 
 def shown(settings: Mapping[str, Any]) -> str:
@@ -156,9 +157,9 @@ def load(point: EntryPoint) -> Loaded:
         ) from error
     seconds = time.perf_counter() - start
     refuse_class(plugin, owner, place=f"the entry point {point.value!r}")
-    _check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
+    check_api(getattr(plugin, "compatkit_api", HOOK_API), owner)
     hooks = implementations(plugin, Registration, owner)
-    factory = _collect(plugin, hooks, owner, kind, name)
+    factory = _factory(plugin, hooks, owner, kind, name)
     source = getattr(sys.modules.get(point.module), "__file__", None)
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
     if kind == "builders" and name in BUILT_IN_BUILDERS:
@@ -175,8 +176,18 @@ def load(point: EntryPoint) -> Loaded:
             )
     summary = (inspect.getdoc(plugin) or inspect.getdoc(factory) or "").partition("\n")[0].replace("``", "")
     remedy = "Its author should not do this at import."
-    notes = (_note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
+    notes = (note(changed, owner, f"importing {point.value!r}", remedy),) if changed else ()
     return Loaded(offer, summary, hooks, notes, round(seconds, 4))
+
+
+@functools.cache
+def own_keys() -> frozenset[str]:
+    """Return the keys of compatkit's own plugins, whose plain names mean these and no others."""
+    try:
+        points = distribution(PROJECT).entry_points
+    except PackageNotFoundError:  # run from its sources
+        return frozenset()
+    return frozenset(point.name for point in points if point.group == PROJECT)
 
 
 def owner_of(point: EntryPoint) -> Owner:
@@ -188,7 +199,7 @@ def owner_of(point: EntryPoint) -> Owner:
     return Owner(point.name, distribution, version)
 
 
-def _check_api(stated: object, owner: Owner) -> None:
+def check_api(stated: object, owner: Owner) -> None:
     """Compare ``compatkit_api`` (``1`` or ``">=1,<3"``) with this version of the hooks."""
     text = f"=={stated}" if isinstance(stated, int) and not isinstance(stated, bool) else stated
     try:
@@ -207,10 +218,20 @@ def _check_api(stated: object, owner: Owner) -> None:
         raise Incompatible(str(message), plugin=owner.plugin, distribution=owner.distribution)
 
 
-def _collect(
-    plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str, name: str
-) -> Callable[..., Any]:
-    """Call the registration hook of a kind, and return the factory that it registers as ``name``."""
+def registered(
+    plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str
+) -> dict[str, Callable[..., Any]]:
+    """Call the registration hook of a kind, and return the factories that it registers, by name.
+
+    Args:
+        plugin: A module or an instance.
+        hooks: What it implements.
+        owner: For messages.
+        kind: One of KINDS.
+
+    Raises:
+        PluginError: The hook fails, returns a value, or registers what is no factory.
+    """
     hook = PREFIX + kind
     collect = _Collect(owner, hook)
     for one in hooks:
@@ -227,17 +248,26 @@ def _collect(
                     f"{hook} returned {type_of(returned)}; nothing is done with it. Call register(name, factory).",
                     hook,
                 )
-    if name not in collect.factories:
-        there = ", ".join(collect.factories) or "nothing"
+    return collect.factories
+
+
+def _factory(
+    plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str, name: str
+) -> Callable[..., Any]:
+    """Return the factory that a plugin registers as ``name``."""
+    factories, hook = registered(plugin, hooks, owner, kind), PREFIX + kind
+    if name not in factories:
+        there = ", ".join(factories) or "nothing"
         raise owner.error(
-            f"{hook} registers {there}, not {name!r}.{suggestion(name, collect.factories)} "
+            f"{hook} registers {there}, not {name!r}.{suggestion(name, factories)} "
             "The entry point's key and the registered name must agree.",
             hook,
         )
-    return collect.factories[name]
+    return factories[name]
 
 
-def _note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
+def note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
+    """Return the warning about global state that a plugin changed."""
     return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}"
 
 

@@ -1,0 +1,269 @@
+"""Plugins of single Python files, which the user names: what a file registers counts as what a distribution brings.
+
+A file is named by ``add_file``, by ``--plugin`` on the command line, or by the environment variable
+``COMPATKIT_PLUGIN_FILES``, which processes inherit; never by another file. Its package name is its stem, its version a
+digest of its content. It is imported once in a process, when plugins are first asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from packaging.utils import canonicalize_name
+
+from compatkit.contracts.addresses import local
+from compatkit.errors import PluginError
+from compatkit.hooks import HOOK_API, PROJECT, Registration
+from compatkit.plugins.implementations import implementations
+from compatkit.plugins.isolation import Owner, PluginWarning, raised, state_kept
+from compatkit.plugins.loading import KINDS, check_api, load, note, own_keys, registered
+
+FILES = "COMPATKIT_PLUGIN_FILES"
+DIGITS = 16
+"""Hexadecimal digits of the digest that is a file's version."""
+
+_LOCK = threading.RLock()
+_IMPORTED: dict[Path, FileDistribution | None] = {}
+"""By path; None while a file is being imported, which may ask for plugins itself."""
+
+
+class FileDistribution(Distribution):
+    """The plugins of one file, in the shape of an installed distribution called ``mynet.py``."""
+
+    def __init__(self, path: Path, content: bytes, keys: Iterable[str] = ()) -> None:
+        self.path = path
+        metadata = f"Name: {path.name}\nVersion: sha256-{hashlib.sha256(content).hexdigest()[:DIGITS]}\n"
+        lines = "".join(f"{key} = {path.stem}\n" for key in keys)
+        self._texts = {"METADATA": metadata, "entry_points.txt": f"[{PROJECT}]\n{lines}"}
+
+    def read_text(self, filename: str) -> str | None:
+        """Return one of the texts that an installed distribution has as files."""
+        return self._texts.get(filename)
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        """Return a path beside the file."""
+        return self.path.parent / path
+
+
+class _Content(SourceFileLoader):
+    """Runs the bytes that were digested; reads and writes no cached bytecode."""
+
+    def __init__(self, name: str, path: Path, content: bytes) -> None:
+        super().__init__(name, str(path))
+        self._content = content
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self._content, self.path)
+
+
+def distributions() -> list[FileDistribution]:
+    """Return what the named files register, after importing those that were not imported yet.
+
+    Raises:
+        PluginError: A file cannot be used.
+    """
+    if not os.environ.get(FILES):
+        return []
+    made: list[FileDistribution] = []
+    with _LOCK:
+        for path in _checked(_named()):
+            if path not in _IMPORTED:
+                _IMPORTED[path] = None
+                try:
+                    _IMPORTED[path] = _import(path)
+                finally:
+                    if _IMPORTED[path] is None:
+                        del _IMPORTED[path]
+            ready = _IMPORTED[path]
+            if ready is not None:
+                made.append(ready)
+    return made
+
+
+@contextmanager
+def offered(files: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
+    """Name files besides those of the variable, for the body and the processes that it starts.
+
+    Nothing is imported before a plugin is asked for.
+
+    Args:
+        files: Paths of Python files.
+
+    Raises:
+        PluginError: One is missing, is no Python file, or two have one stem.
+    """
+    before = os.environ.get(FILES, "")
+    _name(files)
+    try:
+        yield
+    finally:
+        os.environ[FILES] = before
+
+
+def add_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """Import a Python file, and offer its plugins in this process and in those that it starts.
+
+    Args:
+        path: A file with hooks that register, such as ``compatkit_builders``, and with ``compatkit_api = 1``.
+
+    Returns:
+        What it registers, such as ``("builders.mynet",)``.
+
+    Raises:
+        PluginError: It cannot be used, or has changed since it was imported; the message says why.
+    """
+    before, path = os.environ.get(FILES, ""), _absolute(path)
+    _name([path])
+    try:
+        made = next(one for one in distributions() if one.path == path)
+    except BaseException:
+        os.environ[FILES] = before
+        raise
+    if made.version != FileDistribution(path, path.read_bytes()).version:
+        raise _error(path, "it has changed since this process imported it. Start Python anew.")
+    return tuple(point.name for point in made.entry_points)
+
+
+def _name(files: Sequence[str | os.PathLike[str]]) -> None:
+    paths = _checked([*_named(), *(_absolute(file) for file in files)])
+    for path in paths:
+        if os.pathsep in str(path):
+            raise _error(path, f"{FILES} separates files by {os.pathsep!r}. Move it to a path without one.")
+    os.environ[FILES] = os.pathsep.join(map(str, paths))
+
+
+def _absolute(file: str | os.PathLike[str]) -> Path:
+    return Path(os.path.abspath(Path(local(file, "a plugin file")).expanduser()))
+
+
+def _named() -> list[Path]:
+    return [Path(text) for text in os.environ.get(FILES, "").split(os.pathsep) if text]
+
+
+def _checked(files: Sequence[Path]) -> list[Path]:
+    """Return absolute paths, each once, after what can be checked without running them."""
+    paths = dict.fromkeys(map(_absolute, files))
+    stems: dict[str, Path] = {}
+    for path in paths:
+        if path.suffix != ".py":
+            raise _error(path, "a plugin is a Python file, whose name ends in .py.")
+        if not path.is_file():
+            what = "is a folder" if path.is_dir() else "does not exist"
+            raise _error(path, f"it {what}. Name a Python file, with --plugin or in {FILES}.")
+        if not (path.stem.isascii() and path.stem.isidentifier()):
+            raise _error(
+                path, "its stem names its module: only letters, digits and '_', no digit first. Rename it."
+            )
+        twin = stems.setdefault(canonicalize_name(path.stem), path)
+        if twin != path:
+            raise _error(path, f"{twin} has the same stem, which names a package. Rename one.")
+    return list(paths)
+
+
+def _import(path: Path) -> FileDistribution:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _error(path, f"it cannot be read ({error.strerror or error}).") from error
+    _refuse_hiding(path)
+    known = sys.modules.get(path.stem)  # of a program that imported the file by itself
+    try:
+        module = known or _run(path, content)
+        made = FileDistribution(path, content, _keys(module, path))
+        for point in made.entry_points:
+            load(point)  # what a run would refuse is refused now
+    except BaseException:
+        if known is None:
+            sys.modules.pop(path.stem, None)
+        raise
+    _tell_taken(made)
+    return made
+
+
+def _tell_taken(made: FileDistribution) -> None:
+    """Warn of names that mean compatkit's own plugins."""
+    taken = [point.name for point in made.entry_points if point.name in own_keys()]
+    if taken:
+        name = taken[0].partition(".")[2]
+        warnings.warn(
+            f"{made.path} registers {', '.join(taken)}, which compatkit has itself: {name!r} means compatkit's own, "
+            f"'{canonicalize_name(made.path.stem)}:{name}' this one.",
+            PluginWarning,
+            stacklevel=2,
+        )
+
+
+def _run(path: Path, content: bytes) -> ModuleType:
+    """Return the module of a file; global state that it changes is put back, with a warning."""
+    loader = _Content(path.stem, path, content)
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
+    module = importlib.util.module_from_spec(spec)  # pyright: ignore[reportArgumentType]
+    sys.modules[path.stem] = module
+    try:
+        with state_kept() as changed:
+            loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise _error(path, f"importing it failed: {raised(error)}.{_beside(path, error)}") from error
+    if changed:
+        told = note(changed, Owner(str(path)), "importing it", "It should not do this at import.")
+        warnings.warn(told, PluginWarning, stacklevel=2)
+    return module
+
+
+def _keys(module: ModuleType, path: Path) -> list[str]:
+    """Return what a module registers, such as ``builders.mynet``."""
+    owner = Owner(str(path))
+    if not hasattr(module, "compatkit_api"):
+        raise owner.error(
+            f"it does not state the version of the hooks that it is written for. Write compatkit_api = {HOOK_API} "
+            "into it."
+        )
+    check_api(module.compatkit_api, owner)
+    hooks = implementations(module, Registration, owner)
+    keys = [f"{kind}.{name}" for kind in KINDS for name in registered(module, hooks, owner, kind)]
+    if not keys:
+        raise owner.error(
+            f"{', '.join(one.hook for one in hooks)} registers nothing. Call register(name, factory)."
+        )
+    return keys
+
+
+def _refuse_hiding(path: Path) -> None:
+    """Raise for a stem that other code is found by; a module that is this very file may be imported already."""
+    try:
+        spec = importlib.util.find_spec(path.stem)
+    except (ImportError, ValueError):  # ValueError: such as __main__, in use and found by no spec
+        raise _error(path, f"{path.stem} is in use as the name of a module. Rename the file.") from None
+    origin = spec.origin if spec else None
+    if origin is not None and not (os.path.exists(origin) and path.samefile(origin)):
+        raise _error(path, f"{path.stem} is the name of the module {origin}. Rename the file.")
+    try:
+        version = distribution(path.stem).version
+    except PackageNotFoundError:
+        return
+    raise _error(path, f"{path.stem} is the name of an installed distribution ({version}). Rename the file.")
+
+
+def _beside(path: Path, error: BaseException) -> str:
+    """Return the remedy for a file that imports its neighbour."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    if not name or not (path.parent / f"{name.partition('.')[0]}.py").is_file():
+        return " Repair it, or leave it out."
+    return f" {name} lies beside it, but only the named file is imported. Put both into one file, or make a package."
+
+
+def _error(file: str | Path, message: str) -> PluginError:
+    return Owner(str(file)).error(message)
