@@ -161,6 +161,10 @@ class PatchMoments:
         return f"{different} different patches do not determine the {width} directions of its input"
 
 
+ONE_DIRECTION = "its input has one value: its only direction is that of every filter"
+"""Why nothing is aligned or not where a layer has one input value."""
+
+
 def principal_directions(covariance: Tensor) -> tuple[Tensor, Tensor]:
     """Return eigenvalues in decreasing order, ``(d,)``, at least 0, and eigenvectors as rows, ``(d, d)``."""
     values, vectors = torch.linalg.eigh(covariance)
@@ -200,7 +204,7 @@ class Eigenspaces:
         """
         values, vectors = principal_directions(covariance)
         apart = (values[:-1] - values[1:]) > tolerance * values[0]
-        spaces = torch.cat([torch.zeros_like(apart[:1]), apart]).cumsum(0)
+        spaces = torch.cat([apart.new_zeros(1), apart]).cumsum(0)
         return cls(values, vectors, spaces)
 
     @property

@@ -33,8 +33,15 @@ def pearson(one: Tensor, other: Tensor) -> Tensor:
         other: ``(m, ...)``, with the same number of values per image.
     """
     left, right = (value.flatten(1).double() for value in (one, other))
+    left, right = (value / _largest(value) for value in (left, right))  # normalize takes small norms for 0
     left, right = (value - value.mean(1, keepdim=True) for value in (left, right))
     return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
+
+
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest absolute value of each row, 1 for rows of zeros, ``(n, 1)``."""
+    largest = values.abs().amax(1, keepdim=True)
+    return torch.where(largest > 0, largest, 1.0)
 
 
 def ssim(one: Tensor, other: Tensor) -> Tensor:

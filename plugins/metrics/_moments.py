@@ -53,6 +53,8 @@ def digests_of(rows: Tensor, most: int) -> Tensor:
 HUGE, TINY = 1e150, 1e-150
 NEGLIGIBLE = 1e-12
 """A channel is constant if its standard deviation is below this share of its mean; float32 resolves 6e-8 of it."""
+LAST_DIGITS = 4e-15
+"""Below this share of its mean, the deviation of a constant channel is rounding of float64."""
 
 
 @attrs.frozen(eq=False)
@@ -139,6 +141,13 @@ class Pair:
             for square, mean in zip(self.squares, self.means, strict=True)
         )
         return left, right
+
+    def lost(self) -> int:
+        """Return how many channels count as constant because too few digits of their deviations are left."""
+        return sum(
+            int((~varying & (square > self.rows * (LAST_DIGITS * mean).square())).sum())
+            for varying, square, mean in zip(self.varies(), self.squares, self.means, strict=True)
+        )
 
     def correlations(self, products: Tensor | None = None) -> Tensor:
         """Return the correlation of each channel with each other one, ``(a, b)``; 0 for constant ones.

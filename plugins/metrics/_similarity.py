@@ -67,6 +67,60 @@ def forced(left: Rows, right: Rows, directions: tuple[int, int]) -> str:
     return forced if sum(directions) > samples - 1 else ""
 
 
+REPEATED = 0.9
+"""Share of samples that have to differ for estimates that take them as independent."""
+ALIKE = 0.9
+"""Share of the most directions that samples can span from which on they count as equally far from each other."""
+
+
+def repeated(cell: Cell, count: int, rows: int) -> Cell:
+    """Return a cell, degenerate where so many samples repeat that they are not independent.
+
+    Args:
+        cell: With a value, or undefined.
+        count: How many samples differ.
+        rows: All samples.
+    """
+    if cell.status not in ("ok", "approximate") or count >= REPEATED * rows:
+        return cell
+    return Cell(
+        cell.value, "degenerate", f"{count} of {rows} samples differ; the estimate takes all as independent"
+    )
+
+
+def doubted(cell: Cell, count: int, rows: int) -> Cell:
+    """Return a cell, degenerate where its samples are two points or repeat; see ``repeated``."""
+    return two_points(cell) if count <= 2 else repeated(cell, count, rows)
+
+
+def distinct(digests: Sequence[Tensor]) -> int:
+    """Return how many rows differ, by their digests of all batches."""
+    return len(torch.cat([one.cpu() for one in digests]).unique())
+
+
+def spread(square: float, trace: float) -> float:
+    """Return the number of directions over which a Gram K spreads its variance, (tr K)^2 / |K|^2, at least 1."""
+    return trace * trace / square if square > 0 else 1.0
+
+
+def equally_far(spreads: tuple[float, float], samples: int) -> str:
+    """Return why a similarity is the same for every pairing of the samples, or empty.
+
+    The Gram of n samples that are equally far from each other is a multiple of the centering matrix, and a rotation
+    brings it near any other: of Gaussian values this is so of far fewer samples than values.
+
+    Args:
+        spreads: Of the two layers.
+        samples: How many samples differ, n.
+    """
+    if samples < 2 or max(spreads) <= ALIKE * (samples - 1):
+        return ""
+    return (
+        f"{samples} samples are about equally far from each other in a layer, so that the value hardly depends on "
+        "which of them are paired; give more samples"
+    )
+
+
 def grid(values: Tensor, left: Sequence[str] = (), right: Sequence[str] = ()) -> Grid:
     """Return cells; one without a value is undefined.
 

@@ -7,6 +7,8 @@ Equations: K_i = X_i X_i' with centred columns. Biased: <K_i, K_j> / (|K_i| |K_j
 Reading: biased CKA of unrelated layers is far above 0 where samples are fewer than values, and grows with their number;
     the unbiased one is about 0 there, and may be below it. CKA is invariant to rotations and to the scale of all
     values, not to other linear maps, and mainly sees the strongest principal components.
+    Where fewer than .9 of the samples differ, both are degenerate: the estimates take samples as independent. So is
+    the biased one where samples are about equally far from each other: it is then the same for every pairing.
 Cost: n^2 p once for each layer, n^2 for each pair; memory for all rows and 128 MB of Grams.
 """
 
@@ -22,11 +24,9 @@ from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
 from ._rows import Rows, different, fair_products
-from ._similarity import Grid, RowsMetric, at_most_one, few, grid, not_above_0
+from ._similarity import Grid, RowsMetric, at_most_one, equally_far, few, grid, not_above_0, repeated, spread
 
 compatkit_api = 1
-REPEATED = 0.9
-"""Share of samples that have to differ for the unbiased estimate, which takes them as independent."""
 
 
 @hookimpl
@@ -59,21 +59,40 @@ class CKA(RowsMetric):
             for side, own in ((left, fair.left), (right, fair.right))
         ]
         unbiased = grid(at_most_one(fair.cosine()), *reasons)
+        spreads = [
+            [
+                spread(square, float(one.norms.sum()) / one.scale**2)
+                for square, one in zip(own.tolist(), side, strict=True)
+            ]
+            for side, own in ((left, products.left), (right, products.right))
+        ]
+        biased = grid(at_most_one(products.cosine()))
         return {
             "cka": [
                 [_repeated(cell, one, other) for cell, other in zip(line, right, strict=True)]
                 for line, one in zip(unbiased, left, strict=True)
             ],
-            "cka/biased": grid(at_most_one(products.cosine())),
+            "cka/biased": [
+                [
+                    _forced(_repeated(cell, one, other), one, other, (wide, also))
+                    for cell, other, also in zip(line, right, spreads[1], strict=True)
+                ]
+                for line, one, wide in zip(biased, left, spreads[0], strict=True)
+            ],
         }
 
 
 def _repeated(cell: Cell, one: Rows, other: Rows) -> Cell:
-    """Return a cell, degenerate where so many samples repeat that the unbiased estimate is not."""
-    enough = REPEATED * len(one.values)
-    if cell.status != "ok" or max(one.different, other.different) >= enough:
+    """Return a cell, degenerate where so many samples repeat that they are not independent."""
+    rows = len(one.values)
+    if repeated(cell, max(one.different, other.different), rows) is cell:
         return cell
-    if (count := different(one, other)) >= enough:
+    return repeated(cell, different(one, other), rows)
+
+
+def _forced(cell: Cell, one: Rows, other: Rows, spreads: tuple[float, float]) -> Cell:
+    """Return a cell of biased CKA, degenerate where its samples are equally far from each other."""
+    if cell.status != "ok" or not equally_far(spreads, max(one.different, other.different)):
         return cell
-    reason = f"{count} of {len(one.values)} samples differ; the unbiased estimate takes all as independent"
-    return Cell(cell.value, "degenerate", reason)
+    reason = equally_far(spreads, different(one, other))
+    return Cell(cell.value, "degenerate", reason) if reason else cell

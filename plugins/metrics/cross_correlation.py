@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import SEED, WHOLE
 from compatkit.metrics import Cell, Table
 
-from ._moments import Pair, best_pairs, drawn_keys, real, rows_of, within_range
+from ._moments import NEGLIGIBLE, Pair, best_pairs, drawn_keys, real, rows_of, within_range
 from ._partners import partner
 
 compatkit_api = 1
@@ -111,7 +111,7 @@ class CrossCorrelation:
         widest = max((len(pair.means[0]) for pair in state.values()), default=0)
         for name in names:
             pair = state.get(name)
-            means += self._means(pair)
+            means += _doubted(pair, self._means(pair))
             channels += _channels(pair, widest)
             constant += _constant(pair)
         how = "Pearson over images and positions, float64"
@@ -198,7 +198,25 @@ def _lacking(pair: Pair | None) -> str:
         return "one value a channel"
     if len(pair.digests) == 2:
         return "only two different values a channel, between which every correlation is 1 or -1"
-    return "" if all(bool(one.any()) for one in pair.varies()) else "no channel varies in one of the networks"
+    varies = all(bool(one.any()) for one in pair.varies())
+    return "" if varies else _lost(pair) or "no channel varies in one of the networks"
+
+
+def _lost(pair: Pair) -> str:
+    """Return why channels that vary count as constant, or empty."""
+    if not (count := pair.lost()):
+        return ""
+    return (
+        f"{count} channels deviate by less than {NEGLIGIBLE:g} of their mean, of which float64 keeps too few digits, "
+        "and count as 0; take off the mean first"
+    )
+
+
+def _doubted(pair: Pair | None, cells: list[Cell]) -> list[Cell]:
+    """Return cells, degenerate where channels that vary count as constant."""
+    if pair is None or not (reason := _lost(pair)):
+        return cells
+    return [cell if cell.value is None else Cell(cell.value, "degenerate", reason) for cell in cells]
 
 
 def _channels(pair: Pair | None, widest: int) -> list[Cell]:

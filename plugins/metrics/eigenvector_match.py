@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import Eigenspaces, filter_covariance
+from ..patch_covariance import ONE_DIRECTION, Eigenspaces, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
@@ -166,6 +166,8 @@ class EigenvectorMatch(PatchMetric):
         seen = state.layers.get(name)
         if seen is None or seen.lacking:
             return "no examples" if seen is None else seen.lacking
+        if len(seen.mean) == 1:
+            return ONE_DIRECTION
         weights = filter_covariance(self.filters(name, layers[name.split("#")[0]]))
         return MatchedDirections.of(
             seen.covariance, weights.to(seen.products.device), self.top, self.threshold

@@ -25,11 +25,14 @@ from compatkit.errors import DataError
 from compatkit.hooks import Register
 from compatkit.metrics import Cell, Table
 
+from ._moments import digests_of
 from ._rows import Products, Rows, fair_products
-from ._similarity import FlatteningMetric, grid, not_above_0, table
+from ._similarity import FlatteningMetric, distinct, doubted, grid, not_above_0, table
 
 compatkit_api = 1
 LEAST = 4
+LIGHTEST = 1e-290
+"""Least weight of a batch that keeps its digits in float64."""
 
 
 @hookimpl
@@ -47,6 +50,7 @@ class Batches:
         axes: Layers of this network and of the other.
         products: Weighted HSIC_1; None before the first batch.
         varying: Names of this network's layers, and of the other's, that vary in some batch.
+        digests: Of different rows of all layers together, by batch.
     """
 
     examples: int = 0
@@ -54,6 +58,7 @@ class Batches:
     axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     products: Products | None = None
     varying: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset())
+    digests: tuple[Tensor, ...] = ()
 
 
 @attrs.define(eq=False)
@@ -80,7 +85,7 @@ class MinibatchCKA(FlatteningMetric):
             other_outputs: The same of the other network.
 
         Raises:
-            DataError: Layers have different numbers of rows.
+            DataError: Layers have different numbers of rows, or values beyond the range of fourth powers.
         """
         left, right = (
             [Rows.of(name, [one]) for name, one in side.items()]
@@ -94,6 +99,8 @@ class MinibatchCKA(FlatteningMetric):
             )
         if (n := counts.pop()) < LEAST:
             return state
+        for one in (*left, *right):
+            _check_range(one)
         _, found = fair_products(left, right)
         # HSIC_1 is U / (n (n - 3)), and a batch weighs by its n; a layer that is constant in it adds nothing.
         a, b = (
@@ -105,7 +112,9 @@ class MinibatchCKA(FlatteningMetric):
         scaled = Products(found.cross * torch.outer(a.sqrt(), b.sqrt()), found.left * a, found.right * b)
         axes = tuple(outputs), tuple(other_outputs)
         varying = tuple(frozenset(one.name for one in side if _weight(one)) for side in (left, right))
-        return self.merge(state, Batches(len(positions), {n: 1}, axes, scaled, (varying[0], varying[1])))
+        digests = digests_of(torch.cat([one.values.double() for one in (*left, *right)], 1), n)
+        batch = Batches(len(positions), {n: 1}, axes, scaled, (varying[0], varying[1]), (digests,))
+        return self.merge(state, batch)
 
     def merge(self, left: Batches, right: Batches) -> Batches:
         """Return the state of both parts."""
@@ -119,7 +128,14 @@ class MinibatchCKA(FlatteningMetric):
             n: left.sizes.get(n, 0) + right.sizes.get(n, 0) for n in sorted({**left.sizes, **right.sizes})
         }
         varying = left.varying[0] | right.varying[0], left.varying[1] | right.varying[1]
-        return Batches(left.examples + right.examples, sizes, left.axes, Products(*sums), varying)
+        return Batches(
+            left.examples + right.examples,
+            sizes,
+            left.axes,
+            Products(*sums),
+            varying,
+            (*left.digests, *right.digests),
+        )
 
     def finalise(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
         """Return the table."""
@@ -145,6 +161,9 @@ class MinibatchCKA(FlatteningMetric):
                 ]
                 for row in grid(state.products.cosine(), *reasons)
             ]
+        if state.products is not None:
+            count, rows = distinct(state.digests), sum(size * many for size, many in state.sizes.items())
+            cells = [[doubted(cell, count, rows) for cell in row] for row in cells]
         return table(
             "minibatch_cka",
             axes,
@@ -153,6 +172,15 @@ class MinibatchCKA(FlatteningMetric):
             estimator=f"minibatch, unbiased in each; batches: {told}; {self.flatten}",
             paper="Nguyen, Raghu, Kornblith (2021), Do Wide and Deep Networks Learn the Same Things?",
             equation="eq. 2 to 4",
+        )
+
+
+def _check_range(rows: Rows) -> None:
+    if not rows.reason and not LIGHTEST < _weight(rows) < 1 / LIGHTEST:
+        raise DataError(
+            f"{rows.name}: values deviate from their mean by {rows.scale:.3g}, and fourth powers leave the range of "
+            "float64. Scale them.",
+            subject=rows.name,
         )
 
 

@@ -26,7 +26,7 @@ from compatkit.hooks import Register
 from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import Cell, Table
 
-from ..patch_covariance import TOLERANCE, Eigenspaces, PatchMoments, filter_covariance
+from ..patch_covariance import ONE_DIRECTION, TOLERANCE, Eigenspaces, PatchMoments, filter_covariance
 from ._alignment import PAPER, PatchMetric, SeenPatches
 
 compatkit_api = 1
@@ -160,6 +160,8 @@ class Misalignment(PatchMetric):
         width = len(seen.mean)
         if seen.lacking:
             return seen.lacking
+        if width == 1:
+            return ONE_DIRECTION
         if values != width:
             return f"the other network's filters have {values} values, the patches {width}"
         if filters - 1 < width and self.shrinkage is None:

@@ -5,7 +5,9 @@ Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Trans
 Equation: X and Y centred, each divided by its Frobenius norm; 1 - min_Q |X - Y Q|^2 / 2 = |Y'X|_*, the sum of the
     singular values, with Q orthogonal (zeros are added to the narrower). 1: the same up to rotation, scale and shift.
 Reading: it sees small differences that CKA does not see, and is too high for few samples: unrelated layers of 50 values
-    have .75 at n = 50, and two points always have 1, which is degenerate. The paper reads the smaller of this and CKA.
+    have .75 at n = 50, and two points always have 1. Where the samples of a layer are about equally far from each other
+    (their variance is spread over more than .9 (n - 1) directions, as of 20 unrelated rows of 500 values), the value
+    hardly depends on their pairing, and is degenerate. The paper reads the smaller of this and CKA.
 Cost: with n < p each layer is reduced to n x n numbers once (QR), which changes no singular value; then one
     decomposition of min(n, p) x min(n, q) numbers for each pair, in float64.
 """
@@ -23,8 +25,8 @@ from compatkit import hookimpl
 from compatkit.hooks import Register
 from compatkit.metrics import Cell
 
-from ._rows import Rows
-from ._similarity import Grid, RowsMetric, few, judged, pairwise
+from ._rows import Rows, different
+from ._similarity import Grid, RowsMetric, equally_far, few, judged, pairwise, spread
 
 compatkit_api = 1
 
@@ -35,14 +37,26 @@ def compatkit_metrics(register: Register) -> None:
     register("procrustes", Procrustes)
 
 
-def _unit(rows: Rows) -> Tensor:
-    """Return what the similarity needs of a layer, of Frobenius norm 1."""
-    found = rows.factor()
-    return found / found.square().sum().sqrt()
+@attrs.frozen(eq=False)
+class Unit:
+    """What the similarity needs of a layer: its rows, a factor of Frobenius norm 1, and the spread of its Gram."""
+
+    rows: Rows
+    factor: Tensor
+    spread: float
+
+    @classmethod
+    def of(cls, rows: Rows) -> Unit:
+        """Return that of a layer."""
+        factor = rows.factor()
+        factor = factor / factor.square().sum().sqrt()
+        return cls(rows, factor, spread(float((factor.T @ factor).square().sum()), 1.0))
 
 
-def _nuclear(one: Tensor, other: Tensor) -> Cell:
-    return judged(torch.linalg.svdvals(other.T @ one).sum())
+def _nuclear(one: Unit, other: Unit) -> Cell:
+    spreads, least = (one.spread, other.spread), max(one.rows.different, other.rows.different)
+    reason = equally_far(spreads, least) and equally_far(spreads, different(one.rows, other.rows))
+    return judged(torch.linalg.svdvals(other.factor.T @ one.factor).sum(), reason)
 
 
 @attrs.define(eq=False)
@@ -57,4 +71,4 @@ class Procrustes(RowsMetric):
 
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
         """Return the cells of the table."""
-        return {"procrustes": pairwise(left, right, _unit, _nuclear)}
+        return {"procrustes": pairwise(left, right, Unit.of, _nuclear)}

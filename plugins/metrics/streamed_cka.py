@@ -27,7 +27,7 @@ from compatkit.metrics import Cell, Table
 
 from ._moments import NEGLIGIBLE, digests_of, within_range
 from ._rows import Products
-from ._similarity import FlatteningMetric, Grid, at_most_one, grid, not_above_0, table, two_points
+from ._similarity import FlatteningMetric, Grid, at_most_one, distinct, doubted, grid, not_above_0, table
 
 compatkit_api = 1
 LEAST = 4
@@ -116,14 +116,14 @@ class Streamed:
 
     Attributes:
         axes: Names of the layers.
-        digests: Of different rows of all layers together, at most three.
+        digests: Of different rows of all layers together, by batch.
         broken: Places, in order of both axes, of layers with values that are not finite; their sums mean nothing.
     """
 
     examples: int = 0
     axes: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     sums: Sums | None = None
-    digests: Tensor = attrs.field(factory=lambda: torch.zeros(0, dtype=torch.int64))
+    digests: tuple[Tensor, ...] = ()
     broken: frozenset[int] = frozenset()
 
 
@@ -177,8 +177,7 @@ class StreamedCKA(FlatteningMetric):
             more = Sums.of(some, shift)
             sums = more if sums is None else sums.plus(more)
         axes = tuple(left), tuple(right)
-        digests = digests_of(torch.cat([one.double() for one in parts], 1), 3)
-        digests = torch.cat([state.digests.to(digests.device), digests]).unique()[:3]
+        digests = (*state.digests, digests_of(torch.cat([one.double() for one in parts], 1), len(parts[0])))
         return Streamed(state.examples + len(positions), axes, sums, digests, state.broken | broken)
 
     def merge(self, left: Streamed, right: Streamed) -> Streamed:
@@ -186,7 +185,7 @@ class StreamedCKA(FlatteningMetric):
         if left.sums is None or right.sums is None:
             return right if left.sums is None else left
         sums, broken = left.sums.plus(right.sums), left.broken | right.broken
-        digests = torch.cat([left.digests, right.digests.to(left.digests.device)]).unique()[:3]
+        digests = (*left.digests, *right.digests)
         return Streamed(left.examples + right.examples, left.axes, sums, digests, broken)
 
     def finalise(
@@ -200,8 +199,11 @@ class StreamedCKA(FlatteningMetric):
         axes = state.axes if state.sums is not None else (tuple(layers), tuple(other_layers))
         nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
         fair, plain = (nothing, nothing) if state.sums is None else _cells(state.sums, axes, state.broken)
-        if len(state.digests) == 2:
-            fair, plain = ([[two_points(cell) for cell in line] for line in grid] for grid in (fair, plain))
+        if state.sums is not None:
+            count, rows = distinct(state.digests), state.sums.rows
+            fair, plain = (
+                [[doubted(cell, count, rows) for cell in line] for line in grid] for grid in (fair, plain)
+            )
         common: dict[str, Any] = {"count": state.examples, "equation": "eq. 2"}
         return (
             table("streamed_cka", axes, fair, estimator=f"unbiased, streamed, {self.flatten}", **common),

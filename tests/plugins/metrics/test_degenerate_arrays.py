@@ -154,6 +154,63 @@ def repeated(array: np.ndarray) -> np.ndarray:
     return np.repeat(array[:8], 8, 0)
 
 
+@pytest.mark.parametrize("metric", TAKES)
+def test_one_value_a_sample_is_measured_or_refused_with_a_reason(metric: str) -> None:
+    arrays = [array if array.ndim == 1 else array[:, :1] for array in TAKES[metric]]
+    found = cells(metric, arrays)
+    if metric in ("misalignment", "eigenvector_match"):  # of one direction, all filters have the same
+        assert not list(sound(found, metric))
+    if metric == "transfer_function":
+        sigma, tau = (float(arrays[i].std()) for i in (0, 1))
+        assert list(sound(found, metric)) == pytest.approx([sigma, tau])
+    assert isinstance(found, str) or all(
+        cell.reason for line in found.values() for cell in line if cell.status != "ok"
+    )
+
+
+@pytest.mark.parametrize("metric", ["cka", "streamed_cka", "minibatch_cka"])
+def test_the_estimates_of_cka_judge_repeated_samples_alike(metric: str) -> None:
+    copies = [np.repeat(array[:5], 12, 0) for array in PAIR]
+    for name, found in ck.measure_arrays(metric, *copies).items():
+        assert isinstance(found, Table) and found.cells[0].status == "degenerate", name
+        assert "5 of 60" in found.cells[0].reason
+    for found in ck.measure_arrays(metric, *PAIR).values():
+        assert isinstance(found, Table) and found.cells[0].status in ("ok", "approximate")
+
+
+@pytest.mark.parametrize("table", ["procrustes", "cka/biased"])
+def test_samples_equally_far_from_each_other_force_a_rotation(table: str) -> None:
+    def cell(count: int, width: int) -> tuple[Cell, float]:
+        drawn = [draw(seed).normal(size=(count, width)) for seed in (1, 2)]
+        metric = make_metric(table.split("/")[0])
+        first = ck.measure_arrays(metric, *drawn).table(table).cells[0]
+        again = ck.measure_arrays(metric, drawn[0], drawn[1][::-1].copy()).table(table).cells[0]
+        assert first.value is not None and again.value is not None
+        return first, abs(first.value - again.value)  # of another pairing
+
+    for count in (4, 5, 20):
+        forced, change = cell(count, 512)
+        assert forced.status == "degenerate" and "equally far" in forced.reason
+        assert change < 0.05
+    for count, width in ((60, 5), (300, 512), (1000, 64)):
+        assert cell(count, width)[0].status == "ok"
+
+
+def test_channels_that_count_as_constant_for_want_of_digits_are_said() -> None:
+    found = cells("cross_correlation", [array + 1e12 for array in PAIR])
+    assert not isinstance(found, str)
+    assert not list(sound(found, "cross_correlation"))
+    dead = [array * (np.arange(5) > 0) + 0.1 for array in PAIR]
+    first = ck.measure_arrays("cross_correlation", *dead).table("cross_correlation").cells[0]
+    assert first.status == "ok"
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-80, 1e80, 1e140])
+def test_fourth_powers_that_leave_float64_are_refused_as_such(scale: float) -> None:
+    found = cells("minibatch_cka", [array * scale for array in PAIR])
+    assert isinstance(found, str) and "range of" in found
+
+
 @pytest.mark.parametrize("metric", ["cka", "svcca", "pwcca", "mutual_neighbours"])
 def test_figures_that_copies_of_samples_force_are_degenerate(metric: str) -> None:
     found = cells(metric, samples(metric, repeated))

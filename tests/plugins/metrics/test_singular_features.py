@@ -180,6 +180,8 @@ def test_similarities_equal_slow_references() -> None:
             assert float(ssim(left, right)[i, j]) == pytest.approx(slow_ssim(a, b), abs=1e-9)
             assert float(pearson(left, right)[i, j]) == pytest.approx(np.corrcoef(a.flat, b.flat)[0, 1])
     assert float(pearson(torch.ones(1, 4), torch.rand(1, 4))) == 0.0
+    images = torch.rand(2, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert torch.allclose(pearson(images * 1e-30, images), pearson(images, images))
 
 
 def test_a_picture_is_spread_over_its_range() -> None:
