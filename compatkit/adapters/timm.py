@@ -15,6 +15,7 @@ from timm.models import (
     get_deprecated_models,
     is_model,
     is_model_pretrained,
+    model_entrypoint,
     register_model,
 )
 from timm.models._hub import download_from_hf
@@ -167,6 +168,17 @@ def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 ROOMS = (residual, plain, mobile, chains, variational, generative, forecast)
 OURS = tuple(entry for module in ROOMS for entry in module.ENTRIES)
+
+
+def module_of(name: str) -> str:
+    """Return the module that registers a network with timm; empty where none has.
+
+    Args:
+        name: With or without a tag of weights.
+    """
+    known = name.partition(".")[0]
+    return str(model_entrypoint(known).__module__) if is_model(known) else ""
+
 
 for _function in OURS:
     if not is_model(_function.__name__):

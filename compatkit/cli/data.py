@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import attrs
@@ -68,31 +70,43 @@ def show(context: click.Context, asked: DataShowAsked) -> None:
 
 
 def sheet(split: Split, damaged: set[str]) -> bytes:
-    """Return a picture of some images of each class, the first ones that can be decoded, as PNG.
+    """Return a picture of whole images of each class, the first of each kind of file that can be decoded, as PNG.
 
     Args:
         split: Images and labels.
         damaged: Names of images that cannot be decoded.
     """
     import numpy as np
+    from PIL import ImageOps
 
     from compatkit.reports.pictures import beside
 
     rows = {}
-    shown = split.converted("RGB").resized((SIDE, SIDE), crop_mode="center")
+    shown = split.converted("RGB")
     for label in np.flatnonzero(split.counts)[:ROWS].tolist():
         name = split.classes[label]
         short = name if len(name) <= LETTERS else f"{name[: LETTERS - 1]}…"
-        places = []
-        for place in np.flatnonzero(split.labels == label).tolist():
-            places += [] if split.name_of(place) in damaged else [place]
-            if len(places) == COLUMNS:
-                break
+        places = [
+            place
+            for place in np.flatnonzero(split.labels == label).tolist()
+            if split.name_of(place) not in damaged
+        ]
         images = np.full((COLUMNS, SIDE, SIDE, 3), 255, dtype=np.uint8)
-        if places:
-            images[: len(places)] = shown.read(places)
+        for column, place in enumerate(_of_each_kind(split, places)):
+            images[column] = np.asarray(ImageOps.pad(shown.image(place), (SIDE, SIDE), color="white"))
         rows[short if short not in rows else f"{label} {short}"] = images.transpose(0, 3, 1, 2)
     return beside(rows, low=0, high=255)
+
+
+def _of_each_kind(split: Split, places: list[int]) -> list[int]:
+    """Return the first places, files of each ending in turn, in the order of the split."""
+    counts: Counter[str] = Counter()
+    turns: dict[int, int] = {}
+    for place in places:
+        ending = PurePath(split.name_of(place)).suffix.lower()
+        turns[place] = counts[ending]
+        counts[ending] += 1
+    return sorted(sorted(places, key=turns.__getitem__)[:COLUMNS])
 
 
 def _splits(asked: DataShowAsked, report: Progress) -> tuple[list[Split], dict[str, int]]:

@@ -121,10 +121,21 @@ def network_call(whole: Blueprint) -> str:
     """Return the call that builds the network with these tensor names."""
     arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
     if whole.builder == "timm":
-        return f"timm.create_model({whole.model!r}{arguments})"
+        return f"timm.create_model({whole.model!r}{arguments}){_registered(whole.model)}"
     if whole.builder == "torchvision" and whole.kwargs.keys() <= {"num_classes"}:
         return f"torchvision.models.get_model({whole.model!r}{arguments})"
     return f"{whole.model}{arguments} of {whole.builder}"
+
+
+def _registered(model: str) -> str:
+    """Return what must be imported for timm to know a network that is not its own; else empty."""
+    from compatkit.adapters import timm
+
+    module = timm.module_of(model)
+    if module.startswith("timm."):
+        return ""
+    ours = module.startswith("compatkit.")
+    return f" after import {timm.__name__ if ours else module or 'of the package that registers it'}"
 
 
 def _facts(file: str, header: Header) -> dict[str, Any]:

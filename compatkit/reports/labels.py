@@ -14,16 +14,18 @@ PIECES = re.compile(r"[^\W\d_]{1,12}\d+|[^\W\d_]+|\d+|[\W_]+")
 
 
 def shortened(names: Sequence[str], letters: int) -> list[str]:
-    """Return a label of at most so many letters for each name; different names have different labels.
+    """Return a label of about so many letters for each name; different names have different labels.
+
+    A name that is longer by at most a quarter stays whole: to leave out so little costs more than it saves.
 
     Args:
         names: In the order of the picture.
-        letters: Most letters of a label, at least 12.
+        letters: Most letters of an abbreviated name, at least 12.
     """
     different = list(dict.fromkeys(names))
     shared = _shared(different)
     labels = {
-        name: name if len(name) <= letters else clip(_fitted(name, shared, letters), letters)
+        name: name if len(name) <= letters + letters // 4 else clip(_fitted(name, shared, letters), letters)
         for name in different
     }
     counts = Counter(labels.values())

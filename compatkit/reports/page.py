@@ -39,8 +39,8 @@ from compatkit.reports.wording import (
 if TYPE_CHECKING:
     from compatkit.reports.grid import CellGrid
 
-LETTERS = 32
-"""Most letters of a name beside the table; its sheet has all."""
+LETTERS = 64
+"""Letters of an abbreviated name beside the table, where names are wrapped; its sheet has all."""
 LEVELS = 20  # steps of the shading, one CSS class each, because the page forbids style attributes
 MANY = 12
 _CLOSING = str.maketrans(

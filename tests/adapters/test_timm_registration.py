@@ -31,6 +31,13 @@ def test_create_model_passes_arguments_and_fills_the_configuration():
     assert network.pretrained_cfg["architecture"] == "resnet20_cifar"
 
 
+def test_the_module_that_registers_a_network():
+    assert adapter.module_of("resnet18") == adapter.module_of("resnet18.a1_in1k") == "timm.models.resnet"
+    assert (
+        adapter.module_of("resnet20_cifar").startswith("compatkit.") and adapter.module_of("nonesuch") == ""
+    )
+
+
 def test_there_are_no_pretrained_weights_for_small_networks():
     with pytest.raises(UsageError, match="no pretrained weights for 'resnet20_cifar'"):
         timm.create_model("resnet20_cifar", pretrained=True)

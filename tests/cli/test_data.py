@@ -13,6 +13,8 @@ import pytest
 from photos import class_folder, encoded, photo
 from PIL import Image
 
+from compatkit.cli.data import COLUMNS
+
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -78,8 +80,21 @@ def test_a_contact_sheet(run: Any, photos: Path, tmp_path: Path) -> None:
         int
     )
     red = (np.abs(shown - (255, 0, 0)).sum(axis=2) == 0).sum()
-    assert red == pytest.approx(2 * 160 * 160, rel=0.05)
+    assert red == pytest.approx(2 * 160 * 80, rel=0.05), "whole images of twice the width"
     assert run("data", "show", photos, "--sheet", tmp_path).code == 2
+
+
+def test_a_contact_sheet_has_each_kind_of_file(run: Any, photos: Path, tmp_path: Path) -> None:
+    for number in range(COLUMNS + 2):
+        (photos / "train" / "ant" / f"1{number:02}.png").write_bytes(
+            encoded(Image.new("RGB", (20, 20), "red"))
+        )
+    (photos / "train" / "ant" / "last.bmp").write_bytes(encoded(Image.new("RGB", (20, 20), "blue"), "BMP"))
+    assert run("data", "show", photos, "--sheet", tmp_path / "sheet.png").code == 0
+    with Image.open(tmp_path / "sheet.png") as picture:
+        shown = np.asarray(picture.convert("RGB")).astype(int)
+    blue = (np.abs(shown - (0, 0, 255)).sum(axis=2) == 0).sum()
+    assert blue == pytest.approx(160 * 160, rel=0.05)
 
 
 def test_images_without_labels_sets_by_name_and_what_is_none(run: Any, photos: Path, tmp_path: Path) -> None:

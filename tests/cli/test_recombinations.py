@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +128,13 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     said = run("export", "pairs/ab", "ab.safetensors")
     text = words(said.out)
     assert said.code == 0 and "wrote ab.safetensors (" in text and "recombination pairs/ab@1.0.0" in text
-    assert "loads into timm.create_model('resnet8_cifar', in_chans=1, num_classes=3)" in text
+    call = "timm.create_model('resnet8_cifar', in_chans=1, num_classes=3)"
+    assert f"loads into {call} after import compatkit.adapters.timm" in text
+    script = (
+        "import timm\nfrom safetensors.torch import load_file\nassert not timm.is_model('resnet8_cifar')\n"
+        f"import compatkit.adapters.timm\n{call}.load_state_dict(load_file('ab.safetensors'), strict=True)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
     assert "runs with compatkit.load_exported('ab.safetensors')" in text
     seen = run("inspect", "ab.safetensors")
     text = words(seen.out)

@@ -15,13 +15,18 @@ from . import examples
 names = st.lists(st.text("ab/.-01", min_size=1, max_size=80), min_size=1, max_size=12)
 
 
+def test_no_name_is_abbreviated_for_a_few_letters() -> None:
+    names = [f"demo/none/{'x' * size}.extractor" for size in (11, 17, 18)]
+    assert shortened(names, 30)[:2] == names[:2] and len(shortened(names, 30)[2]) == 30
+
+
 @given(names, st.integers(12, 40))
 def test_labels_are_short_and_differ_where_names_do(names: list[str], letters: int) -> None:
     labels = shortened(names, letters)
-    assert len(labels) == len(names) and all(0 < len(label) <= max(letters, 12) for label in labels)
+    assert len(labels) == len(names) and all(labels)
     assert len(set(labels)) == len(set(names))
     for name, label in zip(names, labels, strict=True):
-        assert len(name) > letters or label == name
+        assert label == name if len(name) <= int(1.25 * letters) else len(label) <= letters
 
 
 @pytest.mark.parametrize(
