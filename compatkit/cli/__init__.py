@@ -181,10 +181,12 @@ def _run(words: list[str], machine: bool) -> int:
         if end.code != TERMINATED:
             raise
         return _fail(
-            "Ended by SIGTERM. No partial files were left behind.", "interrupted", TERMINATED, machine
+            "Ended by SIGTERM. No half-written file was left behind.", "interrupted", TERMINATED, machine
         )
     except click.Abort:
-        return _fail("Interrupted. No partial files were left behind.", "interrupted", INTERRUPTED, machine)
+        return _fail(
+            "Interrupted. No half-written file was left behind.", "interrupted", INTERRUPTED, machine
+        )
     except click.ClickException as error:
         return _fail(_of_click(error, machine), "usage", error.exit_code, machine)
     except IncompatibleError as error:

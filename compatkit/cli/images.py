@@ -22,6 +22,8 @@ WAYS = (
     "Say where they are: --recipe FILE (the recipe it was trained with), --data with a name, path or address, "
     "--data-root DIR for the folder of data sets, or --download."
 )
+NOT_FOUND = "in none of these folders"
+"""What an error says of a known data set that is not there."""
 
 
 def data_sets(
@@ -215,7 +217,7 @@ def named_options() -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        if not isinstance(error.subject, str):  # the name of the data set
+        if NOT_FOUND not in str(error):
             raise
         raise DataError(f"{error} Here: --data-root DIR, --download.", subject=error.subject) from error
 

@@ -24,6 +24,7 @@ from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
     from compatkit.components.images import Given
+    from compatkit.data.dataset import DataSet
     from compatkit.experiments.recipes import Recipe
     from compatkit.training.checkpoints import CheckpointStatus
     from compatkit.training.fit import Fit
@@ -194,7 +195,7 @@ def _announce(plan: Recipe) -> None:
         data = task.data
         news(
             f"{task.name}: {task.backbone} cut at {task.split}, {len(data.train):,} training images of {data.name} in "
-            f"{len(data.classes)} classes"
+            f"{len(data.classes)} classes{_left_out(data)}"
         )
     notes = [note for pair in combinations(plan.tasks, 2) if (note := _classes_apart(*pair))]
     for note in notes[:NOTES]:
@@ -205,6 +206,15 @@ def _announce(plan: Recipe) -> None:
     frozen = ", ".join(f"{word} {one}" for word, one in plan.against.items())
     against = f", against the frozen {frozen}" if frozen else ""
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
+
+
+def _left_out(data: DataSet) -> str:
+    """Return how many damaged images are left out; both splits count those of a source that is not divided."""
+    counts = {"damaged": data.train.damaged, "damaged test": data.test.damaged}
+    if data.train.damaged == data.test.damaged:
+        del counts["damaged test"]
+    shown = [f"{count:,} {what} image{'s' * (count != 1)}" for what, count in counts.items() if count]
+    return f"; left out: {', '.join(shown)}" if shown else ""
 
 
 def _classes_apart(first: Task, second: Task) -> str:

@@ -13,7 +13,6 @@ from compatkit.data.dataset import DataSet
 from compatkit.data.partnames import EXPECTED, held_out, part_name, tell_unused
 from compatkit.data.split import Split
 from compatkit.errors import DataError
-from compatkit.limits import Number
 
 SHARE = 0.1
 """Of each class, what becomes test images by default."""
@@ -24,14 +23,13 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
 
     Args:
         whole: All images, named ``NAME/train``.
-        share: Of each class that becomes test images, at least one and not all.
+        share: Of each class that becomes test images, above 0 and below 1; at least one image and not all.
         seed: Of the draw.
 
     Raises:
-        DataError: The share is not between 0 and 1, or a class has one image.
+        DataError: A class has one image.
     """
     name = whole.name.removesuffix("/train")
-    Number(above=0, below=1).check(name, DataError, hold_out=share)
     test: list[NDArray[np.int64]] = []
     for label, (count, of_class) in enumerate(zip(whole.counts, whole.positions_by_class(), strict=True)):
         if count < 2:

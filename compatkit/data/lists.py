@@ -9,10 +9,11 @@ import csv
 import io
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,6 +36,17 @@ LONGEST_LINE = 2**16
 """Characters of a line."""
 
 
+@attrs.frozen
+class _Places:
+    """Where each row of a table is: the last line of it in a CSV file, or its number in a Parquet table, from 1."""
+
+    what: str
+    numbers: Sequence[int]
+
+    def __getitem__(self, row: int) -> str:
+        return f"{self.what} {self.numbers[row]}"
+
+
 def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     """Read a table of images.
 
@@ -47,24 +59,24 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
         MissingDependency: It is Parquet, and pyarrow is not installed.
     """
     table = Path(path).expanduser().resolve()
-    columns = _parquet(table) if table.suffix == ".parquet" else _csv(table)
+    columns, places = _parquet(table) if table.suffix == ".parquet" else _csv(table)
     missing = [one for one in COLUMNS if one not in columns]
     if missing or not columns["path"]:
         held = f"its columns are {', '.join(columns) or 'none':.200}" if missing else "it has no rows"
         raise DataError(
-            f"{table} is a table with the columns path and label, and a row an image; {held}.", subject=table
+            f"{table} must have the columns path and label, and a row for each image; {held}.", subject=table
         )
     unlabelled = next((row for row, label in enumerate(columns["label"]) if not label), None)
     if unlabelled is not None:
         raise DataError(
-            f"{table}, row {unlabelled + 1} has no label. Give one, or remove the row.", subject=table
+            f"{table}, {places[unlabelled]} has no label. Give one, or remove the row.", subject=table
         )
     _check_undivided(columns, table)
     folder = table.parent
     columns["path"] = [name_in_system(path) for path in columns["path"]]
     states = file_states_of(folder, columns["path"])
-    _check_there(columns["path"], states, table)
-    _check_repeated(columns, states, table)
+    _check_there(columns["path"], states, table, places)
+    _check_repeated(columns, states, table, places)
     place, name = folder / NAMES, text_of(table.stem)
     names = names_of(read_file(place, LARGEST_LIST), place) if place.is_file() else None
     classes, labels = numbered(columns["label"], table, names)
@@ -92,7 +104,7 @@ def _check_undivided(columns: dict[str, list[str]], table: Path) -> None:
     check_folders(folders, table, "Say by a column split which images are which.")
 
 
-def _check_there(paths: list[str], states: NDArray[np.void], table: Path) -> None:
+def _check_there(paths: list[str], states: NDArray[np.void], table: Path, places: _Places) -> None:
     """Refuse a table of which a file is missing.
 
     Raises:
@@ -112,13 +124,15 @@ def _check_there(paths: list[str], states: NDArray[np.void], table: Path) -> Non
         else f" There is one whose name is composed otherwise (Unicode's form {other}): write the path as it is there."
     )
     raise DataError(
-        f"{table}, row {gone[0] + 1}: there is no file {table.parent / path} ({len(gone):,} of {len(paths):,} are "
+        f"{table}, {places[int(gone[0])]}: there is no file {table.parent / path} ({len(gone):,} of {len(paths):,} are "
         f"missing). Paths start at the folder of the table.{hint}",
         subject=table.parent / path,
     )
 
 
-def _check_repeated(columns: dict[str, list[str]], states: NDArray[np.void], table: Path) -> None:
+def _check_repeated(
+    columns: dict[str, list[str]], states: NDArray[np.void], table: Path, places: _Places
+) -> None:
     """Refuse a file in two classes or parts; or in two rows, where a share is held out.
 
     Raises:
@@ -126,7 +140,7 @@ def _check_repeated(columns: dict[str, list[str]], states: NDArray[np.void], tab
     """
     paths = columns["path"]
     for before, row in repeated(table.parent, paths, states):
-        rows = f"{table}, rows {before + 1} and {row + 1} name one file, {paths[before]}"
+        rows = f"{table}, {places[before]} and {places[row]} name one file, {paths[before]}"
         rows += f" and {paths[row]}" if paths[row] != paths[before] else ""
         for what in ("label", "split"):
             if what in columns and _word(columns[what][before], what) != _word(columns[what][row], what):
@@ -147,19 +161,22 @@ def _word(value: str, what: str) -> str:
     return part.kind if part is not None and part.plain else unicodedata.normalize("NFC", value)
 
 
-def _csv(table: Path) -> dict[str, list[str]]:
+def _csv(table: Path) -> tuple[dict[str, list[str]], _Places]:
+    lines: list[int] = []
     try:
         text = io.TextIOWrapper(io.BytesIO(read_file(table)), "utf-8-sig", newline="")
-        rows = (row for row in csv.reader(_lines(text, table), strict=True, skipinitialspace=True) if row)
+        reader = csv.reader(_lines(text, table), strict=True, skipinitialspace=True)
+        rows = (row for row in reader if row)
         names = next(rows, [])
         _check_names(names, table)
         columns: dict[str, list[str]] = {name: [] for name in names}
         if not all(one in columns for one in COLUMNS):
-            return columns
-        for number, row in enumerate(rows, 1):
+            return columns, _Places("line", lines)
+        for row in rows:
+            lines.append(reader.line_num)
             if len(row) != len(names):
                 raise DataError(
-                    f"{table}, row {number} has more or fewer values than there are columns. Quote values with "
+                    f"{table}, line {lines[-1]} has more or fewer values than there are columns. Quote values with "
                     "commas.",
                     subject=table,
                 )
@@ -167,7 +184,7 @@ def _csv(table: Path) -> dict[str, list[str]]:
                 column.append(value.strip())
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{table} is no CSV table in UTF-8: {error}.", subject=table) from error
-    return columns
+    return columns, _Places("line", lines)
 
 
 def _lines(text: Iterable[str], table: Path) -> Iterator[str]:
@@ -197,7 +214,7 @@ def _check_names(names: list[str], table: Path) -> None:
         raise DataError(f"{table} has the column {twice!r:.100} twice. Remove one.", subject=table)
 
 
-def _parquet(table: Path) -> dict[str, list[str]]:
+def _parquet(table: Path) -> tuple[dict[str, list[str]], _Places]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError as error:
@@ -214,7 +231,8 @@ def _parquet(table: Path) -> dict[str, list[str]]:
         read = file.read(columns=wanted).to_pydict()
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
-    return {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}
+    columns = {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}
+    return columns, _Places("row", range(1, file.metadata.num_rows + 1))
 
 
 def _maybe_parts(file: Any) -> list[str]:

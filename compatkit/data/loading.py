@@ -34,6 +34,7 @@ from compatkit.errors import (
     UsageError,
     suggest,
 )
+from compatkit.limits import Number
 
 DIGESTS = ("bytes", "unverified")
 """What the digest of images in files may be over."""
@@ -130,6 +131,8 @@ def load(
         MissingDependency: A library that reads this kind of data set is not installed.
     """
     check_damaged(damaged)
+    if hold_out is not None:
+        Number(above=0, below=1).check(f"{name_or_path}", DataError, hold_out=hold_out)
     folders = _folders(root)
     if digest not in DIGESTS:
         raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
@@ -154,7 +157,8 @@ def load(
         source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
     if hold_out is not None and isinstance(found, DataSet):
         raise DataError(
-            f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out.",
+            f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out. For more test "
+            "images, move some of those for training to them, or put all into class folders without parts.",
             subject=found.name,
         )
     if digest == "unverified":

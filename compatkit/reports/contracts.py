@@ -150,7 +150,9 @@ def _training(training: Mapping[str, object]) -> dict[str, str]:
     data = training.get("data")
     if isinstance(data, Mapping):
         bare = "" if data.get("labelled", True) else ", without labels"
-        rows["trained on"] = str(data.get("name", "")) + bare
+        count = data.get("damaged")
+        lost = f", {count} damaged image{'s' * (count != 1)} left out" if count else ""
+        rows["trained on"] = f"{data.get('name', '')}{bare}{lost}"
     adopted = training.get("adopted")
     if isinstance(adopted, Mapping):
         rows["adopted from"] = f"{adopted.get('file')} ({short(str(adopted.get('digest')))})"

@@ -121,10 +121,14 @@ def verdict_table(verdicts: Outlines) -> Sized:
     return Sized(lambda width, ascii_only: _verdicts(verdicts, width, ascii_only))
 
 
+def _many(names: Sequence[str], what: str) -> str:
+    return f"{len(names)} {what}{'s' * (len(names) != 1)}"
+
+
 def _matrix(matrix: CellGrid, width: int, ascii_only: bool) -> Iterator[RenderableType]:
     rows = [one.reference for one in matrix.extractors]
     columns = [one.reference for one in matrix.heads]
-    yield Text(f"Compatibility matrix, {len(rows)} extractors x {len(columns)} heads", "bold")
+    yield Text(f"Compatibility matrix, {_many(rows, 'extractor')} x {_many(columns, 'head')}", "bold")
     if matrix.settings:
         yield Text(settings_line(matrix.settings), "dim")
     if len(rows) * len(columns) > PRINTED:

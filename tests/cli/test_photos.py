@@ -57,8 +57,11 @@ def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
         'name = "classes"\ndata = {name = "classes/", hold_out = 0.25, seed = 1, damaged = "skip"}\n'
         'backbone = "simple_cnn"\nsplit = "forward_features"\nsize = [16, 16]\n'
     )
+    (work / "classes" / "0" / "cut.png").write_bytes(encoded(photo(30, 30))[:80])
     said = run("train", recipe)
     assert said.code == 0, said.err
+    assert "training images of classes in 3 classes; left out: 1 damaged image\n" in said.err
+    assert "1 damaged image left out" in run("show", "photos/classes.extractor").out
     again = run("matrix", "photos/classes.extractor", "photos/classes.head", "--json")
     assert again.code == 0 and "warning" not in again.err, again.err
 
@@ -76,3 +79,15 @@ def test_damaged_images_of_a_named_data_set_are_left_out_on_request(run: Any, wo
     assert skipped.code in (0, 1) and skipped.json["cell"]["restricted"]["count"] == 3, skipped.err
     unused = run("recombine", *PAIR, "--damaged", "skip", "--json")
     assert unused.code == 2 and unused.json["error"]["code"] == "usage"
+
+
+def test_where_data_sets_may_be_is_told_of_those_that_are_not_found_alone(run: Any, work: Path) -> None:
+    recipe = work / "recipe.toml"
+    for share, told in (("1.5", False), ("0.5", True)):
+        recipe.write_text(
+            f'prefix = "a"\n[trainer]\nsteps = 2\nbatch_size = 4\n[[tasks]]\nname = "a"\nbackbone = "simple_cnn"\n'
+            f'split = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
+        )
+        refused = run("train", recipe, "--json")
+        assert refused.json["error"]["code"] == "data", refused.out
+        assert ("--data-root" in refused.json["error"]["message"]) == told

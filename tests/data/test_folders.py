@@ -218,6 +218,9 @@ def test_nothing_is_held_out_of_what_is_divided(tmp_path: Path) -> None:
     for name in (tmp_path / "photos", "peaks"):
         with pytest.raises(DataError, match="test images of its own"):
             ck.data.load(name, hold_out=0.2)
+        with pytest.raises(DataError) as caught:
+            ck.data.load(name, hold_out=1.5)
+        assert (caught.value.code, caught.value.subject) == ("data", "hold_out")
 
 
 def test_class_names_may_be_given(tmp_path: Path) -> None:

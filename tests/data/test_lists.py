@@ -114,16 +114,20 @@ def test_tables_that_are_none(photos: Path) -> None:
     path.write_bytes(b"path,label\n\xff\xfe,ant\n")
     assert refused(path).subject == path
     path.write_text("path,label\na.png\n")
-    assert "row 1" in str(refused(path))
+    assert "line 2" in str(refused(path))
     path.write_text("path,label\na.png,ant,more\n")
-    assert "row 1" in str(refused(path))
+    assert "line 2" in str(refused(path))
     write(path, [{"file": one["path"], "label": one["label"]} for one in good])
     assert "file, label" in str(refused(path))
     write(path, [*good, {"path": "nowhere.png", "label": "ant"}])
     error = refused(path)
-    assert error.subject == photos / "nowhere.png" and "row 11" in str(error)
+    assert error.subject == photos / "nowhere.png" and "line 12" in str(error)
     write(path, [*good[:-1], {**good[-1], "label": ""}])
-    assert refused(path).subject == path and "row 10" in str(refused(path))
+    assert refused(path).subject == path and "line 11" in str(refused(path))
+    path.write_text('path,label,note\n\na.png,ant,"two\nlines"\n\na.png\n')
+    assert "line 6" in str(refused(path))
+    arrow = write(photos / "list.parquet", [*good[:-1], {**good[-1], "label": None}])
+    assert refused(arrow).subject == arrow and "row 10" in str(refused(arrow))
     path.write_text("path;label\na.png;ant\n")
     assert "commas" in str(refused(path))
     path.write_text("path,label,label\na.png,ant,bee\n")
@@ -136,7 +140,7 @@ def test_a_file_that_is_listed_again(photos: Path) -> None:
     again = good[2]["path"]
     for more in ({"label": "bee"}, {}):
         error = refused(write(path, [*good, {**good[2], **more}]))
-        assert error.subject == again and "rows 3 and 11" in str(error)
+        assert error.subject == again and "line 4 and line 12" in str(error)
     parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
     assert refused(write(path, [*parts, {**parts[2], "split": "val"}])).subject == again
     assert ck.data.load(write(path, [*parts, parts[2]])).train.counts == (4, 2)
@@ -222,7 +226,7 @@ def test_a_file_is_one_however_its_path_is_spelled(photos: Path, spelling: str) 
     again = SPELLINGS[spelling](photos, good[2]["path"])
     for more in ({"label": "bee"}, {}):
         error = refused(write(path, [*good, {**good[2], "path": again, **more}]))
-        assert error.subject == again and "rows 3 and 11" in str(error)
+        assert error.subject == again and "line 4 and line 12" in str(error)
     parts = [{**one, "split": "val" if place % 2 else "train"} for place, one in enumerate(good)]
     assert refused(write(path, [*parts, {**parts[2], "path": again, "split": "val"}])).subject == again
     data = ck.data.load(write(path, [*parts, {**parts[2], "path": again, "split": "Training"}]))

@@ -23,6 +23,10 @@ WHOLE = {
 @pytest.mark.parametrize(
     ("training", "expected"),
     [
+        (
+            {"data": {"name": "a/train", "damaged": 3}},
+            {"trained on": "a/train, 3 damaged images left out"},
+        ),
         ({"method": "ridge", "residual": 0.4734}, {"fitted by": "ridge, 47.3% of the variance left"}),
         (
             {

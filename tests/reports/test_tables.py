@@ -47,6 +47,7 @@ def test_unmeasured_pairs_say_why_in_the_plain_table():
     assert "the head takes a vector of class" in text
     small = examples.digits()
     assert "No pair was measured." in str(Matrix(small.extractors, small.heads, ()))
+    assert "1 extractor x 2 heads" in str(Matrix(small.extractors[:1], small.heads, ()))
     assert "0 extractors x 0 heads" in str(Matrix((), (), ()))
 
 
