@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.components.variational import ROLES, is_vae, vae_parts
 from compatkit.components.verification import normalisation_of, probe_of
 from compatkit.contracts.codec import unstructure
@@ -303,4 +303,4 @@ def _prove(state: TaskState, extractor: nn.Module, head: nn.Module) -> None:
 
 def _on_cpu(module: nn.Module) -> nn.Module:
     """Return a copy on the CPU, leaving the fit unchanged."""
-    return copy.deepcopy(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]
+    return copied(module).to("cpu", memory_format=torch.contiguous_format).eval()  # type: ignore[call-overload]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any, SupportsIndex, overload
 
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.contract import Anchor
 from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
@@ -182,7 +182,7 @@ class Fit(Shown):
         kept = self.averages
 
         def averaged(module: nn.Module, owner: str) -> nn.Module:
-            made = copy.deepcopy(module)
+            made = copied(module)
             made.load_state_dict(dict(kept[owner]), strict=True)
             return made
 

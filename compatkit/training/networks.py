@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -27,6 +26,7 @@ from compatkit.adapters.blueprints import (
     structural,
     with_classes,
 )
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.weights import locate
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol, Statistical
@@ -67,7 +67,7 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
             subject=part.reference,
         )
     data = _data(task, part)
-    extractor = copy.deepcopy(part.module)
+    extractor = copied(part.module)
     head_blueprint, class_layer, head = _head(task, blueprint, seed)
     for module, source in ((extractor, part), (head, task.head or part)):
         check_values(
@@ -147,7 +147,7 @@ def _data(task: Task, part: Component) -> Data:
 def _head(task: Task, blueprint: Blueprint, seed: int) -> tuple[Blueprint, tuple[str, ...], nn.Module]:
     """Return blueprint, class layer and module of the head, on the CPU."""
     if task.head is not None:
-        return task.head.manifest.blueprint, (), copy.deepcopy(task.head.module)
+        return task.head.manifest.blueprint, (), copied(task.head.module)
     rest = task.rest if isinstance(task.rest, Rest) else None
     planned = plan(
         blueprint.model if rest is None else rest.backbone,

@@ -5,7 +5,6 @@ Training, explaining, profiling and sweeps all begin here, so that what one of t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -15,6 +14,7 @@ import attrs
 import numpy as np
 import torch
 
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.labels import common, label
 from compatkit.data.bars import silent
@@ -311,7 +311,7 @@ def _execution(loop: Loop) -> Execution:
 
 def _frozen(head: AuxiliaryHead, statistics: Statistics, precision: Precision) -> AuxiliaryHead:
     check_values(head.module.state_dict(), f"The frozen auxiliary head {head.name!r}", UNUSABLE)
-    module = copy.deepcopy(head.module).to(precision.device).requires_grad_(False)
+    module = copied(head.module).to(precision.device).requires_grad_(False)
     return attrs.evolve(
         head,
         module=module,

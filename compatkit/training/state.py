@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -11,6 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
@@ -42,7 +42,7 @@ class ReleasedExtractor:
 
     def placed(self, precision: Precision) -> ReleasedExtractor:
         """Return a copy on a run's device whose weights and statistics do not change."""
-        module = copy.deepcopy(self.module).eval().requires_grad_(False)
+        module = copied(self.module).eval().requires_grad_(False)
         return attrs.evolve(self, module=precision.place(module))
 
     def on(self, data: Data, shape: tuple[int, ...], task: str, device: str) -> Callable[[Tensor], Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,19 @@ class Hidden(Small):
         return self.fc(self.shift(self.second(self.first(x))).mean((2, 3)))
 
 
+class Normed(Small):
+    """Its weights are computed in each pass, by hooks that assign them."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        with warnings.catch_warnings(action="ignore"):  # torch deprecates it; networks that have it remain
+            nn.utils.weight_norm(self.first)
+        nn.utils.spectral_norm(self.second)
+
+
 @pytest.fixture(autouse=True)
 def bent(monkeypatch: pytest.MonkeyPatch) -> None:
-    networks = {one.__name__.lower(): one for one in (Small, Folded, Draws, Hidden)}
+    networks = {one.__name__.lower(): one for one in (Small, Folded, Draws, Hidden, Normed)}
 
     def create(model: str, **kwargs: Any) -> nn.Module:
         return networks[model](**kwargs)
@@ -97,6 +108,19 @@ def test_a_head_whose_input_folds_several_images_into_one_axis_is_loaded_again(r
         registry.load(published[side])
         honest = registry.store.manifest(published[side])
         registry.publish(honest, f"again.{side}", state=part.module.state_dict())
+
+
+def test_parts_whose_weights_are_computed_in_each_pass_are_trained_published_and_loaded(
+    registry: ck.Registry,
+) -> None:
+    task = ck.Task("a", data_set("a"), "normed", "first", builder="bent", size=8)
+    fit = quick(steps=3, ema=0.9).fit([task])
+    for name, made in (("now", fit), ("mean", fit.averaged())):
+        parts = registry.publish(made, prefix=name)
+        images = torch.rand(4, 1, 8, 8)
+        expected = made.network("a").eval()(images)
+        network = nn.Sequential(*(registry.load(parts[f"a.{side}"]) for side in ("extractor", "head")))
+        assert torch.equal(network.eval()(images), expected)
 
 
 @pytest.mark.parametrize(

@@ -55,9 +55,18 @@ def test_names_that_are_no_text_are_unknown_names() -> None:
         ("conv.weight", torch.full((2, 1, 3, 3), 1e300, dtype=torch.float64)),
         ("bn.running_var", torch.tensor([1.0, -1e-9])),
         ("bn.running_var", torch.tensor([1.0, -2.0], dtype=torch.float16)),
+        ("bn.num_batches_tracked", torch.tensor(-1)),
         ("mask", torch.tensor([0, 7])),
     ],
-    ids=["nan", "inf in bf16", "beyond float32", "negative variance", "of float16", "whole to bool"],
+    ids=[
+        "nan",
+        "inf in bf16",
+        "beyond float32",
+        "negative variance",
+        "of float16",
+        "negative count",
+        "whole to bool",
+    ],
 )
 def test_values_that_no_network_can_use_are_named(name: str, value: Tensor) -> None:
     with pytest.raises(IntegrityError) as caught:
@@ -71,5 +80,6 @@ def test_values_that_survive_the_conversion_are_no_fault() -> None:
         "bn.running_var": torch.zeros(2),
         "mask": torch.tensor([0, 1]),
         "log_var": torch.tensor([-3.0]),
+        "bn.log_running_var": torch.tensor([-3.0]),
     }
     assert first_fault(state, NETWORK) is None

@@ -6,6 +6,7 @@ another tensor under a name, as ``self.calls = self.calls + 1`` does, leaves the
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 
 import attrs
@@ -107,6 +108,24 @@ def check_buildable(network: nn.Module, model: str) -> None:
             "they do, or register them on a layer.",
             subject=model,
         )
+
+
+def copied(network: nn.Module) -> nn.Module:
+    """Return a deep copy of a network, also after forward passes that assign computed tensors to its modules.
+
+    ``torch.nn.utils.weight_norm`` and ``spectral_norm`` compute ``weight`` anew in each pass; the copy holds its
+    values, without the graph that torch refuses to copy.
+
+    Args:
+        network: Whatever its mode and device; it is not changed.
+    """
+    computed = {
+        id(value): value.detach().clone()
+        for module in network.modules()
+        for value in vars(module).values()
+        if isinstance(value, Tensor) and not value.is_leaf
+    }
+    return copy.deepcopy(network, computed)
 
 
 def differing_state(one: nn.Module, other: nn.Module) -> Iterator[str]:

@@ -21,8 +21,8 @@ SHOWN = 3
 """Names of each kind listed in a message."""
 COMPARED = 2000
 """Most names for which similar ones are searched: comparing all with all takes minutes."""
-VARIANCES = ("running_var",)
-"""Last parts of the names of tensors that hold variances, in torch and in timm."""
+VARIANCE, COUNT = "running_var", "num_batches_tracked"
+"""Last parts of the names of tensors that hold variances, and counts of batches, in torch and in timm."""
 UNUSABLE = "No network can use it. Take weights from before the run that made them failed."
 """Advice for weights that are brought."""
 NOT_PUBLISHED = "The component is not published. Train again with a lower learning rate or in float32."
@@ -124,7 +124,7 @@ def check_values(
 
     Raises:
         IntegrityError: Values are not finite, or become so in the network's type; whole numbers do not fit its type;
-            a variance is negative. ``subject`` is the name of the tensor.
+            a variance or a count of batches is negative. ``subject`` is the name of the tensor.
     """
     if (fault := first_fault(state, own)) is not None:
         raise IntegrityError(f"{owner}: the tensor {fault[0]!r} holds {fault[1]}. {advice}", subject=fault[0])
@@ -150,6 +150,9 @@ def first_fault(
 def _fault(name: str, tensor: Tensor, taken: torch.dtype) -> str | None:
     import torch
 
+    last = name.rpartition(".")[2]
+    if last == COUNT and tensor.numel() and not tensor.is_complex() and float(tensor.min()) < 0:
+        return f"the negative count of batches {float(tensor.min()):g}"
     if not (tensor.is_floating_point() or tensor.is_complex()):
         kept = tensor.dtype == taken or bool(torch.equal(tensor.to(taken).to(tensor.dtype), tensor))
         return None if kept else f"whole numbers that {str(taken).removeprefix('torch.')} cannot hold"
@@ -158,7 +161,7 @@ def _fault(name: str, tensor: Tensor, taken: torch.dtype) -> str | None:
     if tensor.dtype != taken and not _finite(tensor.to(taken)):
         largest = float(tensor.abs().max())
         return f"{largest:.3g}, which is not finite as {str(taken).removeprefix('torch.')}"
-    if name.endswith(VARIANCES) and tensor.numel():
+    if last == VARIANCE and tensor.numel():
         least = float(tensor.to(torch.float64).min())
         return f"the negative variance {least:.3g}" if least < 0 else None
     return None
