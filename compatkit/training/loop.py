@@ -29,17 +29,14 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_reach, crosses_tasks
+from compatkit.training.reach import check_no_gradients, check_reach, crosses_tasks
 from compatkit.training.replicas import GradientAllReduce, even_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, pieces, together
+from compatkit.training.step_errors import explaining
 from compatkit.training.task_loop import NETWORK, TaskLoop
-
-
-def _unwatched(part: str) -> None:
-    """Do nothing when a part of a step is done."""
 
 
 @attrs.define(eq=False)
@@ -72,7 +69,7 @@ class Loop:
     averages: Averages | None = attrs.field(default=None, init=False)
     all_reduce: GradientAllReduce | None = attrs.field(default=None, init=False)
     execution: Execution = attrs.field(default=EAGER, init=False)
-    mark: Callable[[str], None] = attrs.field(default=_unwatched, init=False)
+    mark: Callable[[str], None] = attrs.field(default=lambda part: None, init=False)
     _schedule: Schedule = attrs.field(init=False)
     _rate: float = attrs.field(default=-1.0, init=False)
 
@@ -93,6 +90,7 @@ class Loop:
         }
         if settings.ema is not None:
             self.averages = Averages.of(settings.ema, settings.ema_warmup, setup.owners, setup.tasks)
+        self.zero_grad()  # what hooks left before the first step is no gradient of a step
         if self.world.size > 1:
             self.all_reduce = GradientAllReduce(setup.owners, setup.tasks, self.world)
 
@@ -203,6 +201,8 @@ class Loop:
         if task_loop.after_epoch and task_loop.source.ends_epoch(number):
             for call in task_loop.after_epoch:
                 call(step)
+        if task_loop.after_step or task_loop.after_epoch:
+            check_no_gradients(self.trainable, self.plugins, step)
         self.mark("hooks")
         return result
 
@@ -334,7 +334,8 @@ class Loop:
             turn = _turn(task_loop, step)
             seeds = [one.at(turn) for one in task_loop.seeds]
         self.mark("rest")
-        total, terms, answers = task_loop.forward(step, seeds)
+        with explaining(step, task_loop.objective.losses):
+            total, terms, answers = task_loop.forward(step, seeds)
         self.mark("forward")
         if not total.requires_grad:
             lacks = "head of its own" if task_loop.task.supervised else "labels"
@@ -357,7 +358,8 @@ class Loop:
             task_loop.followed = True
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
-        total.backward()
+        with explaining(step, task_loop.objective.losses):
+            total.backward()
         self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
         return StepResult(terms, answers, None if answers is None else step.batch.labels, images)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compatkit.errors import PluginError
 from compatkit.hooks import StepLike
-from compatkit.plugins import Member
+from compatkit.plugins import Member, RunPlugins
 from compatkit.plugins.calls import Bound
 
 
@@ -70,6 +70,34 @@ def crosses_tasks(
         f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
         plugin=names[0] if len(names) == 1 else None,
         hook="compatkit_losses",
+    )
+
+
+def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: StepLike) -> None:
+    """Refuse gradients that hooks after a step leave: the next step would add them to its own.
+
+    Args:
+        parameters: All that are trained.
+        plugins: Of the run.
+        step: After its hooks.
+
+    Raises:
+        PluginError: Names the plugins with such hooks.
+    """
+    if all(one.grad is None for one in parameters):
+        return
+    hooks = {"compatkit_after_step": plugins.after_step, "compatkit_after_epoch": plugins.after_epoch}
+    active = {
+        hook: [one.instance for one in bound if step.number in one.phase] for hook, bound in hooks.items()
+    }
+    names = list(dict.fromkeys(name for instances in active.values() for name in instances))
+    called = [hook for hook, instances in active.items() if instances]
+    raise PluginError(
+        f"Plugin {' or '.join(map(repr, names))}: after step {step.number} of task {step.task.name!r} parameters of "
+        f"the run hold gradients that {' or '.join(called)} left, which the next step would add to its own. Compute "
+        "gradients with torch.autograd.grad, or set them to None before the hook returns.",
+        plugin=names[0] if len(names) == 1 else None,
+        hook=called[0] if len(called) == 1 else None,
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
+from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.fingerprint import observe
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.contract import Scaled
@@ -118,7 +119,7 @@ def test_parts_whose_weights_are_computed_in_each_pass_are_trained_published_and
     for name, made in (("now", fit), ("mean", fit.averaged())):
         parts = registry.publish(made, prefix=name)
         images = torch.rand(4, 1, 8, 8)
-        expected = made.network("a").eval()(images)
+        expected = copied(made.network("a")).to(memory_format=torch.contiguous_format).eval()(images)  # type: ignore[call-overload]
         network = nn.Sequential(*(registry.load(parts[f"a.{side}"]) for side in ("extractor", "head")))
         assert torch.equal(network.eval()(images), expected)
 
