@@ -15,7 +15,7 @@ from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state
 from compatkit.adapters.cutting.discovery import CutPoint
 from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, plan
-from compatkit.adapters.cutting.proof import prove, unchanged
+from compatkit.adapters.cutting.proof import equal, prove, unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
 from compatkit.adapters.initialisation import seeded, without_draws
@@ -187,9 +187,9 @@ def _output(part: nn.Module, given: Any, seed: int = 0) -> tuple[Any, bool]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Return whether two outputs, tensors or tuples of them, are equal bit by bit."""
+    """Return whether two outputs, tensors or tuples of them, are equal, NaN for NaN."""
     pairs = zip(one, other, strict=True) if isinstance(one, tuple) else ((one, other),)
-    return all(torch.equal(left, right) for left, right in pairs)
+    return all(equal(left, right) for left, right in pairs)
 
 
 def check_rebuilt(owner: str, module: nn.Module, blueprint: Blueprint, contract: Contract) -> None:

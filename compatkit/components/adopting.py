@@ -6,7 +6,7 @@ import difflib
 import heapq
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, cast
 
 import attrs
@@ -241,11 +241,22 @@ def _fitted(
         told += more
     own = whole.state_dict()
     state, added = completed(state, own)
-    mismatch = compare(state, own)
+    mismatch = compare({**state, **_without_numbers(checkpoint.others, own.keys() - state.keys())}, own)
     if mismatch:
         fitting = list(_fitting(builder, model, kwargs, found.tensors))
         raise refuse(whose, f"{model} of {builder}", mismatch, fitting)
     return own, given, state, (*told, *added)
+
+
+def _without_numbers(others: Mapping[Any, Any], missing: Set[str]) -> dict[str, Any]:
+    """Return what stands under missing names, with or without a prefix, and all tensors that hold no numbers."""
+    held = {str(name): value for name, value in others.items()}
+    under = {name: short for name in held for short in missing if name == short or name.endswith(f".{short}")}
+    return {
+        under.get(name, name): value
+        for name, value in held.items()
+        if name in under or isinstance(value, torch.Tensor)
+    }
 
 
 SHOWN = frozenset({"num_classes", "in_chans"})

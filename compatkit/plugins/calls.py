@@ -300,15 +300,27 @@ def _check_like(instance: str, name: str, came: object, given: Tensor) -> None:
     import torch
 
     remedy = {
-        "images": "The contract names the size that the network is trained on: set Task.size for another one.",
+        "images": "Give images of the batch's size: the contract names the one that the network is trained on, which "
+        "Task.size sets.",
         "labels": "Give one class index for each image; of soft labels, compute a loss in compatkit_losses.",
     }.get(name, "Give one index for each image.")
+    conversions = {
+        "dtype": f"Convert them: {name}.to({given.dtype}).",
+        "device": f"Move them: {name}.to({str(given.device)!r}).",
+    }
+    if name == "labels" and isinstance(came, torch.Tensor) and came.is_floating_point():
+        conversions = {}  # shares of classes, which no conversion makes an index
     if not isinstance(came, torch.Tensor):
         raise _wrong(instance, VIEWS, f"returned {_described(came)} as {name}", remedy)
     for what in ("shape", "dtype", "device"):
         one, other = getattr(came, what), getattr(given, what)
         if (one[1:] != other[1:] or len(one) != len(other)) if what == "shape" else one != other:
-            raise _wrong(instance, VIEWS, f"returned {name} of {what} {one}, given {other}", remedy)
+            raise _wrong(
+                instance,
+                VIEWS,
+                f"returned {name} of {what} {one}, given {other}",
+                conversions.get(what, remedy),
+            )
 
 
 def check_losses(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import CutPlan, build_pair, plan, prove
 from compatkit.adapters.cutting.cut import sides_of
 from compatkit.adapters.cutting.signals import signal
-from compatkit.errors import CutError, UnknownName
+from compatkit.errors import CutError, IntegrityError, UnknownName
 
 SMALL = [
     ("resnet20_cifar", "conv1"),
@@ -255,3 +255,35 @@ def test_prove_leaves_modes_buffers_and_random_state_alone():
     assert torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())
     assert whole.training and not head.layer3.training
+
+
+class Writes(nn.Conv2d):
+    """Changes its weight while it runs: seen by autograd, or not."""
+
+    unseen = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        y = super().forward(input)
+        weight = self.weight.data if self.unseen else self.weight
+        with torch.no_grad():
+            weight.mul_(0.99)
+        return y
+
+
+@pytest.mark.parametrize("unseen", [False, True])
+def test_a_parameter_that_the_forward_pass_writes_into_is_named(unseen: bool) -> None:
+    writes = Writes(4, 2, 1)
+    writes.unseen = unseen
+    whole = nn.Sequential(nn.Conv2d(3, 4, 1), writes)
+    with pytest.raises(CutError, match="writes into its parameter") as caught:
+        prove(whole, *whole, (8, 8), 3)
+    assert caught.value.subject == "1.weight"
+
+
+def test_outputs_that_are_not_finite_are_told_with_the_largest_weights() -> None:
+    large = nn.Conv2d(3, 4, 1)
+    nn.init.constant_(large.weight, 3e38)
+    whole = nn.Sequential(large, nn.Conv2d(4, 2, 1))
+    with pytest.raises(IntegrityError) as caught:
+        prove(whole, *whole, (8, 8), 3)
+    assert caught.value.subject == "0.weight"

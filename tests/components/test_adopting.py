@@ -222,6 +222,37 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
 
 
 @pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda one: one.numpy(),
+        lambda one: one.tolist(),
+        lambda one: None,
+        lambda one: one.to("meta"),
+        lambda one: one.to_sparse(),
+    ],
+    ids=["numpy", "list", "None", "meta", "sparse"],
+)
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_values_that_hold_no_numbers_are_named(
+    registry: ck.Registry, state: State, spoil: Callable[[Tensor], Any], prefix: str
+) -> None:
+    spoiled = {f"{prefix}{name}": one for name, one in state.items()}
+    spoiled[f"{prefix}conv1.weight"] = spoil(state["conv1.weight"])
+    with pytest.raises(CheckpointMismatch) as caught:
+        registry.adopt(spoiled, name="a", model="resnet8_cifar", point="layer2")
+    mismatch = caught.value.subject
+    assert [kind[0] for kind in mismatch.kinds] == ["conv1.weight"]
+    assert not mismatch.missing and not mismatch.unknown
+
+
+def test_tensors_without_a_name_are_refused(registry: ck.Registry, state: State) -> None:
+    nameless: dict[Any, Tensor] = {**state, 3: torch.zeros(1)}
+    with pytest.raises(UsageError) as caught:
+        registry.adopt(nameless, name="a", model="resnet8_cifar", point="layer2")
+    assert caught.value.subject == 3
+
+
+@pytest.mark.parametrize(
     ("more", "error", "message"),
     [
         ({"point": "layer9"}, UnknownName, "layer9"),

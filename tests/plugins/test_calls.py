@@ -183,6 +183,22 @@ class TestViews:
             run(views=views).views[0].call(of_classes(3), batch())
         assert (caught.value.plugin, caught.value.hook) == ("mine", "compatkit_views")
 
+    @pytest.mark.parametrize(
+        ("views", "remedy"),
+        [
+            (changed(images=lambda one: one[..., :1]), "Task.size"),
+            (changed(images=lambda one: one.double()), "images.to(torch.float32)"),
+            (changed(images=lambda one: one.to("meta")), "images.to('cpu')"),
+            (changed(labels=lambda one: one.int()), "labels.to(torch.int64)"),
+            (changed(labels=lambda one: torch.full((len(one),), 0.5)), "compatkit_losses"),
+        ],
+    )
+    def test_each_cause_has_its_own_remedy(self, views: Callable[..., Batch], remedy: str) -> None:
+        with pytest.raises(PluginError) as caught:
+            run(views=views).views[0].call(of_classes(3), batch())
+        assert remedy in str(caught.value)
+        assert ("Task.size" in str(caught.value)) == (remedy == "Task.size")
+
     def test_fewer_or_more_images_with_their_labels_pass(self) -> None:
         half = changed(**{name: lambda one: one[:2] for name in ("images", "labels", "index")})
         assert len(run(views=half).views[0].call(of_classes(3), batch()).images) == 2

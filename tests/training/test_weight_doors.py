@@ -48,6 +48,13 @@ def test_initial_weights(weights: dict[str, Tensor], how: str, form: str, tmp_pa
     assert caught.value.subject == name
 
 
+def test_weights_whose_outputs_overflow_are_named(weights: dict[str, Tensor]) -> None:
+    """Each value is finite; their sums are not."""
+    with pytest.raises(IntegrityError, match="not finite with these weights") as caught:
+        quick(steps=0).fit([task(weights={**weights, "conv1.weight": weights["conv1.weight"] * 0 + 3e38})])
+    assert caught.value.subject == "conv1.weight"
+
+
 @pytest.mark.parametrize("side", ["extractor", "head"])
 def test_components_that_were_changed_in_memory(side: str, tmp_path: Path) -> None:
     registry = ck.Registry.init(tmp_path / "parts")

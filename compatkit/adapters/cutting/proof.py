@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.cutting.assigned import RegisteredTensors, attributes, changed_attributes
 from compatkit.adapters.cutting.signals import signal
-from compatkit.errors import CutError, type_of
+from compatkit.errors import CutError, IntegrityError, type_of
 
 RUNS = ((False, 2), (False, 3), (True, 2))
 """Train mode or not, and images in the batch."""
@@ -34,7 +34,8 @@ def prove(
 
     Raises:
         CutError: Outputs or buffers differ, something else than tensors cross, or than one comes out, or the head
-            changes its input in place.
+            changes its input in place, or the network writes into its parameters.
+        IntegrityError: Outputs of the whole network are not finite with these weights.
     """
     modules = (whole, extractor, head)
     device = next((tensor.device for tensor in whole.state_dict().values()), torch.device("cpu"))
@@ -97,8 +98,10 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     # Parts and whole share modules; each sets its modes in its own way, right before it runs.
     whole.train(training)
     registered, before = RegisteredTensors.of(whole, extractor, head), attributes(whole)
+    versions = {name: one._version for name, one in whole.named_parameters()}
     expected = _run(whole, images)
     registered.check(whole)
+    _check_finite(whole, expected, mode)
     moved = {name: value.clone() for name, value in whole.state_dict().items()}
     _restore(buffers)
     for part in (extractor, head):
@@ -108,7 +111,7 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
         raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")
     if expected.shape != came.shape or not torch.equal(expected, came):
         _restore(buffers)
-        _check_repeats(whole, images, mode, expected, changed_attributes(whole, before))
+        _check_repeats(whole, images, mode, expected, changed_attributes(whole, before), versions)
         gap = float((expected - came).abs().max()) if expected.shape == came.shape else float("nan")
         raise CutError(
             f"In {mode} mode the parts do not reproduce the whole network at batch size {len(images)}: outputs differ "
@@ -116,7 +119,7 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
         )
     joined = {**extractor.state_dict(), **head.state_dict()}
     wrong = sorted(set(joined) ^ set(moved)) or [
-        n for n, value in moved.items() if not _equal(value, joined[n])
+        n for n, value in moved.items() if not equal(value, joined[n])
     ]
     if wrong:
         raise CutError(
@@ -126,14 +129,65 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     _restore(buffers)
 
 
-def _check_repeats(whole: nn.Module, images: Tensor, mode: str, expected: Tensor, names: list[str]) -> None:
-    """Raise if the network itself gives other outputs than before for the same images, buffers and random numbers.
+def _check_finite(whole: nn.Module, outputs: Any, mode: str) -> None:
+    """Raise for outputs that are not finite, which no comparison could tell apart.
 
     Raises:
-        CutError: Names the attributes that a forward pass set; ``subject`` is the first.
+        IntegrityError: Names the tensor with the largest values, which is most likely the cause.
+    """
+    if not isinstance(outputs, Tensor) or bool(torch.isfinite(outputs).all()):
+        return
+    numbers = {
+        name: float(one.detach().abs().nan_to_num(posinf=0.0).max())
+        for name, one in whole.state_dict().items()
+        if one.is_floating_point() and one.numel()
+    }
+    name = max(numbers, key=lambda one: numbers[one], default=None)
+    largest = f" Its largest values, up to {numbers[name]:.3g}, are in {name!r}." if name else ""
+    raise IntegrityError(
+        f"In {mode} mode {type(whole).__name__} gives outputs that are not finite with these weights.{largest} Take "
+        "weights that give finite outputs; after training, train again with a lower learning rate.",
+        subject=name,
+    )
+
+
+def _check_repeats(
+    whole: nn.Module,
+    images: Tensor,
+    mode: str,
+    expected: Tensor,
+    names: list[str],
+    versions: Mapping[str, int],
+) -> None:
+    """Raise if the network itself gives other outputs than before for the same images, buffers and random numbers.
+
+    Args:
+        whole: The network.
+        images: What it was run on.
+        mode: In which.
+        expected: What it gave.
+        names: Of attributes that a forward pass set.
+        versions: How often each parameter had been written to before the first pass.
+
+    Raises:
+        CutError: Names the parameters or attributes that a forward pass set; ``subject`` is the first.
     """
     whole.train(mode == "train")
-    if torch.equal(expected, _run(whole, images)):
+    parameters = dict(whole.named_parameters())
+    values = {name: one.clone() for name, one in parameters.items()}
+    written = [name for name, one in parameters.items() if one._version != versions[name]]
+    again = _run(whole, images)
+    written += [
+        name for name, one in parameters.items() if name not in written and not equal(one, values[name])
+    ]
+    if written:
+        raise CutError(
+            f"In {mode} mode the forward pass of {type(whole).__name__} writes into its parameter {written[0]!r}, so "
+            "that outputs depend on the passes before. Leave parameters to the optimizer: compute a bounded or scaled "
+            "weight in forward and use that, or register a buffer for what changes.",
+            subject=written[0],
+        )
+    if equal(expected, again):
         return
     kept = f"It sets {', '.join(map(repr, names[:3]))} while it runs" if names else "It keeps state"
     raise CutError(
@@ -149,7 +203,8 @@ def _run(function: Callable[[Tensor], Any], images: Tensor) -> Any:
     return function(images.clone())
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def equal(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors are equal, NaN where the other has NaN."""
     return torch.equal(a, b) or (a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all()))
 
 

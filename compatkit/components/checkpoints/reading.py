@@ -31,6 +31,7 @@ from compatkit.errors import (
     IntegrityError,
     UnsafeCheckpoint,
     UsageError,
+    type_of,
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import foreign, opened, read_whole
@@ -80,6 +81,7 @@ class Checkpoint:
         format: How it was saved.
         tensors: Tensors by name, on the CPU.
         told: Notes on what was unwrapped and left out, one sentence each.
+        others: What stood among tensors given in Python and holds no numbers: lists, arrays, tensors without data.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Checkpoint:
     format: Format
     tensors: dict[str, Tensor]
     told: tuple[str, ...] = ()
+    others: Mapping[Any, Any] = attrs.field(factory=dict)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -141,15 +144,23 @@ def of_tensors(value: Mapping[str, Any], *, key: str | None = None) -> Checkpoin
         key: As for ``read_checkpoint``.
 
     Raises:
-        UsageError: It contains no state dict, or none under this key.
+        UsageError: It contains no state dict, or none under this key; or a tensor has no name.
     """
-    found = unwrapped(value, _is_tensor, key=key)
+    found = unwrapped(value, _holds_numbers, key=key)
+    for name in (
+        one for one, other in found.others.items() if not isinstance(one, str) and _is_tensor(other)
+    ):
+        raise UsageError(
+            f"A state dict gives names, such as 'conv1.weight', to tensors; got the key {name!r} of {type_of(name)}.",
+            subject=name,
+        )
     tensors = {name: one.detach().cpu() for name, one in found.tensors.items()}
     whole, size = hashlib.sha256(), 0
     for piece in pieces(tensors):
         whole.update(piece)
         size += len(piece)
-    return Checkpoint("state_dict", f"file:sha256:{whole.hexdigest()}", size, "tensors", tensors, found.told)
+    digest = f"file:sha256:{whole.hexdigest()}"
+    return Checkpoint("state_dict", digest, size, "tensors", tensors, found.told, found.others)
 
 
 def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], whose: str) -> Checkpoint:
@@ -193,6 +204,14 @@ def _digest(descriptor: int) -> str:
 
 def _is_tensor(value: Any) -> bool:
     return hasattr(value, "untyped_storage")
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Return whether a value is a tensor that a file could hold: with data, dense, and not quantized."""
+    import torch
+
+    dense = _is_tensor(value) and value.layout is torch.strided
+    return dense and not value.is_meta and not value.is_quantized
 
 
 def format_of(head: bytes, size: int) -> Format:

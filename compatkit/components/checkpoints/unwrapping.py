@@ -39,10 +39,12 @@ class Unwrapped:
     Attributes:
         tensors: Tensors by name.
         told: Notes on what was used and left out, one sentence each, for people and for the record.
+        others: What stood among the tensors and is none, by name.
     """
 
     tensors: Mapping[str, Any]
     told: tuple[str, ...] = ()
+    others: Mapping[Any, Any] = attrs.field(factory=dict)
 
 
 def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None = None) -> Unwrapped:
@@ -109,12 +111,12 @@ def _holds(value: Any, is_tensor: Callable[[Any], bool], depth: int = 0) -> bool
 
 def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> Unwrapped:
     tensors = {name: one for name, one in value.items() if isinstance(name, str) and is_tensor(one)}
-    rest = [name for name in value if name not in tensors]
+    rest = {name: one for name, one in value.items() if name not in tensors}
     if not tensors:
         raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
     if rest:
         told.append(f"left out what is no tensor: {_listed(rest)}")
-    return Unwrapped(tensors, tuple(told))
+    return Unwrapped(tensors, tuple(told), rest)
 
 
 def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:
