@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from compatkit.plugins.isolation import Owner
 from compatkit.plugins.uses import Use
 from compatkit.training.fit import Fit
 from compatkit.training.prepare import Frozen
+from compatkit.training.step import Step
 from compatkit.training.task import Task
 from compatkit.training.trainer import Trainer
 
@@ -32,6 +34,8 @@ SIZES = (2, 4, 8)
 """Batch sizes whose losses are compared, each twice the one before."""
 DOUBLED = (1.6, 2.6)
 """Between these, a loss of twice the images counts as twice the loss."""
+HALVED = 0.01
+"""Relative: what a loss of each image twice may differ from half the loss, and count as half."""
 CLOSE = 1e-3, 1e-5
 """Relative and absolute: two runs of one seed may differ by the order of float32 sums."""
 BEFORE_STEP = ("compatkit_views", "compatkit_further_views", "compatkit_losses")
@@ -129,6 +133,42 @@ class Trial:
                     f"{', '.join(map(str, SIZES))} images. Take the mean over the batch, not the sum: the weight of "
                     "the loss would depend on the batch size, and with `accumulate` on the number of pieces."
                 )
+            if all(_doubles(*reversed(three)) for three in zip(*values, strict=True)):
+                self._fit(self._replaced(self._halving(name)), steps=1)
+
+    def _halving(self, loss: str) -> Callable[..., Callable[..., Any]]:
+        """Return a change of hooks that raises if each image twice halves a loss.
+
+        A statistic of a batch, such as the squared mean of random features, also falls with more images; of each image
+        twice it stays.
+        """
+
+        def change(hook: str, effect: str, call: Callable[..., Any], instance: Any) -> Callable[..., Any]:
+            if hook != "compatkit_losses":
+                return call
+
+            @functools.wraps(call)
+            def called(*given: Any, **named: Any) -> Any:
+                result = call(*given, **named)
+                name = loss.removeprefix(f"{self.used.as_}/")
+                try:
+                    doubled = call(*map(_twice, given), **{key: _twice(one) for key, one in named.items()})
+                except Exception:  # a hook may be bound to the size of the batch, and is then not judged
+                    return result
+                if not (name in result and name in doubled):
+                    return result
+                once, twice = (float(torch.as_tensor(one[name]).detach()) for one in (result, doubled))
+                if math.isclose(2 * twice, once, rel_tol=HALVED):
+                    raise self._broken(
+                        f"the loss {loss!r} is divided by the number of images twice: of each image twice it is "
+                        f"{twice:.4g}, not {once:.4g}. Take the mean over the batch, and divide by nothing more: "
+                        "the weight of the loss would depend on the batch size."
+                    )
+                return result
+
+            return called
+
+        return change
 
     def _replaced(self, change: Callable[..., Callable[..., Any]]) -> Callable[..., Any]:
         """Return a factory of the same settings, of regularizers each of whose hooks is changed."""
@@ -153,9 +193,17 @@ class Trial:
         def called(*given: Any, **named: Any) -> Any:
             step = _step_of(given, named) if hook in BEFORE_STEP else None
             before = None if step is None else [(key, one.clone()) for key, one in _weights(step.task)]
+            data = None if step is None else {name: one.detach().clone() for name, one in _data(step)}
+            facts, drawn = _facts(instance), _drawn()
             result = call(*given, **named)
-            if step is None or before is None:
+            if step is None or before is None or data is None:
                 return result
+            for name, now in _data(step):
+                if not torch.equal(data[name], now.detach()):
+                    raise self._broken(
+                        f"{hook} wrote into the {name} of the step, which the task and other plugins read. Make a new "
+                        "tensor instead of changing this one in place."
+                    )
             for (key, value), (_, now) in zip(before, _weights(step.task), strict=True):
                 if not torch.equal(value, now):
                     raise self._broken(
@@ -163,15 +211,30 @@ class Trial:
                         "change them in compatkit_after_step."
                     )
             if effect == "pure":
-                self._check_pure(hook, functools.partial(call, *given, **named), result, instance)
+                again = functools.partial(call, *given, **named)
+                self._check_pure(hook, again, result, instance, (facts, drawn))
             return result
 
         return called
 
-    def _check_pure(self, hook: str, call: Callable[[], Any], result: Any, instance: Any) -> None:
-        """Raise for a hook that is declared pure and gives something else, or changes something, when called again."""
-        facts, drawn = _facts(instance), _drawn()
-        again = call()
+    def _check_pure(
+        self,
+        hook: str,
+        call: Callable[[], Any],
+        result: Any,
+        instance: Any,
+        before: tuple[dict[str, Any], list[Any]],
+    ) -> None:
+        """Raise for a hook that is declared pure and gives something else when called again, or changes something.
+
+        Args:
+            hook: Its name.
+            call: Calls it again with the same step.
+            result: What it gave.
+            instance: Whose hook it is.
+            before: Attributes of the instance and random states before the first call.
+        """
+        (facts, drawn), again = before, call()
         changed = next(
             (name for name, value in _facts(instance).items() if not _equal(facts.get(name), value)), ""
         )
@@ -226,6 +289,35 @@ def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:
     for part in ("extractor", "head"):
         for name, one in getattr(task, part).named_parameters():
             yield f"{part}.{name}", one.detach()
+
+
+def _data(step: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of a step that all plugins share."""
+    for name, one in (
+        *((name, getattr(step.batch, name, None)) for name in ("images", "labels")),
+        *((name, getattr(step, name, None)) for name in ("features", "logits")),
+        *((f"view {number}", one) for number, one in enumerate(getattr(step, "views", ()), 1)),
+    ):
+        if isinstance(one, Tensor):
+            yield name, one
+
+
+def _twice(value: Any) -> Any:
+    """Return a step with each image twice; anything else as it is."""
+    if not isinstance(value, Step):
+        return value
+
+    def double(one: Any) -> Any:
+        return torch.cat([one, one]) if isinstance(one, Tensor) else one
+
+    fields = {name: double(getattr(value.batch, name)) for name in ("images", "labels", "index")}
+    return attrs.evolve(
+        value,
+        batch=attrs.evolve(value.batch, **fields, stacked=None),
+        features=double(value.features),
+        logits=double(value.logits),
+        views=[double(one) for one in value.views],
+    )
 
 
 def _doubles(small: float, middle: float, large: float) -> bool:

@@ -356,10 +356,19 @@ class Averages(Norm):
                 next(step.task.extractor.parameters()).data.mul_(0.9)
             case "pieces" if step.piece:
                 raise ValueError("one piece only")
+            case "image data":
+                step.batch.images.data.mul_(0.5)
+            case "label data":
+                step.batch.labels.data.zero_()
+            case "feature data":
+                step.features.data.zero_()
+            case "remembers":
+                self.seen = float(step.features.detach().mean())
             case _:
                 pass
         loss = (step.features.float() - target).square()
-        return {"pull": loss.mean() * len(loss) if self.fault == "sum" else loss.mean()}
+        scale = {"sum": len(loss), "divided": 1 / len(loss)}.get(self.fault, 1)
+        return {"pull": loss.mean() * scale}
 
     @hookimpl
     def compatkit_after_step(self, step: Any) -> None:
@@ -383,6 +392,18 @@ class Impure(Averages):
         return {"pull": (step.features - (random.random() if self.fault else 1.0)).square().mean()}
 
 
+class Centers(Averages):
+    """The squared mean of random values over the batch: it falls as 1 / batch, which is no fault."""
+
+    @hookimpl
+    def compatkit_losses(self, step: Any) -> Any:
+        signs = torch.randn(len(step.features), 4096, generator=torch.Generator().manual_seed(step.number))
+        if len(step.batch.index.unique()) < len(signs):
+            signs = signs[: len(signs) // 2].repeat(2, 1)  # the same values for the same images
+        size = step.features.float().square().mean()
+        return {"pull": size * signs.mean(0).square().mean()}
+
+
 class Mixed(Averages):
     """Asks for the precision of the run."""
 
@@ -394,7 +415,7 @@ class Mixed(Averages):
         return {"pull": step.features.float().square().mean()}
 
 
-@pytest.mark.parametrize("factory", [Averages, Impure, Mixed])
+@pytest.mark.parametrize("factory", [Averages, Impure, Mixed, Centers])
 def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> None:
     assert_regularizer(factory)
 
@@ -412,6 +433,11 @@ def test_a_regularizer_that_keeps_its_promises(factory: Callable[..., Any]) -> N
         (Averages, "data of weights", r"changed the weights 'extractor\."),
         (Mixed, "bf16", "float32 only"),
         (Averages, "pieces", "one piece only"),
+        (Averages, "image data", "wrote into the images"),
+        (Averages, "label data", "wrote into the labels"),
+        (Averages, "feature data", "wrote into the features"),
+        (Averages, "remembers", "pure.*changes its attribute 'seen'"),
+        (Averages, "divided", "divided by the number of images twice"),
         (Averages, "sum", "grows with the images of a batch.*mean over the batch"),
     ],
 )
