@@ -87,7 +87,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "augment in a text": (
         [("size = [16, 16]", 'size = [16, 16]\naugment = "crop, spin"')],
         2,
-        "crop and flip, .*'spin'",
+        "crop and flip, .*'crop, spin'",
     ),
     "augment as number": ([("size = [16, 16]", "size = [16, 16]\naugment = 3")], 2, "augment must be a text"),
     "kwargs as list": ([("size = [16, 16]", "size = [16, 16]\nkwargs = [1]")], 2, "kwargs must be a table"),
