@@ -309,7 +309,8 @@ class Loop:
             call(steps[-1])
         for other, parameters in task_loop.others.items():
             if any(one.grad is not None for one in parameters):
-                raise crosses_tasks(task_loop.objective.losses, steps[-1], other, parameters)
+                losses = task_loop.objective.losses
+                raise crosses_tasks(losses, self.plugins.after_backward, steps[-1], other, parameters)
         self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)

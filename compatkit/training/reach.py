@@ -49,27 +49,33 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
 
 
 def crosses_tasks(
-    losses: Sequence[Bound], step: StepLike, other: str, parameters: Iterable[Tensor]
+    losses: Sequence[Bound],
+    after_backward: Sequence[Bound],
+    step: StepLike,
+    other: str,
+    parameters: Iterable[Tensor],
 ) -> PluginError:
     """Return the error for gradients of another task's network, which a step of this task would not move.
 
     Args:
         losses: Regularizers that are active in the step; each is called again, to find the one.
+        after_backward: Those with a hook after the backward pass, which may have set the gradients where no loss did.
         step: After its backward pass.
         other: Name of the other task.
         parameters: Trained parameters of its network.
     """
     theirs = {id(one) for one in parameters}
-    names = [one.instance for one in losses if _reaches(one, step, theirs)] or [
-        one.instance for one in losses
-    ]
+    reaching = [bound.instance for bound in losses if _reaches(bound, step, theirs)]
+    setting = [bound.instance for bound in after_backward if step.number in bound.phase]
+    names = reaching or setting or [bound.instance for bound in losses]
     subjects = " or ".join(map(repr, names)) or "of this run"
+    source = "compatkit_after_backward sets" if setting and not reaching else "a loss has"
     return PluginError(
-        f"Plugin {subjects}: in step {step.number} of task {step.task.name!r} a loss has a gradient for the network of "
+        f"Plugin {subjects}: in step {step.number} of task {step.task.name!r} {source} a gradient for the network of "
         f"task {other!r}, which moves in its own steps only, so that this gradient would be lost. Detach what comes "
         f"from the other network, and give the same loss in the steps of {other!r}, where it moves that one.",
         plugin=names[0] if len(names) == 1 else None,
-        hook="compatkit_losses",
+        hook=source.split()[0] if setting and not reaching else "compatkit_losses",
     )
 
 

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from small import data_set, quick, same_parts
 
 import compatkit as ck
+from compatkit.errors import PluginError
 from compatkit.evaluation.preprocessing import normalise, prepare
 from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
@@ -43,7 +44,7 @@ def test_clipping_equals_a_hand_written_loop_bitwise() -> None:
 
 
 def test_the_norm_is_of_what_the_step_moves_and_taken_after_the_hooks() -> None:
-    """Both networks get a gradient in a step of the left one; only its own and the shared head's count."""
+    """Gradients of the task's network and of the shared head count, as hooks leave them."""
     seen: list[float] = []
 
     class Reach:
@@ -53,9 +54,6 @@ def test_the_norm_is_of_what_the_step_moves_and_taken_after_the_hooks() -> None:
 
         @ck.hookimpl
         def compatkit_after_backward(self, step: ck.Step) -> None:
-            other = self.setup.tasks["right" if step.task.name == "left" else "left"]
-            for one in other.extractor.parameters():
-                one.grad = torch.full_like(one, 1e6)
             moved = [step.task.extractor, step.task.head, self.setup.auxiliary["dcc"].module]
             for module in moved:
                 for one in module.parameters():
@@ -78,6 +76,23 @@ def test_the_norm_is_of_what_the_step_moves_and_taken_after_the_hooks() -> None:
     assert [row["losses"]["gradient_norm"] for row in fit.history] == pytest.approx(seen, rel=1e-5)
 
 
+def test_a_gradient_that_a_hook_sets_for_another_network_is_refused() -> None:
+    class Reach:
+        @ck.hookimpl
+        def compatkit_set_up(self, setup: ck.SetUp) -> None:
+            self.tasks = setup.tasks
+
+        @ck.hookimpl
+        def compatkit_after_backward(self, step: ck.Step) -> None:
+            other = self.tasks["right" if step.task.name == "left" else "left"]
+            weight = next(other.extractor.parameters())
+            weight.grad = torch.ones_like(weight)
+
+    with pytest.raises(PluginError) as caught:
+        quick(steps=2).fit([task("left"), task("right")], ["dcc", "reach"], factories={"reach": Reach})
+    assert (caught.value.plugin, caught.value.hook) == ("reach", "compatkit_after_backward")
+
+
 def test_a_norm_without_a_bound_only_measures() -> None:
     plain, measured = quick(steps=2).fit([task()]), quick(steps=2, clip_norm=math.inf).fit([task()])
     assert same_parts(plain, measured) and plain.plan == measured.plan
@@ -88,5 +103,9 @@ def test_no_norm_is_read_between_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
     real = torch.Tensor.__float__
     monkeypatch.setattr(torch.Tensor, "__float__", lambda self: reads.append(1) or real(self))
-    quick(steps=4, clip_norm=NORM, log_every=2).fit([task()])
-    assert len(reads) == 2 * 3  # loss, accuracy and norm of each row
+    counts = []
+    for steps in (2, 4, 8):
+        reads.clear()
+        quick(steps=steps, clip_norm=NORM, log_every=2).fit([task()])
+        counts.append(len(reads))
+    assert [counts[1] - counts[0], counts[2] - counts[1]] == [3, 6]  # loss, accuracy and norm of each row
