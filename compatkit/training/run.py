@@ -201,11 +201,10 @@ class Run:
         for task in loop.setup.tasks.values():
             try:
                 self.history.add(task.name, loop.step(task, number, reports))
-            except CompatkitError as error:
-                self._add_checkpoint(error)
-                raise
             except Exception as error:
                 if not ran_out(error):
+                    if isinstance(error, CompatkitError):
+                        self._add_checkpoint(error)
                     raise
                 device = loop.setup.precision.device
                 size, pieces = settings.batch_size, settings.accumulate

@@ -95,7 +95,7 @@ def test_features_of_different_width_name_the_remedy() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"width": 0}, "'width' must be a whole number from 1 up, or None; got 0"),
+        ({"width": 0}, "'width' must be a whole number from 1 to 65,?536, or None; got 0"),
         ({"rest": {"backbone": "resnet8_cifar"}}, "Task.rest expects a table of backbone, split"),
         ({"freeze_extractor": True}, "it needs an extractor that was trained"),
         ({"rest": REST, "weights": {}}, "weights of a whole network, and a head that is the rest of another"),

@@ -200,7 +200,7 @@ def test_of_several_the_one_is_named_whose_it_is() -> None:
 
 
 class Allowed(Projects):
-    """Reaches what may be reached: a frozen layer, a tensor of this step, a head of another task, its own features."""
+    """Reaches what may be reached: a frozen layer, a tensor of this step, another task's weights as they are."""
 
     def module(self, setup: ck.SetUp) -> nn.Module:
         self.other = setup.tasks["right"]
@@ -212,11 +212,9 @@ class Allowed(Projects):
         features = step.extract(images, write_statistics=False)
         (slope,) = torch.autograd.grad(features.square().mean(), images, create_graph=True)
         pull = self.layer(features.mean((2, 3))).square().mean()
-        return {
-            "slope": slope.square().mean(),
-            "pull": pull,
-            "head": self.other.head(features).square().mean(),
-        }
+        weights = {name: value.detach() for name, value in self.other.head.named_parameters()}
+        outputs = torch.func.functional_call(self.other.head, weights, (features,))
+        return {"slope": slope.square().mean(), "pull": pull, "head": outputs.square().mean()}
 
 
 @pytest.mark.parametrize("tasks", [TASKS, TASKS[1:]])
