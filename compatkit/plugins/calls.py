@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import attrs
 
@@ -114,7 +114,7 @@ def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], Non
             try:
                 one.function(step)
             except (Exception, SystemExit) as error:
-                raise _attributed(error, one.instance, hook) from error
+                _raise_attributed(error, one.instance, hook)
 
     return (call,)
 
@@ -137,12 +137,19 @@ def _attributed(error: BaseException, instance: str, hook: str) -> CompatkitErro
     return PluginError(f"Plugin {instance!r} failed in {hook}: {raised(error)}", plugin=instance, hook=hook)
 
 
+def _raise_attributed(error: BaseException, instance: str, hook: str) -> NoReturn:
+    attributed = _attributed(error, instance, hook)
+    if attributed is error:  # an error that is its own cause makes a chain without an end
+        raise error
+    raise attributed from error
+
+
 def _attributing(instance: str, hook: str, function: Call) -> Call:
     def call(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except (Exception, SystemExit) as error:
-            raise _attributed(error, instance, hook) from error
+            _raise_attributed(error, instance, hook)
 
     return call
 
@@ -214,7 +221,7 @@ def _views_guard(functions: Sequence[tuple[str, Call]]) -> Callable[[Any, Batch]
             try:
                 after = function(step, batch)
             except (Exception, SystemExit) as error:
-                raise _attributed(error, instance, VIEWS) from error
+                _raise_attributed(error, instance, VIEWS)
             if after is batch:
                 continue
             if _written(batch) != before:

@@ -214,3 +214,18 @@ def test_two_owners_of_one_parameter_are_both_named() -> None:
         match=r"'weight' is owned by 'mine.layer' and by 'left.head'; every parameter needs exactly one",
     ):
         quick(steps=1).fit([task()], ["x"], factories={"x": Steal})
+
+
+def test_an_error_of_our_own_that_a_hook_raises_is_not_its_own_cause() -> None:
+    class Refuses:
+        @ck.hookimpl
+        def compatkit_losses(self, step: ck.Step) -> None:
+            raise PluginError("no", plugin="refuses")
+
+    with pytest.raises(PluginError) as caught:
+        quick(steps=1).fit(
+            [ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)],
+            ["refuses"],
+            factories={"refuses": Refuses},
+        )
+    assert caught.value.__cause__ is not caught.value
