@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import compatkit as ck
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit_plugins.metrics._lanczos import block_lanczos, residuals
 from compatkit_plugins.metrics._loss import Kept, LossMetric, LossSurface
 from compatkit_plugins.metrics.loss_landscape import LossLandscape, directions, unmoved
@@ -41,7 +41,7 @@ def trained(given: argparse.Namespace) -> tuple[nn.Module, Kept]:
     task = ck.Task("net", data.subset(train=2000), "resnet20_cifar", "layer2", size=given.size)
     state = ck.Trainer(steps=given.steps, batch_size=64, seed=0, precision="float32").fit([task]).tasks["net"]
     split = data.train.subset(given.examples, 0)
-    images = normalise(prepare(split, state.data).images, state.data)
+    images = normalize(prepare(split, state.data).images, state.data)
     kept = Kept(torch.arange(len(split)), images, torch.from_numpy(split.labels))
     return nn.Sequential(state.extractor, state.head).eval(), kept
 

@@ -34,7 +34,7 @@ from compatkit.adapters.builders import create
 from compatkit.adapters.cutting.discovery import CutPoint, watched
 from compatkit.adapters.cutting.planning import working_cut
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.initialisation import seeded
+from compatkit.adapters.initialization import seeded
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
 

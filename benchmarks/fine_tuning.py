@@ -63,7 +63,7 @@ def main() -> None:
     photos = whole.subset(train=asked.train, seed=0)
     others = ck.data.load(asked.pretraining)
     pretraining = ck.Trainer(
-        steps=asked.pretraining_steps, batch_size=64, optimiser="adamw", lr=2e-3, weight_decay=0.05,
+        steps=asked.pretraining_steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
         schedule="cosine", warmup=100,
     )  # fmt: skip
     known = pretraining.fit([task(others, None, "cifar")])
@@ -77,7 +77,7 @@ def main() -> None:
                 if arm != "random":
                     save_file(state if arm == "pretrained" else shuffled(state, seed), weights)
                 tuning = ck.Trainer(
-                    steps=asked.steps, batch_size=64, optimiser="adamw", lr=2e-3, weight_decay=0.05,
+                    steps=asked.steps, batch_size=64, optimizer="adamw", lr=2e-3, weight_decay=0.05,
                     layer_decay=0.75, schedule="cosine", warmup=20, seed=seed,
                 )  # fmt: skip
                 fit = tuning.fit([task(photos, None if arm == "random" else weights, "flip")])

@@ -73,7 +73,7 @@ def run(size: Size, mode: Mode, names: tuple[str, ...] = ("left",), uses: Any = 
         precision="bf16",
         execution=mode,
         progress=False,
-        optimiser="sgd",
+        optimizer="sgd",
     )
     with prepare(FitRequest(trainer, tasks, uses)) as start:
         if start.loop.execution.mode != mode:
@@ -99,7 +99,7 @@ def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
     """Return what takes a turn of a hand-written loop, on modules and batches of a loop of the trainer."""
     (task_loop,) = loop.task_loops.values()
     network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
     numbers, kept = count(), []
     first = task_loop.source.batch(0)
     images, labels = first.images.clone(), first.labels.clone()
@@ -108,9 +108,9 @@ def bare(size: Size, loop: Loop, *, captured: bool) -> Callable[[], object]:
         with loop.setup.precision.autocast():
             logits = network(pixels)
         loss = F.cross_entropy(logits.float(), wanted)
-        optimiser.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         return loss.detach(), logits.detach().argmax(1)
 
     replay = _captured(step, images, labels) if captured else None
@@ -204,7 +204,7 @@ def bandwidth(size: Size) -> list[str]:
 
 
 def waiting(size: Size) -> list[str]:
-    """Host synchronisations between rows of the history: torch raises at the first."""
+    """Host synchronizations between rows of the history: torch raises at the first."""
     if not size.on_gpu:
         return ["- not measured: needs a CUDA device"]
     found: list[str] = []

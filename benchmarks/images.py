@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/images.py [--images N] [--rounds N] [--workers N] [--device cpu]``. It writes a tree of JPEGs of
 about 500 x 375 pixels into a temporary folder. Contestants take turns, each a pass over all images whose worker
-processes begin and end with it; ratios are medians over the rounds. On a GPU timm's own prefetcher normalises there.
+processes begin and end with it; ratios are medians over the rounds. On a GPU timm's own prefetcher normalizes there.
 """
 
 from __future__ import annotations

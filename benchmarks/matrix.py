@@ -40,7 +40,7 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.normalisation import batches
+from compatkit.evaluation.normalization import batches
 
 CELLS = {"layer1": ("batch",), "layer3": ("running", "batch", "reestimate")}
 """Cut to policies. Late heads are small, so that what ours does besides weighs most there."""
@@ -100,7 +100,7 @@ def prepared(parts: Parts) -> list[tuple[Tensor, Tensor]]:
     return [(pixels[at], labels[at]) for at in batches(len(labels), BATCH, 0)]
 
 
-def normalised(pixels: Tensor, part: Component) -> Tensor:
+def normalized(pixels: Tensor, part: Component) -> Tensor:
     """Return one channel of images as the extractor wants them."""
     data = part.manifest.contract.data
     return torch.addcmul(
@@ -110,7 +110,7 @@ def normalised(pixels: Tensor, part: Component) -> Tensor:
 
 @contextmanager
 def batchwise(layers: Sequence[nn.BatchNorm2d]) -> Iterator[None]:
-    """Normalise by the statistics of each batch and store none."""
+    """Normalize by the statistics of each batch and store none."""
     for one in layers:
         one.training, one.track_running_stats = True, False
     try:
@@ -162,11 +162,11 @@ def naive(parts: Parts, policy: str) -> Right:
 
             def once(network: nn.Module = network, left: Component = left) -> None:
                 for pixels, _ in examples:
-                    network(normalised(pixels, left))
+                    network(normalized(pixels, left))
 
             with under(policy, network, once):
                 found[left.reference, head.reference] = sum(
-                    right(network(normalised(pixels, left)), labels) for pixels, labels in examples
+                    right(network(normalized(pixels, left)), labels) for pixels, labels in examples
                 )
     return found
 
@@ -183,17 +183,17 @@ def passes(parts: Parts, policy: str) -> tuple[Callable[[], None], Callable[[], 
     """Return one pass of an extractor over the images, and one of a head over its features."""
     left, head = parts.extractors[0], parts.heads[-1]
     examples = prepared(parts)
-    features = [(left.module.eval()(normalised(pixels, left)), labels) for pixels, labels in examples]
+    features = [(left.module.eval()(normalized(pixels, left)), labels) for pixels, labels in examples]
 
     @torch.no_grad()
     def extractor() -> None:
         def once() -> None:
             for pixels, _ in examples:
-                left.module(normalised(pixels, left))
+                left.module(normalized(pixels, left))
 
         with under(policy, left.module, once):
             once()
-        if policy == "reestimate" and not _normalises(left.module):
+        if policy == "reestimate" and not _normalizes(left.module):
             once()
 
     @torch.no_grad()
@@ -204,13 +204,13 @@ def passes(parts: Parts, policy: str) -> tuple[Callable[[], None], Callable[[], 
 
         with under(policy, head.module, once):
             once()
-        if policy == "reestimate" and not _normalises(head.module):
+        if policy == "reestimate" and not _normalizes(head.module):
             once()
 
     return extractor, classifier
 
 
-def _normalises(module: nn.Module) -> bool:
+def _normalizes(module: nn.Module) -> bool:
     return any(isinstance(one, nn.BatchNorm2d) for one in module.modules())
 
 

@@ -3,7 +3,7 @@
 Run ``python benchmarks/projection.py [--data mnist] [--seeds 3]``. Two ResNet-20 are trained independently on the same
 images at 16x16. The extractor of the first is cut after layer1 (16 channels, 16x16), the head of the second after
 layer2 (32 channels, 8x8). ``recombine(..., adapt=True, data=IMAGES)`` resizes the maps and fits the projection on
-unlabelled training images; accuracy is measured on test images. ``no resize`` is the same projection on maps of the
+unlabeled training images; accuracy is measured on test images. ``no resize`` is the same projection on maps of the
 extractor's own size, which the head takes too. Mean over seeds, with the lowest and highest.
 """
 

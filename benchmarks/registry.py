@@ -38,7 +38,7 @@ READING = """\
   which is most of the time; it runs again when a library or the component changes. Later rows show each by itself.
 - **build** rebuilds a part of a network: it traces the network in train and in eval mode and cuts it, which no floor
   and no rival does. They build the whole network, here without its class layer.
-- **timm on meta** runs timm's initialisation, which computes nothing there but takes most of the time; the stricter
+- **timm on meta** runs timm's initialization, which computes nothing there but takes most of the time; the stricter
   floor leaves it out, as no user of timm could.
 - **From the index**: a result is compared with the state of its files first; the bare SELECT believes its table.
 - **matrix**: ``check_all`` says the reasons as codes, beside a loop that notes names and one that writes sentences;

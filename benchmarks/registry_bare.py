@@ -87,24 +87,24 @@ def _link(draft: Path, target: Path, data: bytes) -> None:
     os.unlink(draft)
 
 
-def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialised: bool = False) -> nn.Module:
+def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: bool = False) -> nn.Module:
     """Build a network without numbers, and hang the mapped ones in.
 
     Args:
         path: Of the weights.
         model: Of timm.
         kwargs: For timm.
-        initialised: Whether the functions of ``torch.nn.init`` run, which compute nothing on the meta device but take
+        initialized: Whether the functions of ``torch.nn.init`` run, which compute nothing on the meta device but take
             several times as long as all the rest.
     """
-    with torch.device("meta"), nullcontext() if initialised else _without_initialisation():
+    with torch.device("meta"), nullcontext() if initialized else _without_initialization():
         module = timm.create_model(model, **kwargs)
     module.load_state_dict(load_file(path), assign=True)
     return module.eval()
 
 
 @contextmanager
-def _without_initialisation() -> Iterator[None]:
+def _without_initialization() -> Iterator[None]:
     names = [name for name in vars(nn.init) if name.endswith("_") and not name.startswith("_")]
     before = {name: getattr(nn.init, name) for name in names}
     for name in names:

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 import attrs
-from registry_large import COLOURS, EACH, fill
+from registry_large import COLORS, EACH, fill
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_mlflow import Filled
 from registry_settings import Given
@@ -44,7 +44,7 @@ def commands(given: Given) -> list[str]:
     asked = {
         "show": (["show", f"{one}@1.0.0"], "zone"),
         "ls": (["ls"], "zone"),
-        "search": (["search", "--tag", "colour=7"], "zone"),
+        "search": (["search", "--tag", "color=7"], "zone"),
         "log": (["log", one], "zone"),
         "check": (["check", *pair], "direct"),
         "inspect": (["inspect", str(_weights(given.folder / "commands"))], "weight"),
@@ -71,7 +71,7 @@ def commands(given: Given) -> list[str]:
             program = RUN.format(words=["--registry", str(root), *words])
             contestants[label] = _process(program, told if root == small.store.root else "", bytecode)
             rows.append(Row(label, floor, label, Gate(3)))
-    rival = Filled.with_versions(given.folder / "commands-mlflow", VERSIONS, EACH, COLOURS)
+    rival = Filled.with_versions(given.folder / "commands-mlflow", VERSIONS, EACH, COLORS)
     if rival is not None:
         uri = f"sqlite:///{given.folder / 'commands-mlflow' / 'mlflow.db'}"
         name = "MLflow get_model_version, from Python"

@@ -22,7 +22,7 @@ EACH = 5
 """Versions of a name."""
 LONG = "long/name"
 """The name with a tenth as many versions as all others together."""
-COLOURS = 500
+COLORS = 500
 """Values of the tag that is searched for: of 100,000 versions, 200 have the same."""
 SETTLED = 2.5
 """Seconds until files are old enough that their times tell their states apart."""
@@ -89,7 +89,7 @@ def _manifest(store: Store) -> Manifest:
 
 
 def _write(root: Path, template: dict[str, Any], name: str, versions: int, serial: int | None) -> None:
-    """Write the versions of a name; those without a serial number have no colour."""
+    """Write the versions of a name; those without a serial number have no color."""
     folder = root / "refs" / name / "@versions"
     folder.mkdir(parents=True)
     for minor in range(versions):
@@ -97,7 +97,7 @@ def _write(root: Path, template: dict[str, Any], name: str, versions: int, seria
         template["about"]["tags"] = {"serial": str(minor)}
         if serial is not None:
             template["about"]["tags"] = {
-                "colour": str((serial + minor) % COLOURS),
+                "color": str((serial + minor) % COLORS),
                 "serial": str(serial + minor),
             }
         digest = _blob(root, dumps(template)).name

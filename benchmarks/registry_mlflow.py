@@ -29,14 +29,14 @@ class Filled:
     wanted: str
 
     @classmethod
-    def with_versions(cls, folder: Path, versions: int, each: int, colours: int) -> Filled | None:
+    def with_versions(cls, folder: Path, versions: int, each: int, colors: int) -> Filled | None:
         """Fill a new database; None where MLflow is not installed.
 
         Args:
             folder: Is made.
             versions: Of all names together.
             each: Versions of a name.
-            colours: Values of the tag that is searched for.
+            colors: Values of the tag that is searched for.
         """
         mlflow = rivals.with_mlflow(folder)
         if mlflow is None:
@@ -48,9 +48,9 @@ class Filled:
         ]
         client.create_registered_model(names[0])
         for version in range(each):
-            tags = {"colour": str(version % colours), "serial": str(version)}
+            tags = {"color": str(version % colors), "serial": str(version)}
             client.create_model_version(names[0], source=(folder / "artifacts").as_uri(), tags=tags)
-        _copy(folder / "mlflow.db", names, each, colours)
+        _copy(folder / "mlflow.db", names, each, colors)
         return cls(client, names[len(names) // 2])
 
     def get(self) -> dict[str, Contestant]:
@@ -63,7 +63,7 @@ class Filled:
 
     def search(self, rows: int, check: Check) -> dict[str, Contestant]:
         """Return its search for a tag."""
-        asked = "tags.colour = '7'"
+        asked = "tags.color = '7'"
         work = lambda: len(self.client.search_model_versions(asked, max_results=rows))  # noqa: E731
         return {"MLflow search_model_versions": Contestant(work, check=check)}
 
@@ -81,7 +81,7 @@ class Filled:
         return {"MLflow search_registered_models": Contestant(work, check=check)}
 
 
-def _copy(path: Path, names: list[str], each: int, colours: int) -> None:
+def _copy(path: Path, names: list[str], each: int, colors: int) -> None:
     """Copy the rows of the first name for all others, with their own names, numbers and tags."""
     connection = sqlite3.connect(path)
     model = _rows(connection, "registered_models")[0]
@@ -98,7 +98,7 @@ def _copy(path: Path, names: list[str], each: int, colours: int) -> None:
                     rows.append(first[version + 1] | {"name": name})
                 else:
                     mine = {"name": name, "version": version + 1}
-                    rows.append(tags[0] | mine | {"key": "colour", "value": str(number % colours)})
+                    rows.append(tags[0] | mine | {"key": "color", "value": str(number % colors)})
                     rows.append(tags[0] | mine | {"key": "serial", "value": str(number)})
         places = ", ".join("?" * len(rows[0]))
         columns = ", ".join(rows[0])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import registry_tables as bare
-from registry_large import COLOURS, EACH, LONG, Large, fill
+from registry_large import COLORS, EACH, LONG, Large, fill
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_mlflow import Filled
 from registry_settings import Given
@@ -31,7 +31,7 @@ Check = Callable[[Any], object]
 def scale(given: Given) -> list[str]:
     """Measure everything that many versions could slow down."""
     large = fill(given)
-    rival = Filled.with_versions(given.folder / "scale-mlflow", given.versions, EACH, COLOURS)
+    rival = Filled.with_versions(given.folder / "scale-mlflow", given.versions, EACH, COLORS)
     index, connection = large.store.index, sqlite3.connect(large.tables)
     index.refresh()
     groups = _finding, _latest, _searching, _listing, _collecting
@@ -123,10 +123,10 @@ def _searching(
     say("searching")
     sql = (
         "SELECT v.name, v.version, v.digest FROM tags t JOIN versions v ON v.rowid = t.version"
-        " WHERE t.key = 'colour' AND t.value = ? ORDER BY v.name, v.version LIMIT ?"
+        " WHERE t.key = 'color' AND t.value = ? ORDER BY v.name, v.version LIMIT ?"
     )
     rows = connection.execute(sql, ("7", PAGE)).fetchall()
-    query, same = Query(tags={"colour": "7"}, limit=PAGE), _is("rows found", len(rows))
+    query, same = Query(tags={"color": "7"}, limit=PAGE), _is("rows found", len(rows))
     expect("what is found", [(one.name, one.version, one.digest[7:]) for one in index.search(query)], rows)
     floor = f"{SELECT} of {len(rows)} rows"
 

@@ -12,7 +12,7 @@ from typing import Any
 TABLE = "CREATE TABLE versions (name TEXT, version TEXT, digest TEXT, kind TEXT, model TEXT, document TEXT)"
 INDEXES = (
     "CREATE UNIQUE INDEX pinned ON versions (name, version)",
-    "CREATE INDEX modelled ON versions (kind, model)",
+    "CREATE INDEX modeled ON versions (kind, model)",
     "CREATE TABLE tags (key TEXT, value TEXT, version INTEGER)",
     "CREATE TABLE edges (version INTEGER, digest TEXT)",
 )

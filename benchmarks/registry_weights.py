@@ -28,7 +28,7 @@ from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import Manifest
 from compatkit.registry.memory import FILE
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialize
 
 CLOSE = 1e-4
 """Relative difference of two sums of the same numbers, added up in another order."""
@@ -87,7 +87,7 @@ def publish(given: Given) -> list[str]:
     part = kept(given, given.network, given.split)
     module = copy.deepcopy(part.module)
     state = module.state_dict()
-    folder, data = given.folder / "publish", serialise(state)
+    folder, data = given.folder / "publish", serialize(state)
     first = next(one for one in state.values() if one.is_floating_point())
     published = [0]
 
@@ -156,17 +156,17 @@ def load(given: Given) -> list[str]:
     probe = part.manifest.contract.statistical.probe
     assert probe is not None
     image = signal(probe.shapes[0], 1)
-    later = "timm on meta without initialisation, load_file, assign + touch"
+    later = "timm on meta without initialization, load_file, assign + touch"
     plain, hash_ = "timm on meta, load_file, assign + touch", "sha256 of the map + "
     hashed = f"{hash_}{later}"
     contestants = {
         hashed: Contestant(lambda: (bare.hashed(part.file), _bare(part))[1], check=part.check),
         f"{hashed} + the probe's forward pass": Contestant(lambda: _passed(part, image), check=part.check),
         f"{hash_}{plain}": Contestant(
-            lambda: (bare.hashed(part.file), _bare(part, initialised=True))[1], check=part.check
+            lambda: (bare.hashed(part.file), _bare(part, initialized=True))[1], check=part.check
         ),
         later: Contestant(lambda: _bare(part), check=part.check),
-        plain: Contestant(lambda: _bare(part, initialised=True), check=part.check),
+        plain: Contestant(lambda: _bare(part, initialized=True), check=part.check),
         "nothing remembered": ours("nothing"),
         "proved before": ours("proved"),
         "hashed before": ours("hashed"),
@@ -205,9 +205,9 @@ def _rows(part: Kept, strict: tuple[str, str], plain: tuple[str, str], labels: l
     ]
 
 
-def _bare(part: Kept, *, initialised: bool = False) -> float:
+def _bare(part: Kept, *, initialized: bool = False) -> float:
     model = part.manifest.blueprint.model
-    return bare.touch(bare.build(part.file, model, part.kwargs, initialised=initialised))
+    return bare.touch(bare.build(part.file, model, part.kwargs, initialized=initialized))
 
 
 def _passed(part: Kept, image: Tensor) -> float:

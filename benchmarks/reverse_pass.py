@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.data.dataset import DataSet, Split
-from compatkit.training.optim import make_optimiser
+from compatkit.training.optim import make_optimizer
 from compatkit.training.prepare import FitRequest, PreparedRun, prepare
 
 PAPER = 41.86
@@ -105,7 +105,7 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
     for layer in layers if reverse else ():
         module = loop.setup.recorders["noise"].modules(layer)[0]
         module.register_forward_hook(lambda layer, taken, given: calls.append((layer, taken[0], given)))
-    optimiser = make_optimiser(list(network.parameters()), "adam", 1e-5, 0.9, 1e-7)
+    optimizer = make_optimizer(list(network.parameters()), "adam", 1e-5, 0.9, 1e-7)
     numbers = count()
 
     def step() -> None:
@@ -115,8 +115,8 @@ def by_hand(stack: ExitStack, name: str, *, reverse: bool) -> Callable[[], objec
             loss = loss + torch.stack([_residual(*call) for call in calls]).sum()
             calls.clear()
         loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
 
     def turn() -> None:
         for _ in range(given.steps):

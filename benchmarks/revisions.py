@@ -78,7 +78,7 @@ def main() -> None:
     checkouts = (given.before.absolute(), given.after.absolute())
     best: tuple[dict[str, tuple[str, float]], dict[str, tuple[str, float]]] = ({}, {})
     for turn in range(given.turns):
-        # Each goes first in half of the turns, so that a machine that warms up favours neither.
+        # Each goes first in half of the turns, so that a machine that warms up favors neither.
         for side in (0, 1) if turn % 2 == 0 else (1, 0):
             for name, (column, figure) in carry_out(checkouts[side], given.command).items():
                 kept = best[side].get(name, (column, figure))[1]

@@ -64,7 +64,7 @@ def run_of(way: str, seed: int, data: str, steps: int) -> Run:
 
 
 @contextlib.contextmanager
-def normalised(way: str) -> Iterator[None]:
+def normalized(way: str) -> Iterator[None]:
     """For ``joint``, let one pass over all views take the statistics of all."""
     if way != "joint":
         yield
@@ -91,7 +91,7 @@ def measured(way: str, seed: int, data: str, steps: int) -> dict[str, float]:
     run = run_of(way, seed, data, steps)
     trainer = attrs.evolve(_pairs.trainer_of(run), passes="fused" if way == "joint" else "auto")
     tasks, uses = _pairs.tasks_of(run), [_pairs.rotation(run)]
-    with normalised(way):
+    with normalized(way):
         found = _pairs.outcome(run, [trainer.fit(tasks, uses)], tasks).values
         mixed, probes = half_symmetric(tasks[1].data)
         witness = Witness(probes, trainer.steps - 20)

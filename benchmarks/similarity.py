@@ -6,7 +6,7 @@ the times in one round. Layers are random, with something in common, in float32.
 
 - ``torch_cka``: the loop of AntixK/PyTorch-Model-Compare over all pairs of layers, on one batch of all samples: for
   each pair it makes the other layer's Gram again, and takes traces of matrix products.
-- ``feature space``: pairwise |Y'X|^2 with centred columns, every layer's own norm computed once.
+- ``feature space``: pairwise |Y'X|^2 with centered columns, every layer's own norm computed once.
 - ``Grams once``: what torch_cka would cost if each Gram and each own product were computed once and traces were sums of
   products: the best that is left for a pairwise loop.
 - ``authors``: the score of bonheml/VAE_learning_dynamics for two given Grams: two norms and a dot product.

@@ -1,6 +1,6 @@
 """How fast training images come: the resident pipeline against torchvision's transforms in a DataLoader, on one core.
 
-Both crop 32x32 colour images out of a border of four pixels, flip half of them, and normalise; batches of 128. The
+Both crop 32x32 color images out of a border of four pixels, flip half of them, and normalize; batches of 128. The
 DataLoader has no worker, or one that is kept between passes; the better one counts.
 """
 
@@ -122,7 +122,7 @@ def tables(rounds: int, seed: int) -> list[str]:
     return [
         "## How fast training images come",
         "",
-        f"Images a second on one core, most and median; crop and flip of 32 x 32 colour images, batches of {BATCH}.",
+        f"Images a second on one core, most and median; crop and flip of 32 x 32 color images, batches of {BATCH}.",
         "",
         "| | most | median | of the better DataLoader |",
         "|---|---:|---:|---:|",

@@ -1,8 +1,8 @@
 """What the trainer adds to a step of a hand-written loop, where a step is as small as steps get; and what others add.
 
 An MLP of 64-32-10, batches of 16 resident images of 8x8, SGD with momentum or Adam, one thread. The bare loop does the
-same work in the shortest code that does it as fast: a gather, a normalisation in one operation, forward, backward, one
-fused optimiser; losses and answers are kept and not read. It runs twice, so that the table shows how far two equal
+same work in the shortest code that does it as fast: a gather, a normalization in one operation, forward, backward, one
+fused optimizer; losses and answers are kept and not read. It runs twice, so that the table shows how far two equal
 programs are apart here. Fabric and Lightning (``trainer_rivals``) do the same work their way.
 """
 
@@ -27,7 +27,7 @@ from trainer_tiny import (
     SIDE,
     STD,
     STEPS,
-    make_optimiser,
+    make_optimizer,
     network,
     pictures,
 )
@@ -71,7 +71,7 @@ def bare(kind: str) -> Callable[[], object]:
     """Return what takes a turn of a hand-written loop."""
     extractor, head = network()
     parameters = [*extractor.parameters(), *head.parameters()]
-    optimiser = make_optimiser(kind, parameters)
+    optimizer = make_optimizer(kind, parameters)
     images, labels = pictures()
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
 
@@ -84,8 +84,8 @@ def bare(kind: str) -> Callable[[], object]:
             logits = head(extractor(torch.addcmul(shift, images[index].float(), scale)))
             loss = F.cross_entropy(logits, wanted)
             loss.backward()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             kept.append((loss.detach(), logits.detach().argmax(1), wanted))
 
     return turn
@@ -108,7 +108,7 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
     settings = ck.Trainer(
         steps=10**9,
         batch_size=BATCH,
-        optimiser=kind,  # type: ignore[arg-type]
+        optimizer=kind,  # type: ignore[arg-type]
         lr=RATE,
         momentum=MOMENTUM,
         weight_decay=0.0,
@@ -125,7 +125,7 @@ def ours(kind: str, idle: int) -> Callable[[], object]:
 
 
 def tables(rounds: int, seed: int) -> list[str]:
-    """Return the lines of the page: a table for both optimisers."""
+    """Return the lines of the page: a table for both optimizers."""
     found = [
         "## What the trainer adds to a step",
         "",
@@ -134,7 +134,7 @@ def tables(rounds: int, seed: int) -> list[str]:
         "bare loop, with the 95 % interval of that median. Gate: at most",
         f"+ {GATE_US:g} us and + {GATE_SHARE:.0%} with three idle plugins, of which each has three hooks in a step.",
         "",
-        "| optimiser | loop | least | lower quartile | median | added | | |",
+        "| optimizer | loop | least | lower quartile | median | added | | |",
         "|---|---|---:|---:|---:|---:|---|---|",
     ]
     for kind in ("sgd", "adam"):

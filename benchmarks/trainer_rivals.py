@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from registry_measuring import Contestant, Taken, say
 from torch import Tensor, nn
-from trainer_tiny import BATCH, IMAGES, MEAN, STD, STEPS, make_optimiser, network, pictures
+from trainer_tiny import BATCH, IMAGES, MEAN, STD, STEPS, make_optimizer, network, pictures
 
 BEFORE = 20
 """Steps of Lightning before the clock starts: its own start is not a step."""
@@ -42,7 +42,7 @@ def fabric(kind: str) -> Callable[[], object]:
 
     run = Fabric(accelerator="cpu", devices=1)
     made = nn.Sequential(*network())
-    model, optimiser = run.setup(made, make_optimiser(kind, list(made.parameters())))
+    model, optimizer = run.setup(made, make_optimizer(kind, list(made.parameters())))
     images, labels = pictures()
     scale, shift, numbers = torch.tensor(1 / (255 * STD)), torch.tensor(-MEAN / STD), count()
 
@@ -55,8 +55,8 @@ def fabric(kind: str) -> Callable[[], object]:
             logits = model(torch.addcmul(shift, images[index].float(), scale))
             loss = F.cross_entropy(logits, wanted)
             run.backward(loss)
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             kept.append((loss.detach(), logits.detach().argmax(1), wanted))
 
     return turn
@@ -136,6 +136,6 @@ def _module(pl: Any, kind: str) -> Any:
             return loss
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return make_optimiser(kind, list(self.parameters()))
+            return make_optimizer(kind, list(self.parameters()))
 
     return Module()

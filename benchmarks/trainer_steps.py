@@ -61,7 +61,7 @@ def by_hand(made: Loop) -> Callable[[], object]:
     """Return what takes steps of one task in a hand-written loop, with the modules and images of ``made``."""
     (task_loop,) = made.task_loops.values()
     network = nn.Sequential(task_loop.task.extractor, task_loop.task.head)
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
     numbers, kept, autocast = count(), [], made.setup.precision.autocast
 
     def turn() -> None:
@@ -71,8 +71,8 @@ def by_hand(made: Loop) -> Callable[[], object]:
                 logits = network(batch.images)
             loss = F.cross_entropy(logits.float(), batch.labels)
             loss.backward()
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
             kept.append((loss.detach(), logits.detach().argmax(1), batch.labels))
         kept.clear()
 

@@ -1,4 +1,4 @@
-"""A network as small as networks get, its images, and its optimiser: what loops are compared on."""
+"""A network as small as networks get, its images, and its optimizer: what loops are compared on."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def pictures() -> tuple[Tensor, Tensor]:
     return images, torch.randint(0, CLASSES, (IMAGES,), generator=draw)
 
 
-def make_optimiser(kind: str, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
-    """Return the fused optimiser that everybody uses."""
+def make_optimizer(kind: str, parameters: Sequence[Tensor]) -> torch.optim.Optimizer:
+    """Return the fused optimizer that everybody uses."""
     if kind == "sgd":
         return torch.optim.SGD(parameters, lr=RATE, momentum=MOMENTUM, fused=True)
     return torch.optim.Adam(parameters, lr=RATE, fused=True)

@@ -1,7 +1,7 @@
-"""Rotation prediction, each view normalised by itself, with one extractor pass for all views against a pass for each.
+"""Rotation prediction, each view normalized by itself, with one extractor pass for all views against a pass for each.
 
 Whole steps of the trainer on resident 32x32 images with crop and flip: target loss, rotation prediction, both
-optimisers. On a CPU this is for information; the gates are for a GPU (``gpu.py``): four passes take at least 1.5 times
+optimizers. On a CPU this is for information; the gates are for a GPU (``gpu.py``): four passes take at least 1.5 times
 as long as one in eager steps, and 1.2 times where both are compiled and captured.
 """
 

@@ -57,7 +57,7 @@ class Phase:
 def effect(kind: Effect) -> Callable[[Function], Function]:
     """Declare the side effects of a training hook.
 
-    ``pure``: tensors in, tensors out, no host synchronisation; may be compiled. A pure view draws random numbers only
+    ``pure``: tensors in, tensors out, no host synchronization; may be compiled. A pure view draws random numbers only
     from ``step.rng``, so torch's global generators need not be seeded for it. ``device``: changes device buffers in
     place; may be captured, not compiled. ``host`` (the default): Python side effects; keeps the run eager.
 
@@ -89,7 +89,7 @@ class Batch:
     """One mini-batch.
 
     Attributes:
-        images: Normalised, ``(batch, channels, height, width)``.
+        images: Normalized, ``(batch, channels, height, width)``.
         labels: Class indices of the task, ``(batch,)``; all -1 where the task has none.
         index: Indices in the training set, ``(batch,)``; for images of a loader, positions in the current pass over it.
         stacked: ``images`` followed by the further views of all of them, ``(views * batch, ...)``; ``images`` is its
@@ -176,7 +176,7 @@ class SetUpLike(Protocol):
     def rng(self, *key: str | int) -> torch.Generator: ...
     def own(self, name: str, module: nn.Module) -> nn.Module: ...
     def build(self, blueprint: Blueprint, *key: str | int) -> nn.Module: ...
-    def initialise(
+    def initialize(
         self, task: Any, *stream: str | int, seed: int | None = None, class_layer: bool = True
     ) -> None: ...
     def record_layers(self, task: Any, names: Iterable[str]) -> None: ...
@@ -226,7 +226,7 @@ class Registration:
 
     @hookspec
     def compatkit_metrics(self, register: Register) -> None:
-        """Offer metrics: factories of objects with ``init``, ``update``, ``merge`` and ``finalise``.
+        """Offer metrics: factories of objects with ``init``, ``update``, ``merge`` and ``finalize``.
 
         Example::
 
@@ -303,7 +303,7 @@ class Training:
 
     @hookspec
     def compatkit_set_up(self, setup: SetUpLike) -> None:
-        """Run once before the first step: build modules, register them with the run, initialise weights.
+        """Run once before the first step: build modules, register them with the run, initialize weights.
 
         Example::
 
@@ -347,7 +347,7 @@ class Training:
 
         Args:
             step: The current step.
-            batch: Images ``(N, C, H, W)``, normalised, and labels ``(N,)``; what earlier plugins returned.
+            batch: Images ``(N, C, H, W)``, normalized, and labels ``(N,)``; what earlier plugins returned.
         """
         raise NotImplementedError
 
@@ -393,7 +393,7 @@ class Training:
 
     @hookspec
     def compatkit_after_backward(self, step: StepLike) -> None:
-        """Run after the gradients of a step are complete and before the optimiser updates the weights.
+        """Run after the gradients of a step are complete and before the optimizer updates the weights.
 
         Example::
 
@@ -404,7 +404,7 @@ class Training:
 
     @hookspec
     def compatkit_after_step(self, step: StepLike) -> None:
-        """Run after the optimiser updated the weights; ``step.losses`` has the losses of the step, on the device.
+        """Run after the optimizer updated the weights; ``step.losses`` has the losses of the step, on the device.
 
         Example::
 

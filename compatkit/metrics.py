@@ -219,7 +219,7 @@ class Observation:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Subject:
-    """The network under measurement; ``update`` and ``finalise`` receive those attributes that they name.
+    """The network under measurement; ``update`` and ``finalize`` receive those attributes that they name.
 
     Attributes:
         network: Network in eval mode.
@@ -278,7 +278,7 @@ class Metric(Protocol):
     Methods declare their inputs as argument names; see ``Observation`` and ``Subject``. The ``update`` of a metric of
     weights alone takes only the state and is called without a batch.
 
-    States live on the device of the batches and are read only by ``finalise``, so batches cause no synchronisation.
+    States live on the device of the batches and are read only by ``finalize``, so batches cause no synchronization.
     """
 
     def init(self) -> Any:
@@ -300,8 +300,8 @@ class Metric(Protocol):
         ...
 
     @property
-    def finalise(self) -> Callable[..., Any]:
-        """``finalise(state)`` or with names of ``Subject``: return a ``Result``, a ``Table`` or a tuple of these."""
+    def finalize(self) -> Callable[..., Any]:
+        """``finalize(state)`` or with names of ``Subject``: return a ``Result``, a ``Table`` or a tuple of these."""
         ...
 
 
@@ -309,15 +309,15 @@ def observed(metric: Metric) -> tuple[str, ...]:
     """Return the argument names of a metric's ``update``, without the state.
 
     Raises:
-        PluginError: ``update`` or ``finalise`` names an unknown argument.
+        PluginError: ``update`` or ``finalize`` names an unknown argument.
     """
-    finalised(metric)
+    finalized(metric)
     return _taken(metric.update, (*OBSERVED, *KNOWN))
 
 
-def finalised(metric: Metric) -> tuple[str, ...]:
-    """Return the argument names of a metric's ``finalise``, without the state."""
-    return _taken(metric.finalise, KNOWN)
+def finalized(metric: Metric) -> tuple[str, ...]:
+    """Return the argument names of a metric's ``finalize``, without the state."""
+    return _taken(metric.finalize, KNOWN)
 
 
 def advance(metric: Metric, state: Any, observation: Observation, subject: Subject) -> Any:
@@ -346,16 +346,16 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
     Raises:
         PluginError: The metric returned something else, or two results with the same name.
     """
-    found = metric.finalise(state, **{name: getattr(subject, name) for name in finalised(metric)})
+    found = metric.finalize(state, **{name: getattr(subject, name) for name in finalized(metric)})
     results = found if isinstance(found, tuple) else (found,)
     if not results or not all(isinstance(one, (Result, Table)) for one in results):
         raise PluginError(
-            f"finalise of {metric!r} returned {type(found).__name__}. Return a compatkit.metrics.Result, a Table, or "
+            f"finalize of {metric!r} returned {type(found).__name__}. Return a compatkit.metrics.Result, a Table, or "
             "a tuple of these."
         )
     if len({one.name for one in results}) != len(results):
         raise PluginError(
-            f"finalise of {metric!r} returned two results with the same name: {[one.name for one in results]}."
+            f"finalize of {metric!r} returned two results with the same name: {[one.name for one in results]}."
         )
     return results
 
@@ -402,11 +402,11 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
     if isinstance(made, type):
         raise offer.owner.error(f"its factory returns the class {made.__name__!r}; return an instance of it.")
     missing = [
-        word for word in ("init", "update", "merge", "finalise") if not callable(getattr(made, word, None))
+        word for word in ("init", "update", "merge", "finalize") if not callable(getattr(made, word, None))
     ]
     if missing:
         raise offer.owner.error(
-            f"the metric lacks {', '.join(missing)}; it needs init, update, merge and finalise."
+            f"the metric lacks {', '.join(missing)}; it needs init, update, merge and finalize."
         )
     try:
         observed(made)
@@ -418,7 +418,7 @@ def check_metric(offer: Offer, settings: dict[str, Any]) -> Metric:
 def equal_norm_weights(network: nn.Module, draw: torch.Generator) -> nn.Module:
     """Return a copy whose convolutions and linear layers have Gaussian filters of the same norms: a control.
 
-    Biases, normalisation and buffers stay: what a trained network knows beyond the scale of its filters is gone.
+    Biases, normalization and buffers stay: what a trained network knows beyond the scale of its filters is gone.
 
     Args:
         network: Left unchanged.

@@ -28,7 +28,7 @@ import compatkit as ck
 from compatkit.adapters.blueprints import build, with_classes
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import PolicyBroken
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 EXTRACTOR, OWN = "digits/any.extractor", "digits/any.head"
 HEADS = {"low": ("0", "1", "2", "3", "4"), "high": ("5", "6", "7", "8", "9")}
@@ -97,19 +97,19 @@ def train_head(registry: ck.Registry, plan: Story, name: str, classes: Sequence[
     data, split = registry.store.manifest(EXTRACTOR).contract.data, plan.first.train
     known = np.flatnonzero(np.isin(split.labels, [split.classes.index(one) for one in classes]))
     mine = split.take(known)
-    images = normalise(prepare(mine, data).images, data)
+    images = normalize(prepare(mine, data).images, data)
     targets = torch.tensor([classes.index(mine.classes[one]) for one in mine.labels])
     with torch.no_grad():
         features = torch.cat([extractor(one) for one in images.split(256)])
-    optimiser = torch.optim.Adam(head.parameters(), lr=0.01)
-    schedule = torch.optim.lr_scheduler.StepLR(optimiser, max(1, plan.steps // 4), 0.1)
+    optimizer = torch.optim.Adam(head.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, max(1, plan.steps // 4), 0.1)
     draw = torch.Generator().manual_seed(seed)
     for _ in range(plan.steps):
         chosen = torch.randint(len(targets), (plan.batch_size,), generator=draw)
         loss = nn.functional.cross_entropy(head(features[chosen]), targets[chosen])
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     ports = like.contract.structural
     contract = attrs.evolve(

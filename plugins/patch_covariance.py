@@ -104,7 +104,7 @@ def _windows(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, inputs: Tensor) -> Tensor
 
 @attrs.frozen(eq=False)
 class PatchMoments:
-    """Mean and centred products of rows, in float64.
+    """Mean and centered products of rows, in float64.
 
     Attributes:
         count: Number of rows.
@@ -200,7 +200,7 @@ class Eigenspaces:
 
         Args:
             covariance: Symmetric, positive semidefinite.
-            tolerance: Neighbouring eigenvalues closer than this share of the largest belong to one eigenspace.
+            tolerance: Neighboring eigenvalues closer than this share of the largest belong to one eigenspace.
         """
         values, vectors = principal_directions(covariance)
         apart = (values[:-1] - values[1:]) > tolerance * values[0]

@@ -16,7 +16,7 @@ from compatkit_plugins.metrics.misalignment import misalignment, random_basis  #
 from compatkit_plugins.patch_covariance import Eigenspaces, PatchMoments, filter_covariance, patches_of  # pyright: ignore[reportMissingImports]
 
 REFERENCE = 'Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?"'
-CENTRED: Mapping[str, Any] = {"mean": 0.5, "std": 0.5}
+CENTERED: Mapping[str, Any] = {"mean": 0.5, "std": 0.5}
 """Gives a network -1 to 1, as the paper does."""
 LOOKED_AT = 2000
 """Most images whose patches are measured."""
@@ -41,7 +41,7 @@ def sgd(
             "steps": steps,
             "seed": run.seed if seed is None else seed,
             "batch_size": run.settings["batch_size"],
-            "optimiser": "sgd",
+            "optimizer": "sgd",
             "momentum": 0.9,
             "lr": run.settings["lr"],
             "weight_decay": 0.0,

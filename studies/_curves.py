@@ -7,7 +7,7 @@ from statistics import mean
 from typing import TYPE_CHECKING
 
 from compatkit.experiments.studies import Results
-from compatkit.reports.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLORS, MARKS, png
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,7 +93,7 @@ def panels(
     """Return a PNG of adjacent panels, one line per arm, each with its own vertical axis from 0.
 
     Args:
-        drawn: Values by panel and arm; an arm has the same colour in all panels, and the first panel names it.
+        drawn: Values by panel and arm; an arm has the same color in all panels, and the first panel names it.
         steps: Horizontal positions of the values.
         title: Label of each panel's horizontal axis.
         height: Label of the first panel's vertical axis.
@@ -171,13 +171,13 @@ def _drawn(
 
 def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: str) -> None:
     """Draw the mean over seeds, and single seeds faintly if there are several."""
-    colour = COLOURS[number % len(COLOURS)]
+    color = COLORS[number % len(COLORS)]
     for row in rows if len(rows) > 1 else ():
-        axes.plot(*_known(row, places), color=colour, alpha=0.25, linewidth=1)
+        axes.plot(*_known(row, places), color=color, alpha=0.25, linewidth=1)
     columns = [[one for one in values if one is not None] for values in zip(*rows, strict=True)]
     line = [mean(values) if values else None for values in columns]
     if any(columns):
-        axes.plot(*_known(line, places), color=colour, marker=MARKS[number % len(MARKS)], label=called)
+        axes.plot(*_known(line, places), color=color, marker=MARKS[number % len(MARKS)], label=called)
 
 
 def _known(row: Sequence[float | None], places: Sequence[float]) -> tuple[list[float], list[float]]:

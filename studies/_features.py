@@ -53,10 +53,10 @@ def kept(values: Any, size: tuple[int, int]) -> list[list[int]]:
 
 
 def rows(pictures: Mapping[str, Sequence[Picture]], titles: Sequence[str]) -> bytes:
-    """Return a PNG with rows of pictures; zero is grey.
+    """Return a PNG with rows of pictures; zero is gray.
 
     Args:
-        pictures: By the name of their row; shorter rows are filled with grey.
+        pictures: By the name of their row; shorter rows are filled with gray.
         titles: One per column.
     """
     most = max(len(row) for row in pictures.values())

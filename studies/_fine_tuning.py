@@ -45,7 +45,7 @@ RESIDUAL: dict[str, Any] = {
     "steps": 120,
     "weight_decay": 0.0,
 }
-"""ResNet-8 of small images, for what batch normalisation and depth take part in."""
+"""ResNet-8 of small images, for what batch normalization and depth take part in."""
 PAPER: dict[str, Any] = {
     **RESIDUAL,
     "backbone": "resnet56_cifar",
@@ -85,7 +85,7 @@ def network(settings: Mapping[str, Any], data: ck.DataSet, **more: Any) -> ck.Ta
 def trainer(run: Run, settings: Mapping[str, Any], steps: int, **more: Any) -> ck.Trainer:
     """Return the paper's SGD with momentum .9, at a constant rate."""
     plain = {"batch_size": settings["batch_size"], "lr": settings["lr"], "log_every": max(1, steps)}
-    fixed = {"optimiser": "sgd", "momentum": 0.9, "schedule": "constant", "precision": "float32"}
+    fixed = {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant", "precision": "float32"}
     decay = {"weight_decay": settings["weight_decay"], "seed": run.seed, "progress": False}
     return ck.Trainer(steps=steps, **{**plain, **fixed, **decay, **more})
 

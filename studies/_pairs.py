@@ -53,7 +53,7 @@ SMALL: dict[str, Any] = {
 }
 """``test_batch``: images per batch for batch statistics in the evaluation; ``half_turn``: what rotation prediction
 shows for 180 degrees, ``"flip"`` is the image upside down (a half turn makes a 9 of a 6); ``views`` and ``rp_weight``:
-views that its batch normalisation takes statistics of, and its weight; ``classes``: see ``ORDERS``; ``class_layer``:
+views that its batch normalization takes statistics of, and its weight; ``classes``: see ``ORDERS``; ``class_layer``:
 whether equal initial weights include class layers, or ``"own"``."""
 ORDERS = ("own", "exchanged", "rolled")
 """Order of the classes in the second data set's class layer. Equal initial class layers help if row k means the same in
@@ -109,7 +109,7 @@ def sets_of(run: Run) -> list[ck.DataSet]:
 
 
 def halves(run: Run) -> list[ck.DataSet]:
-    """Return one half of CIFAR-10 unchanged, and the other with shifted colours and blurred."""
+    """Return one half of CIFAR-10 unchanged, and the other with shifted colors and blurred."""
     plain, other = run.load("cifar10").halves()
     return [plain.renamed("plain"), other.shifted(hue=0.3, blur=0.8).renamed("shifted")]
 
@@ -140,7 +140,7 @@ def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
 
 
 def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> ck.Task:
-    """Return a task on as many images as the settings request (0 for all); grey images are not augmented.
+    """Return a task on as many images as the settings request (0 for all); gray images are not augmented.
 
     Args:
         run: The run, whose settings define the training.

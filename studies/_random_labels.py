@@ -92,7 +92,7 @@ def trainer(run: Run, settings: Mapping[str, Any], images: int, epochs: float, *
             "steps": steps,
             "seed": run.seed,
             "batch_size": settings["batch_size"],
-            "optimiser": "sgd",
+            "optimizer": "sgd",
             "lr": settings["lr"],
             "momentum": 0.9,
             "weight_decay": 0.0,
@@ -113,7 +113,7 @@ class Upstream:
 
     Attributes:
         weights: Of the whole network.
-        norms: Norm of each layer's weight at initialisation.
+        norms: Norm of each layer's weight at initialization.
         accuracy: On the random labels at the end.
         fit: The run.
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import mean
 
-from compatkit.reports.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLORS, MARKS, png
 
 Values = Sequence[float]
 """One value per seed; empty if not run."""
@@ -34,13 +34,13 @@ def rows(
     there_are = [called for called, way in ways.items() if any(way.values())]
     for place, called in enumerate(there_are):
         way, shift = ways[called], STEP * (place - (len(there_are) - 1) / 2)
-        colour, mark = COLOURS[place % len(COLOURS)], MARKS[place % len(MARKS)]
+        color, mark = COLORS[place % len(COLORS)], MARKS[place % len(MARKS)]
         there = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
         axes.plot(
             [one for _, values in there for one in values],
             [at + shift for at, values in there for _ in values],
             ".",
-            color=colour,
+            color=color,
             alpha=0.4,
             zorder=2,
         )
@@ -48,7 +48,7 @@ def rows(
             [mean(values) for _, values in there],
             [at + shift for at, _ in there],
             mark,
-            color=colour,
+            color=color,
             markersize=7,
             label=called,
             zorder=3,

@@ -59,16 +59,16 @@ def _factored(name: str, root: str | None, size: int, count: int) -> ck.data.Fac
 def factored(run: Run, name: str) -> ck.data.Factored:
     """Return images with factors at the size of the run, read once; the run records their digests."""
     found = _factored(name, run.root, run.settings["image"], run.settings["images"])
-    run.note(_labelled(found))
+    run.note(_labeled(found))
     return found
 
 
 def data_of(run: Run, name: str) -> ck.DataSet:
-    """Return the same as a data set, labelled by the first factor; the seed 0 draws the test images of all runs."""
-    return _labelled(factored(run, name))
+    """Return the same as a data set, labeled by the first factor; the seed 0 draws the test images of all runs."""
+    return _labeled(factored(run, name))
 
 
-def _labelled(found: ck.data.Factored) -> ck.DataSet:
+def _labeled(found: ck.data.Factored) -> ck.DataSet:
     return found.labelled(next(iter(found.factors)))
 
 

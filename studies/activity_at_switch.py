@@ -3,7 +3,7 @@
 Paper: Maennel et al. 2020, App. F, Fig. 24: one convolution, or three, of 256 filters and a dense layer of 64 units;
     the share of active units falls abruptly and for good at the switch to the downstream task. Fig. 7: so it does in
     the setting in which pretraining harms, not in the one in which it helps. Curves only.
-Here: the settings of study 1.1; shares are of 5,000 held-out images, 1,000 at ``cpu``, by ``specialisation``.
+Here: the settings of study 1.1; shares are of 5,000 held-out images, 1,000 at ``cpu``, by ``specialization``.
     Control: the arm ``unswitched`` trains on with the negative setting's own images, labels and class layer; nothing
     may drop.
 
@@ -60,8 +60,8 @@ class Watch:
         if step.number and (step.number + 1) % self.every:
             return
         layers = ["blocks.*.act", "head.act"]
-        measured = ck.measure(step.task, self.images, ["specialisation"], layers=layers, batch_size=500)
-        table = measured.table("specialisation")
+        measured = ck.measure(step.task, self.images, ["specialization"], layers=layers, batch_size=500)
+        table = measured.table("specialization")
         shares = {name: table.at(layer=name, quantity="mean").value or 0.0 for name in table.axes["layer"]}
         self.found.append((step.number + 1, shares))
 

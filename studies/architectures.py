@@ -271,7 +271,7 @@ _SMALLER = (
 STUDY = Study(
     title="compatibility across architectures",
     question="One head for three extractors of different architecture learns five new classes on one of them: how well "
-    "do the others recognise ten classes with it?",
+    "do the others recognize ten classes with it?",
     reference="Gygli, Uijlings, Ferrari (2021), Towards Reusable Network Components by Learning Compatible "
     "Representations, Sec. 5.2, Fig. 3, App. D, Fig. 11",
     arms=ARMS,

@@ -1,8 +1,8 @@
 """The ladder of bridges: how well does each rung fit a head to features that it was never trained for?
 
 There is no paper of this ladder; its rungs come from several (see docs/bridges.md). Two networks are trained
-independently. The extractor of one gets the head of the other, rung by rung, with 10, 100 and 1,000 unlabelled images,
-and as many labelled ones for the rungs that need them. Accuracy is measured on test images of the extractor's domain.
+independently. The extractor of one gets the head of the other, rung by rung, with 10, 100 and 1,000 unlabeled images,
+and as many labeled ones for the rungs that need them. Accuracy is measured on test images of the extractor's domain.
 
 An arm is a pair of networks: ``mnist-usps`` is the extractor of MNIST with the head of USPS; ``same-mnist`` two
 networks on the same images; ``halves`` two networks on two halves of CIFAR-10. A suffix after ``+`` names a variation:
@@ -48,11 +48,11 @@ FREE = ("direct", "statistics", *CLOSED)
 NEAR = 0.01
 """Largest loss of accuracy against the extractor's own head that counts as equal."""
 COUNTS = (10, 100, 1000)
-"""Numbers of unlabelled images, and of labelled ones for the rungs that need them."""
+"""Numbers of unlabeled images, and of labeled ones for the rungs that need them."""
 SHOWN = 100
 """The number of images in the figure."""
 HELD_OUT = 500
-"""Number of further unlabelled images for measuring agreement."""
+"""Number of further unlabeled images for measuring agreement."""
 SMALL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
 DEEP = {"layers": [1, 4, 4, 4], "channels": [32, 64, 64, 64]}
 WIDE = {"layers": [1, 1, 1, 1], "channels": [32, 64, 512, 512]}

@@ -89,7 +89,7 @@ STUDY = Study(
     ),
     sizes={"cpu": {**SMALL, "data": "sprites"}, "paper": {**PAPER, "data": "dsprites", "images": 100_000}},
     scale={"cpu": scale(SMALL, "sprites (dSprites)"), "paper": "100,000 of dSprites' images."},
-    paper=(),  # colours without numbers
+    paper=(),  # colors without numbers
     run=run,
     draw=draw,
 )

@@ -17,7 +17,7 @@ from typing import Any
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLORS, MARKS, png
 
 from ._pairs import (
     DATA,
@@ -118,9 +118,9 @@ def _channels(results: Results) -> bytes:
         for place, pairing in enumerate(("direct", "matched")):
             for one in (kept["channels"] for kept in results.kept(arm)):
                 for line in one:
-                    axes.plot(line[pairing], color=COLOURS[place], alpha=0.5, linewidth=1)
+                    axes.plot(line[pairing], color=COLORS[place], alpha=0.5, linewidth=1)
             axes.plot(
-                [], color=COLOURS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]
+                [], color=COLORS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]
             )
         null, direct = results.known(arm, "shuffled"), results.known(arm, "direct")
         if null:
@@ -146,7 +146,7 @@ def _accuracy(results: Results) -> bytes:
             results.known(arm, "direct"),
             results.known(arm, "recombined"),
             MARKS[place % len(MARKS)],
-            color=COLOURS[place % len(COLOURS)],
+            color=COLORS[place % len(COLORS)],
             label=arm,
             linestyle="none",
         )

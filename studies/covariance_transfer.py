@@ -3,7 +3,7 @@
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 2.4, Fig. 5 and
     App. A.9: a convolution and a dense layer, pretrained on random labels; downstream, real or random labels.
 
-All arms have a new head. ``pretrained`` keeps the convolution, with biases 0 and the norm of its initialisation; the
+All arms have a new head. ``pretrained`` keeps the convolution, with biases 0 and the norm of its initialization; the
 dense layer is new: the fair comparison to ``covariance``, whose filters are drawn with the covariance of the trained
 ones. ``pretrained-all`` keeps the dense layer too, ``unscaled`` keeps the norms that training gave. The control
 ``white`` draws filters with the covariance of isotropic ones: it must be no better than ``scratch``.
@@ -24,7 +24,7 @@ from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit_plugins.patch_covariance import filter_covariance  # pyright: ignore[reportMissingImports]
 
-from ._alignment import CENTRED, REFERENCE, sgd
+from ._alignment import CENTERED, REFERENCE, sgd
 from ._curves import panels
 
 CONV = "blocks.0.conv"
@@ -35,7 +35,7 @@ _KNOWN: dict[str, tuple[dict[str, Any], dict[str, float]]] = {}
 
 
 def upstream(run: Run, task: ck.Task) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return weights after training on random labels, and the norms of their initialisation."""
+    """Return weights after training on random labels, and the norms of their initialization."""
     key = repr((run.seed, sorted(run.settings.items())))
     if key not in _KNOWN:
         uses = [ck.use("random_labels", seed=run.seed), ck.use("scaled_init")]
@@ -79,7 +79,7 @@ def run(run: Run) -> Outcome:
         "blocks.0",
         size=image,
         kwargs=kwargs,
-        normalisation=CENTRED,
+        normalisation=CENTERED,
     )
     task, uses = started(run, attrs.evolve(before, data=ck.DataSet("cifar10", down, test)), before)
     values: dict[str, float | None] = {}

@@ -89,7 +89,7 @@ STUDY = Study(
         "paper": {**PAPER, "source": "cars3d", "target": "celeba", "retrain_steps": 300_000},
     },
     scale={"cpu": scale(SMALL, "sprites and solids (Cars3D and CelebA)"), "paper": ""},
-    paper=(),  # Fig. 5 has colours without numbers
+    paper=(),  # Fig. 5 has colors without numbers
     run=run,
     draw=draw,
 )

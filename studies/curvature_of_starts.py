@@ -5,7 +5,7 @@ Paper: "Towards Understanding the Transferability of Deep Representations" (2020
     at the minimum, smoother ones at the start, most of all in lower layers. Pictures only.
 Here: 4.4 the largest eigenvalues when the training loss first falls to each of ``LEVELS``, since the Hessian of a
     cross-entropy shrinks with its loss; 4.5 the deviation of the loss over a grid around the start and at the last
-    level. At the start the class layer is new, and statistics of batch normalisation have seen ``settle`` batches.
+    level. At the start the class layer is new, and statistics of batch normalization have seen ``settle`` batches.
 Control: ``random-weights``, Gaussian filters of the pretrained norms: it must not be flatter than from scratch.
 
     compatkit study run 4.4 --seeds 3 --data DIR --out OUT
@@ -23,7 +23,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit.metrics import Metric, make_metric
-from compatkit.reports.pictures import COLOURS, landscapes, png
+from compatkit.reports.pictures import COLORS, landscapes, png
 
 from ._fine_tuning import (
     IMAGENET,
@@ -54,7 +54,7 @@ LARGE: dict[str, Any] = {
     **{"target": "stl10", "every": 20, "settle": 200, "examples": 256},
     **{"count": 20, "points": 101, "reach": 0.5, "layers": ["conv1", "layer3.8.conv2"]},
 }
-"""``reach``: of the grid from its centre, in norms of the filters."""
+"""``reach``: of the grid from its center, in norms of the filters."""
 PHOTOS: dict[str, Any] = {**LARGE, **IMAGENET, "target": "cars/", "layers": ["conv1", "layer4.2.conv3"]}
 
 
@@ -192,7 +192,7 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
         for number, arm in enumerate(results.arms):
             lines = [one[str(level)] for one in results.kept(arm) if str(level) in one]
             for at, line in enumerate(lines):
-                axes.plot(range(1, len(line) + 1), line, "o-", color=COLOURS[number], alpha=0.7, markersize=4,
+                axes.plot(range(1, len(line) + 1), line, "o-", color=COLORS[number], alpha=0.7, markersize=4,
                           label=arm if at == 0 else None)  # fmt: skip
         axes.set_title(f"training loss {level}", fontsize=9)
         axes.set_xlabel("eigenvalue of the Hessian, by place")

@@ -90,7 +90,7 @@ STUDY = Study(
         "paper": {**PAPER, "source": "celeba", "target": "cars3d"},
     },
     scale={"cpu": scale({**SMALL, "samples": 500}, "sprites and solids (CelebA and Cars3D)"), "paper": ""},
-    paper=(),  # colours without numbers
+    paper=(),  # colors without numbers
     run=run,
 )
 

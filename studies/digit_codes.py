@@ -98,7 +98,7 @@ def run(run: Run) -> Outcome:
     task = ck.Task("digits", data, "info_gan", "generator", size=16)
     with torch.enable_grad():
         # Momentum .5 of Adam, as Radford et al. (2016), for generator and discriminator.
-        options = {"optimiser_options": {"betas": [0.5, 0.999]}}
+        options = {"optimizer_options": {"betas": [0.5, 0.999]}}
         steps = settings["steps"] * (2 if turns else 1)  # as many updates of each network
         fit = trainer(run, steps, settings["lr"], settings["batch_size"], **options).fit([task], used)
         classifier = judge(run, data)

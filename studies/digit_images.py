@@ -1,6 +1,6 @@
 """Digits in the weights: does a layer trained on two or ten images contain them?
 
-Paper: "Reviving Autoencoder Pretraining", A.4 and Fig. 11: one dense layer without normalisation or activation, trained
+Paper: "Reviving Autoencoder Pretraining", A.4 and Fig. 11: one dense layer without normalization or activation, trained
     on two random digits; its right singular vectors are compared with the images by LPIPS. Pictures only, no numbers.
 Here: the energy of the images in the span of as many right singular vectors as there are images, and in that of all
     ten: directions without images get no gradient and keep the singular values of the random start, about 1.4, so

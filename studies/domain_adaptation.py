@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation: does a frozen rotation head adapt an extractor to unlabelled images?
+"""Unsupervised domain adaptation: does a frozen rotation head adapt an extractor to unlabeled images?
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     Sec. 5.1, Table 1 and App. E (CIFAR-10 and STL-10, wide ResNet-28; 70,000 steps of SGD, then 1,000 steps at 1e-5).
@@ -107,7 +107,7 @@ def run(run: Run) -> Outcome:
 def _trainer(run: Run, schedule: ck.Schedule, of: str = "") -> ck.Trainer:
     settings = run.settings
     return ck.Trainer(
-        **{name: settings[of + name] for name in ("steps", "lr", "optimiser", "weight_decay")},
+        **{name: settings[of + name] for name in ("steps", "lr", "optimizer", "weight_decay")},
         schedule=schedule,
         batch_size=settings["batch_size"],
         seed=run.seed,
@@ -129,7 +129,7 @@ def _reported(arm: str, *row: float) -> tuple[Reported, ...]:
 _ADAPTING: dict[str, Any] = {
     "adapt_steps": 1000,
     "adapt_lr": 1e-5,
-    "adapt_optimiser": "sgd",
+    "adapt_optimizer": "sgd",
     "adapt_weight_decay": 0.0,
 }
 STUDY = Study(
@@ -157,12 +157,12 @@ STUDY = Study(
             "every": 0,  # a quarter of the steps
             "batch_size": 64,
             "lr": 0.01,
-            "optimiser": "adam",
+            "optimizer": "adam",
             "weight_decay": 1e-7,
             "frozen_statistics": "stored",
             "views": "mixed",
             **_ADAPTING,
-            "adapt_optimiser": "adam",  # the source's own, at its last rate
+            "adapt_optimizer": "adam",  # the source's own, at its last rate
         },
         "paper": {
             "backbone": "wide_resnet28_16_cifar",
@@ -175,7 +175,7 @@ STUDY = Study(
             "every": 20_000,
             "batch_size": 64,
             "lr": 0.01,
-            "optimiser": "sgd",
+            "optimizer": "sgd",
             "weight_decay": 5e-4,
             "frozen_statistics": "batch",
             "views": "mixed",

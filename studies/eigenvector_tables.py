@@ -1,9 +1,9 @@
 """Eigenvector tables: filters taken from the principal directions of their input, layer by layer, then real labels.
 
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 2.5 and App. E.3,
-    Tables 1 to 7: accuracy after 100 and 1,000 iterations, with none, one, two or three convolutions initialised.
+    Tables 1 to 7: accuracy after 100 and 1,000 iterations, with none, one, two or three convolutions initialized.
 
-The digits of an arm are the convolutions that are initialised. ``f1``, ``f2`` and ``f3`` weigh the 16 strongest
+The digits of an arm are the convolutions that are initialized. ``f1``, ``f2`` and ``f3`` weigh the 16 strongest
 directions; ``sampled`` draws from them; ``smallest`` and ``middle`` take other directions; ``random-labels`` transfers
 convolutions that were trained on random labels. The control ``white`` draws the filters that white data would give:
 isotropic, of the norm that the filters of ``f2`` have. The effect must vanish there.
@@ -23,7 +23,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
 
-from ._alignment import CENTRED, REFERENCE, sgd
+from ._alignment import CENTERED, REFERENCE, sgd
 from ._curves import along_arms
 
 FILTERS = 16
@@ -50,12 +50,12 @@ def task_of(run: Run, train: ck.Split, test: ck.Split) -> ck.Task:
         "simple_cnn",
         "blocks.2",
         kwargs={"filters": FILTERS, "units": run.settings["units"], "max_pool": True},
-        normalisation=CENTRED,
+        normalisation=CENTERED,
     )
 
 
 def uses_of(arm: str, images: int) -> list[ck.Use]:
-    """Return the initialisation of an arm, without ``random-labels``."""
+    """Return the initialization of an arm, without ``random-labels``."""
     kind, _, depth = arm.rpartition("-")
     layers = [f"blocks.{place}.conv" for place in range(len(depth))]
     drawn = ck.use("scaled_init")

@@ -32,7 +32,7 @@ from ._pairs import halves, ordered, rotation, temporary_registry
 
 ARMS = ("rp", "iiw+rp", "independent", "re-initialised")
 """``rp``: source extractor with the target's head, both trained with one frozen rotation head; ``iiw+rp``: also from
-the same initial weights; ``independent``: both with their own rotation heads; ``re-initialised``: the same source
+the same initial weights; ``independent``: both with their own rotation heads; ``re-initialized``: the same source
 extractor with a new random head."""
 STEPS = (0, 10, 100, 1000)
 ROLES = ("rotation", "source", "target")
@@ -72,7 +72,7 @@ def accuracy(
 
     Args:
         network: Takes images prepared as for ``state``, on any device.
-        split: Labelled images, with classes in the order of the outputs, or mapped by ``outputs``.
+        split: Labeled images, with classes in the order of the outputs, or mapped by ``outputs``.
         state: Task that defines the preparation of images.
         run: The run, whose seed and settings define order and batch size.
         outputs: Output for each class of the split, -1 if there is none: images of such classes contribute to batch

@@ -5,7 +5,7 @@ Paper: "Towards Understanding the Transferability of Deep Representations" (2020
     does not grow towards lower layers, and their weights have a small share along its leading directions. Curves
     only.
 Here: 4.7 ``loss_variation`` along the first steps; 4.8 ``gradient_scale`` and ``gradient_projection`` at the start
-    and after these steps, on a deeper network. At the start statistics of batch normalisation have settled.
+    and after these steps, on a deeper network. At the start statistics of batch normalization have settled.
 Control: ``random-weights``, Gaussian filters of the pretrained norms.
 
     compatkit study run 4.7 --seeds 3 --data DIR --out OUT
@@ -24,7 +24,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit.metrics import make_metric
-from compatkit.reports.pictures import COLOURS, png
+from compatkit.reports.pictures import COLORS, png
 
 from ._curves import panels
 from ._fine_tuning import IMAGENET, OWN_SOURCE, PAPER, REFERENCE, RESIDUAL, TASK, tune
@@ -178,7 +178,7 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
             for at, one in enumerate(results.kept(arm)):
                 line = one[WHEN[when]][name]
                 label = arm if at == 0 else None
-                axes.plot(range(1, len(line) + 1), line, color=COLOURS[number], alpha=0.7, label=label)
+                axes.plot(range(1, len(line) + 1), line, color=COLORS[number], alpha=0.7, label=label)
         if name == "scale":
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter("{x:g}")

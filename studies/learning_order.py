@@ -113,7 +113,7 @@ STUDY = Study(
         "paper": {**PAPER, "data": dict(zip(ARMS, ("cars3d", "dsprites", "smallnorb"), strict=True))},
     },
     scale={"cpu": scale(SMALL, "sprites for all (Cars3D, dSprites, SmallNORB)"), "paper": ""},
-    paper=(),  # colours without numbers
+    paper=(),  # colors without numbers
     run=run,
     draw=draw,
 )

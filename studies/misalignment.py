@@ -26,7 +26,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 
-from ._alignment import CENTRED, REFERENCE, learned, misaligned, seen_by, sgd
+from ._alignment import CENTERED, REFERENCE, learned, misaligned, seen_by, sgd
 from ._curves import panels
 
 GAUSSIAN = ("gaussian", "gaussian-he", "white")
@@ -42,7 +42,7 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
         variances = [1.0] * len(EIGENVALUES) if run.arm == "white" else EIGENVALUES
         data = ck.data.gaussian(variances, train=settings["vectors"], test=200, seed=run.seed)
         kwargs = {"widths": settings["widths"], "img_size": [1, len(variances)]}
-        normalisation = ck.data.gaussian_normalisation(variances)
+        normalisation = ck.data.gaussian_normalization(variances)
         task = ck.Task(
             "first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalisation=normalisation
         )
@@ -50,7 +50,7 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
     data = run.load("cifar10").subset(train=settings["images"])
     kwargs = {"convolutions": 1, "filters": settings["filters"], "units": settings["units"]}
     image = settings["image"]
-    task = ck.Task("first", data, "simple_cnn", "blocks.0", size=image, kwargs=kwargs, normalisation=CENTRED)
+    task = ck.Task("first", data, "simple_cnn", "blocks.0", size=image, kwargs=kwargs, normalisation=CENTERED)
     return task, "blocks.0.conv"
 
 

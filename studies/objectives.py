@@ -68,7 +68,7 @@ STUDY = Study(
     ),
     sizes={"cpu": {**SMALL, "data": "sprites"}, "paper": {**PAPER, "data": "cars3d"}},
     scale={"cpu": scale(SMALL, "sprites (Cars3D, dSprites, SmallNORB)"), "paper": ""},
-    paper=(),  # colours without numbers
+    paper=(),  # colors without numbers
     run=run,
     draw=draw,
 )

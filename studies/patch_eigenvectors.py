@@ -6,7 +6,7 @@ Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With R
 
 Arms ``patches`` compare two halves of the images, ``patches-sampled`` a sample of patches of one half with all of the
 other. The control ``shuffled`` moves every pixel of an image to another place: what is left is a spectrum of nearly
-equal eigenvalues, whose eigenvectors must not agree beyond those of colour. ``filters`` trains two groups of networks
+equal eigenvalues, whose eigenvectors must not agree beyond those of color. ``filters`` trains two groups of networks
 on random labels of the same images and compares the eigenvectors of their pooled first-layer filters; ``match-...`` say
 how well those of both groups together match the data's.
 
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, png, signed
+from compatkit.reports.pictures import COLORS, png, signed
 from compatkit_plugins.metrics.eigenvector_match import MatchedDirections, match_pictures  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.patch_covariance import (  # pyright: ignore[reportMissingImports]
     PatchMoments,
@@ -35,7 +35,7 @@ from compatkit_plugins.patch_covariance import (  # pyright: ignore[reportMissin
     principal_directions,
 )
 
-from ._alignment import CENTRED, REFERENCE, learned, seen_by, sgd
+from ._alignment import CENTERED, REFERENCE, learned, seen_by, sgd
 
 KERNEL = 5
 DIRECTIONS = KERNEL * KERNEL * 3
@@ -120,7 +120,7 @@ def _filters(run: Run) -> Outcome:
         "strides": [settings["stride"]],
     }
     task = ck.Task(
-        "first", data, "conv_chain", "layer1", size=settings["image"], kwargs=kwargs, normalisation=CENTRED
+        "first", data, "conv_chain", "layer1", size=settings["image"], kwargs=kwargs, normalisation=CENTERED
     )
     steps = settings["epochs"] * -(-settings["images"] // settings["batch_size"])
     drawn = ck.use("scaled_init", layers={LAYER: settings["first_scale"]})
@@ -164,9 +164,9 @@ def _cosines(results: Results) -> bytes:
     axes = figure.add_subplot()
     for place, arm in enumerate(results.arms):
         for number, one in enumerate(one for one in results.kept(arm) if "cosines" in one):
-            colour = COLOURS[place % len(COLOURS)]
+            color = COLORS[place % len(COLORS)]
             ranks = range(1, len(one["cosines"]) + 1)
-            axes.plot(ranks, one["cosines"], color=colour, linewidth=1, label=None if number else arm)
+            axes.plot(ranks, one["cosines"], color=color, linewidth=1, label=None if number else arm)
     axes.set_xlabel("rank of the eigenvector")
     axes.set_ylabel("|cos| between both halves")
     axes.set_ylim(0, 1.02)

@@ -101,7 +101,7 @@ def run(run: Run) -> Outcome:
 
 
 def run_theory(run: Run) -> Outcome:
-    """Train a linear network from small weights: no normalisation, no activation, local reverse pass."""
+    """Train a linear network from small weights: no normalization, no activation, local reverse pass."""
     data, settings = run.load("peaks"), run.settings
     hidden, batch = settings["hidden"], settings["batch_size"]
     task = ck.Task(

@@ -28,7 +28,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit.metrics import make_metric
-from compatkit.reports.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLORS, MARKS, png
 
 from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, pretrain, source, tune
 from .weight_deviations import changed
@@ -99,7 +99,7 @@ def run(run: Run) -> Outcome:
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
-    """Draw classical scaling of the first seed: a colour for each start, a mark for each target."""
+    """Draw classical scaling of the first seed: a color for each start, a mark for each target."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.6 * len(results.arms), 3.8), dpi=130, layout="constrained")
@@ -110,7 +110,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
         for (across, up), start, target in zip(kept["points"], kept["starts"], kept["targets"], strict=True):
             mark = MARKS[targets.index(target) % len(MARKS)]
             label = f"start {start + 1}, {target}"
-            axes.plot(across, up, mark, color=COLOURS[start], markersize=8, alpha=0.8, label=label)
+            axes.plot(across, up, mark, color=COLORS[start], markersize=8, alpha=0.8, label=label)
         axes.set_title(arm, fontsize=9)
         axes.set_aspect("equal", "datalim")
         if place == 1:

@@ -68,7 +68,7 @@ def turned(split: ck.Split, count: int) -> ck.Split:
         split: Square images.
         count: Number of images, a fixed draw; 0 for all.
     """
-    some = split.unlabelled().subset(count or len(split), seed=0)
+    some = split.unlabeled().subset(count or len(split), seed=0)
     images = some.read(range(len(some)))
     views = np.concatenate([np.rot90(images, turns, (1, 2)) for turns in range(len(ANGLES))])
     return ck.Split(views, np.repeat(np.arange(len(ANGLES)), len(images)), ANGLES, split.name)

@@ -23,7 +23,7 @@ import numpy as np
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, png
+from compatkit.reports.pictures import COLORS, png
 
 from ._curves import panels
 from ._fine_tuning import LENET, PAPER, REFERENCE, TASK, few, network, source, trainer
@@ -125,8 +125,8 @@ def _path(source: Mapping[str, Any], target: Mapping[str, Any], epochs: Sequence
     axes = figure.add_subplot()
     for number, arm in enumerate(source):
         across, up = (np.array(one[arm], dtype=np.float64).mean(0) for one in (source, target))
-        axes.plot(across, up, "o-", color=COLOURS[number], label=arm, markersize=4)
-        beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8, "color": COLOURS[number]}
+        axes.plot(across, up, "o-", color=COLORS[number], label=arm, markersize=4)
+        beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8, "color": COLORS[number]}
         for x, y, count in zip(across, up, epochs, strict=True):
             axes.annotate(str(count), (x, y), **beside)
     axes.set_xlabel("accuracy on the source's test images")

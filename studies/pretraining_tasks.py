@@ -1,7 +1,7 @@
 """Which task to pretrain on: other images with the same kind of labels, or the same images with other labels?
 
 Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 5.1, Fig. 8: SVHN gains from
-    MNIST, less from MNIST upside down, hardly from Fashion-MNIST (a); Webcam from Caltech-101, not from the colours
+    MNIST, less from MNIST upside down, hardly from Fashion-MNIST (a); Webcam from Caltech-101, not from the colors
     of its images (b); birds from ImageNet, indoor scenes from Places (c, d). Bars and curves only.
 Here: 4.9 and 4.10 give the gain over training from scratch on the same images, paired by seed; 4.11 trains on 18
     classes of animals or of things, and fine-tunes for 12 others of both kinds.
@@ -73,8 +73,8 @@ def upside_down(data: ck.DataSet) -> ck.DataSet:
     return ck.DataSet("flipped", *turned)
 
 
-def colours(data: ck.DataSet) -> ck.DataSet:
-    """Return the images labelled by the hue of the mean colour of their upper half, ten labels of equal frequency."""
+def colors(data: ck.DataSet) -> ck.DataSet:
+    """Return the images labeled by the hue of the mean color of their upper half, ten labels of equal frequency."""
 
     def hue(split: ck.Split) -> Any:
         red, green, blue = split.read(range(len(split)))[:, : split.size[0] // 2].mean((1, 2)).T  # type: ignore[index]
@@ -100,7 +100,7 @@ def of_inputs(run: Run) -> tuple[dict[str, ck.DataSet], ck.DataSet]:
 def of_labels(run: Run) -> tuple[dict[str, ck.DataSet], ck.DataSet]:
     """Return the sources of 4.10 and its target: halves of CIFAR-10."""
     first, second = run.load("cifar10").halves()
-    return {"classes": first, "colours": colours(first)}, second
+    return {"classes": first, "colours": colors(first)}, second
 
 
 def started(run: Run, data: ck.DataSet, control: str) -> Weights:
@@ -168,9 +168,9 @@ GAINED = (
     ),
 )
 PAPER: dict[str, Any] = {**LENET, "batch_size": 64, "source_train": 54_000, "source_steps": 84_375}
-COLOURED: dict[str, Any] = {**LENET, "channels": "RGB", "image": 32}
+COLORED: dict[str, Any] = {**LENET, "channels": "RGB", "image": 32}
 LARGE: dict[str, Any] = {
-    **COLOURED,
+    **COLORED,
     **{"backbone": "resnet56_cifar", "split": "layer3", "source_train": 25_000, "source_steps": 20_000},
     **{"few": 1000, "test": 5000, "steps": 5000},
 }
@@ -196,12 +196,12 @@ STUDIES = {
     ),
     "4.10": Study(
         title="pretraining on other labels",
-        question="Does it help to have learned the colours of images to tell their classes apart?",
+        question="Does it help to have learned the colors of images to tell their classes apart?",
         reference=f"{REFERENCE} Sec. 5.1, Fig. 8(b)",
         arms=("scratch", "classes", "colours", *CONTROLS),
         measures=GAINED,
         sizes={
-            "cpu": {**COLOURED, "source_train": 10_000, "source_steps": 1500, "few": 500, "steps": 400},
+            "cpu": {**COLORED, "source_train": 10_000, "source_steps": 1500, "few": 500, "steps": 400},
             "paper": LARGE,
         },
         scale={
@@ -231,7 +231,7 @@ STUDIES = {
         ),
         sizes={
             "cpu": {
-                **COLOURED,
+                **COLORED,
                 "data": "cifar100",
                 "source_train": 2700,
                 "source_steps": 1000,

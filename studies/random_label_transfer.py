@@ -1,4 +1,4 @@
-"""Random labels, then real ones: does a network that memorised random labels learn other images faster, or more slowly?
+"""Random labels, then real ones: does a network that memorized random labels learn other images faster, or more slowly?
 
 Paper: Maennel et al. 2020, Sec. 1.1, Fig. 1, A.5: VGG16 on 20,000 CIFAR-10 images with random labels, then on 25,000
     others; two settings that differ in initial scale and number of random classes, one helps and one harms. Curves
@@ -57,7 +57,7 @@ _PAPER = {**PAPER, **VGG}
 STUDY = Study(
     title="random labels, then real ones",
     question="Does pretraining on random labels make a network learn other images faster in one setting, and more "
-    "slowly in another, once the norms of its layers are those of its initialisation?",
+    "slowly in another, once the norms of its layers are those of its initialization?",
     reference=f"{REFERENCE} Sec. 1.1, Fig. 1",
     arms=tuple(SETTINGS),
     measures=measures(),

@@ -1,4 +1,4 @@
-"""Which self-supervised task makes parts fit: rotations, puzzles, colours, contrasts, alone and from equal weights.
+"""Which self-supervised task makes parts fit: rotations, puzzles, colors, contrasts, alone and from equal weights.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
     App. A: any self-supervised task could replace rotation prediction; no other was tried there.
@@ -23,7 +23,7 @@ def regularizers(run: Run) -> list[str | ck.Use]:
     made = {
         "jigsaw": ck.use("jigsaw", grid=run.settings["grid"]),
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
-        "colourisation": ck.use("colourisation"),
+        "colourisation": ck.use("colorization"),
     }
     return [*uses_of(run, run.arm), *(made[one] for one in run.arm.split("+") if one in made)]
 
@@ -32,7 +32,7 @@ def run(run: Run) -> Outcome:
     """Train both networks of an arm, exchange their heads, measure."""
     settings = run.settings
     if settings["pair"] == "digits" and "colourisation" in run.arm:
-        return Outcome(values={}, notes=("Digits are grey: colourisation has nothing to tell of them.",))
+        return Outcome(values={}, notes=("Digits are gray: colorization has nothing to tell of them.",))
     tasks = tasks_of(run)
     return outcome(run, [trainer_of(run).fit(tasks, regularizers(run))], tasks)
 

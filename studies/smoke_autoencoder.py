@@ -1,16 +1,16 @@
 """Smoke autoencoders: is a network trained with the reverse pass a better start for both of its directions?
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 4, Fig. 8 b), 18 and 19, C.2: the generator of study 0.8, mirrored into
-    an autoencoder for the same smoke (B_1: L2 of RR_AB1 68.88 % below Std_AB1) and for photographs of smoke in colour
+    an autoencoder for the same smoke (B_1: L2 of RR_AB1 68.88 % below Std_AB1) and for photographs of smoke in color
     (B_2: 13.3 % below). In B_1 the half that runs as the generator does comes from task A in every model, the other
     half from the transposed weights of Pre_A and RR_A, at random for Std_A; in B_2 one half comes from A.
 Here: the decoder is the generator, its mirror is the encoder, in both tasks (the paper calls the transposed half the
-    decoder in B_1, the encoder in B_2). The images of B_2 are simulated and coloured, a stand-in for the photographs.
+    decoder in B_1, the encoder in B_2). The images of B_2 are simulated and colored, a stand-in for the photographs.
 Control: ``rr-shuffled``, both halves from RR_A with the entries of every tensor in a random order: no gain over
     ``scratch`` may be left.
 
     compatkit study run 0.9 --seeds 3 --out OUT        the same smoke
-    compatkit study run 0.10 --seeds 3 --out OUT       captured-looking smoke in colour
+    compatkit study run 0.10 --seeds 3 --out OUT       captured-looking smoke in color
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _study(target: str, title: str, arms: tuple[str, ...], paper: tuple[Reported
         sizes=sizes,
         scale={
             size: f"{SCALE.format(**one)}; {one['ae_steps']:,} steps of the autoencoder"
-            + ("; images in colour are simulated, where the paper has photographs." if target != A else ".")
+            + ("; images in color are simulated, where the paper has photographs." if target != A else ".")
             for size, one in sizes.items()
         },
         paper=paper,

@@ -3,7 +3,7 @@
 Paper: "Reviving Autoencoder Pretraining", Sec. 3, Fig. 4 and 15, B.1: mutual-information planes of six dense layers
     after training on task A, and after further training without regularizer on A or B (labels exchanged). No numbers.
 
-The paper's Pre_A minimises only the reconstruction loss: ``pre`` takes no step on the labels of A, so its class layer
+The paper's Pre_A minimizes only the reconstruction loss: ``pre`` takes no step on the labels of A, so its class layer
 stays random. ``pre-supervised`` trains on them after the autoencoders.
 
     compatkit study run 0.3 --out OUT

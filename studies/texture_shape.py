@@ -1,7 +1,7 @@
 """Texture against shape: trained on shapes with other classes' textures, tested on these, on edges and silhouettes.
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 4, Fig. 6 and 17, C.1: the stimuli of Geirhos et al. (2019), 16 classes;
-    1,120 stylised images for training, 160 for testing, 160 edges and 160 silhouettes; full reverse pass; 10 runs.
+    1,120 stylized images for training, 160 for testing, 160 edges and 160 silhouettes; full reverse pass; 10 runs.
 Here: the same stimuli at 64 x 64 pixels and a chain of convolutions; the paper does not give the network, the weight of
     the loss, or the split.
 
@@ -26,7 +26,7 @@ TESTS = {
 
 
 def run(run: Run) -> Outcome:
-    """Train on the stylised images by shape, and test on all three sets."""
+    """Train on the stylized images by shape, and test on all three sets."""
     data, settings = run.load("cue-conflict"), run.settings
     task = ck.Task(
         data.name,
@@ -62,7 +62,7 @@ STUDY = Study(
     reference=f"{REFERENCE}, Sec. 4, Fig. 6 and 17, C.1",
     arms=("std", "ort", "pre", "rr"),
     measures=(
-        Measure(name="stylised", title="accuracy, stylised"),
+        Measure(name="stylised", title="accuracy, stylized"),
         Measure(name="edges", title="accuracy, edges"),
         Measure(name="silhouettes", title="accuracy, silhouettes"),
         SECONDS,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, png
+from compatkit.reports.pictures import COLORS, png
 from compatkit_plugins.metrics.transfer_function import transfer_curve  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.patch_covariance import filter_covariance  # pyright: ignore[reportMissingImports]
 
@@ -89,7 +89,7 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
             variances, train=min(vectors, settings["vectors"]), test=200, seed=run.seed, name=run.arm
         )
         kwargs: dict[str, Any] = {"widths": settings[widths], "img_size": [1, len(variances)]}
-        normalisation = ck.data.gaussian_normalisation(variances)
+        normalisation = ck.data.gaussian_normalization(variances)
         made = ck.Task(
             "first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalisation=normalisation
         )
@@ -182,7 +182,7 @@ def _curves(results: Results, arms: list[str]) -> bytes:
     for axes, arm in zip(figure.subplots(1, len(arms), squeeze=False)[0], arms, strict=True):
         for place, one in enumerate(results.kept(arm)):
             if "tau" in one:
-                axes.plot(one["sigma"], one["tau"], ".-", color=COLOURS[place % len(COLOURS)], linewidth=1)
+                axes.plot(one["sigma"], one["tau"], ".-", color=COLORS[place % len(COLORS)], linewidth=1)
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("sigma")
         axes.set_ylim(bottom=0)

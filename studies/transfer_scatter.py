@@ -19,7 +19,7 @@ import numpy as np
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, png
+from compatkit.reports.pictures import COLORS, png
 
 from ._random_labels import DATA, PAPER, REFERENCE, SIMPLE, STARTS, compare
 
@@ -90,7 +90,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
                 np.array(results.values(arm, start), dtype=np.float64),
                 np.array(results.values(arm, "scratch"), dtype=np.float64),
                 "os"[number],
-                color=COLOURS[number + 1],
+                color=COLORS[number + 1],
                 alpha=0.7,
                 markersize=5,
                 label=start,

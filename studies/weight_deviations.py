@@ -5,7 +5,7 @@ Paper: "Towards Understanding the Transferability of Deep Representations" (2020
     levels off, and is about proportional to the test error.
 Here: 4.1 one source, five targets of equal size, by test error; 4.2 the same from scratch; 4.3 along training.
 Controls: ``random-weights`` start from Gaussian filters of the pretrained norms: an order that it shows too is that
-    of the targets, not of what was transferred; ``permuted`` targets have nothing to generalise.
+    of the targets, not of what was transferred; ``permuted`` targets have nothing to generalize.
 
     compatkit study run 4.1 --seeds 3 --data DIR --out OUT
 """
@@ -24,7 +24,7 @@ from scipy import ndimage
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Reported, Results, Run, Study
 from compatkit.hooks import Register
-from compatkit.reports.pictures import COLOURS, MARKS, png
+from compatkit.reports.pictures import COLORS, MARKS, png
 
 from ._curves import panels
 from ._fine_tuning import (
@@ -187,8 +187,8 @@ def scatter(results: Results) -> Mapping[str, bytes]:
     for place, (arm, axes) in enumerate(zip(results.arms, panels, strict=True), 1):
         for number, name in enumerate(map(called, results.settings["targets"])):
             across, up = (results.known(arm, f"{what}-{name}") for what in ("error", "deviation"))
-            colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
-            axes.plot(across, up, mark, color=colour, label=name, alpha=0.8)
+            color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
+            axes.plot(across, up, mark, color=color, label=name, alpha=0.8)
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("test error")
         axes.set_xlim(0, 1)

@@ -20,7 +20,7 @@ CLASSES = ("0", "1", "2")
 
 
 class Features(nn.Module):
-    """Four signed maps of grey images of 8x8, then mixed."""
+    """Four signed maps of gray images of 8x8, then mixed."""
 
     def __init__(self, mixing: Tensor) -> None:
         super().__init__()

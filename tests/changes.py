@@ -115,7 +115,7 @@ MAJOR: dict[str, tuple[str, Make]] = {
         "structural",
         lambda old: weights(with_output(old, layout="NHWC", shape=("N", 16, 16, 32)), SHARED),
     ),
-    "grey images no longer": ("structural", lambda old: with_input(old, shape=("N", 3, "H", "W"))),
+    "gray images no longer": ("structural", lambda old: with_input(old, shape=("N", 3, "H", "W"))),
     "images of one size only": ("structural", lambda old: with_input(old, shape=("N", 1, 32, 32))),
     "labels reordered": ("data", lambda old: with_labels(old, CAR, PLANE)),
     "label inserted in front": ("data", lambda old: with_labels(old, Label("ship"), PLANE, CAR)),
@@ -166,7 +166,7 @@ MINOR: dict[str, tuple[str, Make]] = {
     "anchor added": ("protocol", lambda old: anchored(old, SHARED, INITIAL, OTHER)),
     "anchor added in front": ("protocol", lambda old: anchored(old, OTHER, SHARED, INITIAL)),
     "initial weights forgotten": ("protocol", lambda old: anchored(old, SHARED)),
-    "normalisation asks for less": (
+    "normalization asks for less": (
         "protocol",
         lambda old: with_contract(old, protocol=Protocol("none", (SHARED, INITIAL))),
     ),

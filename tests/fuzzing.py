@@ -23,7 +23,7 @@ from compatkit.contracts.codec import digest, loads
 from compatkit.errors import FormatError, SignatureError
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import DTYPES, check_header
-from compatkit.registry.weights.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialize
 
 SECONDS = 2
 """That one case may take; most take some milliseconds."""
@@ -251,7 +251,7 @@ def agree(data: bytes) -> bool:
         header = check_header(data)
     except FormatError:
         return False
-    theirs, ours = safetensors.torch.load(data), deserialise(data)
+    theirs, ours = safetensors.torch.load(data), deserialize(data)
     assert theirs.keys() == ours.keys() == {one.name for one in header.tensors}
     for one in header.tensors:
         for found in (theirs[one.name], ours[one.name]):

@@ -26,7 +26,7 @@ def streamed(x: Any, y: Any, pieces: int = 7) -> PairedMoments:
 
 
 def least_squares(x: Any, y: Any, strength: float) -> tuple[Any, Any]:
-    """Ridge as plain least squares on centred samples with one more row of sqrt(m lambda) for each channel."""
+    """Ridge as plain least squares on centered samples with one more row of sqrt(m lambda) for each channel."""
     mx, my = x.mean(axis=0), y.mean(axis=0)
     xc, yc = x - mx, y - my
     penalty = strength * np.trace(xc.T @ xc / len(x)) / x.shape[1]

@@ -18,7 +18,7 @@ CLASSES = ("cat", "dog", "owl")
 
 
 def write_photos(folder: Path, count: int = 12, test: int = 4, seed: int = 0) -> Path:
-    """Write JPEGs of ``train`` and ``val``, ``count`` and ``test`` a class, whose colour tells the class."""
+    """Write JPEGs of ``train`` and ``val``, ``count`` and ``test`` a class, whose color tells the class."""
     draw = np.random.default_rng(seed)
     for part, many in (("train", count), ("val", test)):
         for label, name in enumerate(CLASSES):
@@ -66,5 +66,5 @@ def counted(split: Split) -> tuple[Split, list[int]]:
 
 
 def task(data: ck.data.DataSet, name: str = "a", **settings: object) -> ck.Task:
-    """Return a task of a small network over colour images of 32 x 32."""
+    """Return a task of a small network over color images of 32 x 32."""
     return ck.Task(name, data, **{"backbone": "resnet8_cifar", "split": "layer2", "size": 32, **settings})

@@ -29,7 +29,7 @@ from compatkit.registry.names import Reference
 IMAGE = Port("image", ("N", 1, "H", "W"))
 FEATURES = Port("features", ("N", 4, "H", "W"))
 LOGITS = Port("logits", ("N", 3), layout="NC")
-GREY = Data((8, 8), "L", (0.5,), (0.25,))
+GRAY = Data((8, 8), "L", (0.5,), (0.25,))
 
 
 def sha256(text: str) -> str:
@@ -96,7 +96,7 @@ def manifest(kind: Kind, contract: Contract, **changes: Any) -> Manifest:
 def extractor(
     port: Port = FEATURES,
     *,
-    data: Data = GREY,
+    data: Data = GRAY,
     anchors: tuple[Anchor, ...] = (),
     normalisation: Any = "none",
     features: tuple[FeatureStatistics, ...] | None = None,
@@ -111,7 +111,7 @@ def extractor(
 def head(
     port: Port = FEATURES,
     *,
-    data: Data = GREY,
+    data: Data = GRAY,
     classes: tuple[Label, ...] | None = None,
     anchors: tuple[Anchor, ...] = (),
     normalisation: Any = "none",

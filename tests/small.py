@@ -56,7 +56,7 @@ def same_parts(left: ck.Fit, right: ck.Fit) -> bool:
 
 
 def grouped(name: str = "a", **settings: Any) -> ck.Task:
-    """Return a task of a network without batch normalisation, whose gradients do not depend on how a batch is cut."""
+    """Return a task of a network without batch normalization, whose gradients do not depend on how a batch is cut."""
     kwargs = {"norm_layer": "groupnorm1"}
     return ck.Task(name, data_set(name), "test_resnet", "layer2", size=32, kwargs=kwargs, **settings)
 

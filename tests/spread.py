@@ -24,13 +24,13 @@ from torch.utils.data import DataLoader, TensorDataset
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
 from compatkit.errors import CompatkitError
-from compatkit.registry.weights.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialize
 
 STEPS, BATCH = 4, 8
 
 
 class Grouped(nn.Module):
-    """Two convolutions with group normalisation, pooling, class layer."""
+    """Two convolutions with group normalization, pooling, class layer."""
 
     def __init__(self, in_chans: int = 1, num_classes: int = 3) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Sometimes:
 
 
 def sgd() -> ck.Fit:
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     return trainer.fit(tasks(), uses())
 
 
@@ -114,21 +114,21 @@ def comforts() -> ck.Fit:
 
 def phases() -> ck.Fit:
     """Shared heads of only some steps, and of only some processes."""
-    first = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    first = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     given = [ck.use("dcc", start=1, stop=3), "sometimes"]
     return first.fit(tasks(), given, factories={"sometimes": Sometimes})
 
 
 def reversing() -> ck.Fit:
     """A loss on what layers took and gave; in the last steps only some of them."""
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     some = ck.use("reverse_pass", as_="some", weight=0.05, sample_layers=0.5, start=2)
     return trainer.fit(tasks("left"), [ck.use("reverse_pass", weight=0.1), some])
 
 
 def frozen() -> ck.Fit:
     """One task after another, against heads that do not move."""
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
     first = trainer.fit(tasks("left"), uses())
     given = tasks("left", "right")[1:]
     return trainer.fit(
@@ -138,12 +138,12 @@ def frozen() -> ck.Fit:
 
 def puzzled() -> ck.Fit:
     """Self-supervised tasks whose losses are means over images."""
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05)
-    coloured = [
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05)
+    colored = [
         attrs.evolve(one, data=data_set(one.name, seed=seed, channels=3))
         for seed, one in enumerate(tasks(kwargs={"in_chans": 3}))
     ]
-    return trainer.fit(coloured, ["jigsaw", "colourisation"])
+    return trainer.fit(colored, ["jigsaw", "colorization"])
 
 
 def contrasted() -> ck.Fit:
@@ -170,7 +170,7 @@ def photographed() -> ck.Fit:
     data = photos(Path(os.environ["PHOTOS"]) / "pets")
     given = {"backbone": "grouped", "split": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
     task = ck.Task("pets", data, augment="imagenet-strong", size=16, **given)
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, workers=1)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, workers=1)
     return trainer.fit([task], ["notes"], factories={"notes": Notes})
 
 
@@ -181,10 +181,10 @@ def blended() -> ck.Fit:
     )
 
 
-def batch_normalised() -> ck.Fit:
-    """A network whose normalisation sees a share of the batch; rows of the history every other step."""
+def batch_normalized() -> ck.Fit:
+    """A network whose normalization sees a share of the batch; rows of the history every other step."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
-    return quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, log_every=2).fit([task])
+    return quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, log_every=2).fit([task])
 
 
 class Pretrains:
@@ -205,7 +205,7 @@ class Pretrains:
 
 def pretrained() -> ck.Fit:
     """Plugins train before the first step; averages begin there."""
-    trainer = quick(steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, ema=0.5)
+    trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, ema=0.5)
     return trainer.fit(tasks(), ["pretrains"], factories={"pretrains": Pretrains})
 
 
@@ -223,7 +223,7 @@ STOPPED = 2
 def kept(path: Path, stop: type = Idle) -> ck.Fit:
     """A run with a checkpoint."""
     trainer = quick(
-        steps=STEPS, batch_size=BATCH, optimiser="sgd", lr=0.05, checkpoint=path, checkpoint_every=1
+        steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, checkpoint=path, checkpoint_every=1
     )
     return trainer.fit(tasks(), [*uses(), "stop"], factories={"stop": stop})
 
@@ -281,7 +281,7 @@ RUNS: Mapping[str, Callable[[], ck.Fit]] = {
     one.__name__: one
     for one in (
         *(sgd, adam, comforts, phases, reversing, frozen, pretrained, puzzled, contrasted, photographed),
-        *(batch_normalised, blended, resumed),
+        *(batch_normalized, blended, resumed),
         *(failing, other_images, drifting),
     )
 }
@@ -312,7 +312,7 @@ def main() -> None:
         try:
             fit = RUNS[name]()
             out = {"plan": fit.plan, "history": fit.history, "run": fit.run, "evaluations": fit.evaluations}
-            (folder / f"{name}.{rank}.safetensors").write_bytes(serialise(state(fit)))
+            (folder / f"{name}.{rank}.safetensors").write_bytes(serialize(state(fit)))
         except (CompatkitError, RuntimeError) as error:
             out = {
                 "error": type(error).__name__,

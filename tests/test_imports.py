@@ -41,7 +41,7 @@ ONLY_IN = {
         "compatkit.adapters.timm",
         "compatkit.adapters.augmentation",
         "compatkit.adapters.mixing",
-        "compatkit.adapters.optimisers",
+        "compatkit.adapters.optimizers",
     ),
     "xarray": ("compatkit.data.weatherbench",),
     "torchvision": (
@@ -361,7 +361,7 @@ def test_the_one_place_that_unpickles_reads_tensors_only_and_is_imported_by_nobo
     assert settings == {"map_location": "'cpu'", "weights_only": "True"}
 
 
-def test_no_validation_that_optimised_python_leaves_out() -> None:
+def test_no_validation_that_optimized_python_leaves_out() -> None:
     found = [
         f"{n}:{node.lineno}" for n, tree in SOURCES.items() for node in ast.walk(tree) if is_assert(node)
     ]

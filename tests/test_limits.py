@@ -127,7 +127,7 @@ def test_an_integer_that_no_float_can_hold_is_no_number(value: int) -> None:
         ({"momentum": -1}, "'momentum' must be a number from 0 up; got -1"),
         ({"weight_decay": -1}, "'weight_decay' must be a number from 0 up; got -1"),
         ({"warmup": 1.5}, "'warmup' must be a whole number from 0 up; got 1.5"),
-        ({"optimiser": "loin"}, "There is no optimiser 'loin'. Did you mean 'lion'"),
+        ({"optimizer": "loin"}, "There is no optimizer 'loin'. Did you mean 'lion'"),
         ({"precision": "fp8"}, "'precision' must be one of auto, float32, bf16; got 'fp8'"),
         (
             {"execution": "fast"},

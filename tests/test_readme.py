@@ -139,7 +139,7 @@ def test_the_example_checker_sees_what_does_not_fit() -> None:
         "ck.Registry.init('x', exists=True)",
         "ck.Registry.init('x').recombin('a', 'b')",
         "r = ck.Registry.init('x')\nr.matrix(extractors='a', heads='b', data=[], normalization='batch')",
-        "ck.Trainer(steps=1).fit([], regulariser=[])",
+        "ck.Trainer(steps=1).fit([], regularizer=[])",
         "ck.Task('a')",
         "ck.data.lod('mnist')",
     ):

@@ -40,7 +40,7 @@ loss = plugins.losses[0].call(Step())["deviation"]
 loss.backward()
 metric = make_metric("confidence")
 logits = torch.tensor([[0.0, 0.0], [1e4, 0.0]])
-result = metric.finalise(metric.update(metric.init(), logits, torch.tensor([0, 1])))
+result = metric.finalize(metric.update(metric.init(), logits, torch.tensor([0, 1])))
 print(json.dumps({
     "imported": imported,
     "offer": [offer.key, offer.distribution, offer.version, offer.source],

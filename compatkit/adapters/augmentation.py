@@ -55,7 +55,7 @@ class ImageAugmentation:
     Attributes:
         random: Takes a Pillow image of any size, or of the final one if ``fitted``.
         fitted: Whether images are first resized and cut as for evaluation.
-        erasing: Erases rectangles of normalised images ``(n, channels, height, width)``; None does not.
+        erasing: Erases rectangles of normalized images ``(n, channels, height, width)``; None does not.
         said: Description.
     """
 
@@ -88,7 +88,7 @@ class ImageAugmentation:
             raise DataError(
                 f"The augmentation {self.said} made {came} of {name}; expected a Pillow image of {shape[1]} "
                 f"x {shape[0]} pixels in {shape[2]} channels, or a uint8 tensor, channels first. End it with a crop or "
-                "resize to that size, and leave scaling and normalising to the trainer.",
+                "resize to that size, and leave scaling and normalizing to the trainer.",
                 subject=name,
             )
         return pixels

@@ -18,7 +18,7 @@ from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points
 from compatkit.adapters.cutting.proof import equal, prove, unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
-from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer
 from compatkit.adapters.ports.structure import extractor_structure, head_structure
 from compatkit.adapters.stitching.layers import build_adapter

@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.flop_counter import flop_registry
 
-from compatkit.adapters.initialisation import NoDraws, without_draws
+from compatkit.adapters.initialization import NoDraws, without_draws
 from compatkit.errors import TooCostly
 
 MODULES = 8_000

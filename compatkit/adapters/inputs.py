@@ -15,11 +15,11 @@ class InputSpec:
 
     Attributes:
         size: Height and width in pixels.
-        channels: 1 (grey), 3 (RGB), or whatever ``in_chans`` says.
+        channels: 1 (gray), 3 (RGB), or whatever ``in_chans`` says.
         mean: Per channel, on the scale 0 to 1.
         std: Per channel, on the scale 0 to 1.
         interpolation: How images are resized.
-        crop_pct: Share of the resized image that is kept by a centre crop.
+        crop_pct: Share of the resized image that is kept by a center crop.
         crop_mode: How it is resized before, by timm's name: ``"center"``, ``"squash"`` (to exactly that; where nothing
             is stated) or ``"border"``.
     """

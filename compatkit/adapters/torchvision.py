@@ -59,7 +59,7 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
     """Build a classifier with random weights, or with torchvision's default ones where asked.
 
     GoogLeNet and Inception are built without auxiliary outputs (in train mode these give a named tuple in place of
-    the logits) and without ``transform_input``: images normalised by mean and std .5 take its place, as the
+    the logits) and without ``transform_input``: images normalized by mean and std .5 take its place, as the
     configuration says. A Vision Transformer and MaxViT take ``img_size`` as timm's do.
 
     Args:

@@ -17,7 +17,7 @@ from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageErr
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import read_whole
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare
-from compatkit.registry.weights.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialize
 
 TENSORS, CONFIG = "model.safetensors", "config.json"
 """Files of a folder of weights, as timm's ``save_for_hf`` writes it."""
@@ -150,7 +150,7 @@ def load_whole(whole: nn.Module, weights: str | Path | Mapping[str, Tensor], mod
 
 def _read(path: str | Path) -> dict[str, Tensor]:
     try:
-        return deserialise(read_whole(path))
+        return deserialize(read_whole(path))
     except EnvironmentFailure as error:
         raise EnvironmentFailure(
             f"The weights cannot be used: {error} Give 'pretrained' or the path of a safetensors file.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from compatkit.contracts.report import Report
 
 COMMANDS = {
-    "adapt": ("compatkit.cli.adapt", "Adapt an extractor to unlabelled images."),
+    "adapt": ("compatkit.cli.adapt", "Adapt an extractor to unlabeled images."),
     "adopt": ("compatkit.cli.adopt", "Adopt a checkpoint as an extractor and a head."),
     "alias": ("compatkit.cli.alias", "Point an alias to a version, or show its version."),
     "bridge": ("compatkit.cli.bridge", "Bridge a head to an extractor that it was not trained with."),

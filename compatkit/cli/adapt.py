@@ -1,4 +1,4 @@
-"""``compatkit adapt``: adapt an extractor to unlabelled images, measure and optionally publish it."""
+"""``compatkit adapt``: adapt an extractor to unlabeled images, measure and optionally publish it."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ trainer_options = options(
         help="Learning rate, constant over all steps; 1e-5.",
     ),
     click.option("--weight-decay", type=click.FloatRange(0), help="L2 penalty; 0."),
-    click.option("--optimiser", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
+    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
     click.option("--batch-size", type=click.IntRange(2), help="Images per step; 64."),
     click.option("--seed", type=click.IntRange(0), help="Seed of the order of the images; 0."),
     click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
     click.option("--checkpoint", type=PathType(), metavar="FILE", help="Keep the state in this file."),
 )
 """Settings of the trainer; the paper's by default."""
-SETTINGS = ("steps", "lr", "weight_decay", "optimiser", "batch_size", "seed", "device", "checkpoint")
+SETTINGS = ("steps", "lr", "weight_decay", "optimizer", "batch_size", "seed", "device", "checkpoint")
 
 
 class AdaptAsked(NamedDataAsked):
@@ -60,7 +60,7 @@ class AdaptAsked(NamedDataAsked):
     steps: int | None
     lr: float | None
     weight_decay: float | None
-    optimiser: str | None
+    optimizer: str | None
     batch_size: int | None
     seed: int | None
     device: str | None
@@ -72,7 +72,7 @@ class AdaptAsked(NamedDataAsked):
 @command(
     "adapt",
     AdaptAsked,
-    help="Adapt EXTRACTOR to unlabelled images with the loss of the frozen shared head that it was trained with; HEAD, "
+    help="Adapt EXTRACTOR to unlabeled images with the loss of the frozen shared head that it was trained with; HEAD, "
     "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
     "--frozen-statistics.",
 )
@@ -87,7 +87,7 @@ class AdaptAsked(NamedDataAsked):
     help="Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
     "ignored.",
 )
-@click.option("--test", metavar="NAME", help="Measure on this labelled test set; else on that of --data.")
+@click.option("--test", metavar="NAME", help="Measure on this labeled test set; else on that of --data.")
 @click.option(
     "--method", metavar="NAME", help="The regularizer of the head, if its manifest does not name it."
 )
@@ -166,7 +166,7 @@ def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
     if adapted.cells:
         columns(table, right=(2,))
     else:
-        click.echo("not measured: no labelled images are known; --test NAME names some")
+        click.echo("not measured: no labeled images are known; --test NAME names some")
     if kept is None:
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return

@@ -34,7 +34,7 @@ WORDS = {
 MEASURED = "doubtful: agreement does not tell whether the bridge fits; see its accuracy"
 BY_LABELS = {
     "fit": "the bridge fits, by labels",
-    "doubtful": "doubtful: too few labelled images were kept apart to know; pass more with --labels",
+    "doubtful": "doubtful: too few labeled images were kept apart to know; pass more with --labels",
     "no fit": "no fit: the bridge is right no more often than one answer to all images",
 }
 
@@ -62,7 +62,7 @@ class BridgeAsked(NamedDataAsked):
 @command(
     "bridge",
     BridgeAsked,
-    help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabelled images, trying rungs from the "
+    help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the "
     "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
 )
 @click.argument("extractor")
@@ -75,11 +75,11 @@ class BridgeAsked(NamedDataAsked):
     help="Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
     "are ignored.",
 )
-@click.option("--labels", metavar="NAME", help="Labelled training images, for the rungs trained with labels.")
+@click.option("--labels", metavar="NAME", help="Labeled training images, for the rungs trained with labels.")
 @click.option(
     "--test",
     metavar="NAME",
-    help="Measure on this labelled test set; else on that of --data, if the head knows its classes.",
+    help="Measure on this labeled test set; else on that of --data, if the head knows its classes.",
 )
 @click.option("--head-data", metavar="NAME", help="Images of the head's domain, for pairing features.")
 @click.option(

@@ -143,7 +143,7 @@ def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: CheckAs
 
 
 def _under(asked: CheckAsked) -> str:
-    """Return the normalisation that a level is required under, for levels that only a measurement reaches."""
+    """Return the normalization that a level is required under, for levels that only a measurement reaches."""
     from compatkit.contracts.report import MEASURED
 
-    return f" under normalisation {asked.bn_policy}" if asked.require in MEASURED else ""
+    return f" under normalization {asked.bn_policy}" if asked.require in MEASURED else ""

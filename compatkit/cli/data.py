@@ -113,13 +113,13 @@ def _splits(asked: DataShowAsked, report: Progress) -> tuple[list[Split], dict[s
     """Return training and test images, or images without labels; and what beside them is not read, by kind."""
     from compatkit.data import load
     from compatkit.data.leftout import LeftOutWarning
-    from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
+    from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
     from compatkit.plugins.discovery import providers
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if is_flat(asked.name) or (asked.name.endswith(".npz") and is_bare(asked.name)):
-            splits = [read_unlabelled(asked.name)]
+            splits = [read_unlabeled(asked.name)]
         else:
             where = {"root": asked.data_root, "download": asked.download}
             data = load(asked.name, **where, providers=providers(), progress=report)
@@ -173,7 +173,7 @@ def _tell(found: DataSurvey) -> None:
 
 def _tell_copies(where: str, copies: Copies) -> None:
     if copies.count:
-        other = f", {copies.relabelled:,} of them of another class" if copies.relabelled else ""
+        other = f", {copies.relabeled:,} of them of another class" if copies.relabeled else ""
         copy = "1 copy" if copies.count == 1 else f"{copies.count:,} copies"
         click.echo(f"\n{clean(where)}: {copy}{other}, such as")
         for one, two in copies.first:

@@ -52,7 +52,7 @@ def export_command(context: click.Context, asked: ExportAsked) -> None:
         facts["loads into"] = network_call(found.whole)
     if found.kind == "recombination" and found.policy == "batch":
         facts["takes"] = (
-            "batches of images, whose statistics normalise them; for single images recombine with images="
+            "batches of images, whose statistics normalize them; for single images recombine with images="
         )
     rows(facts)
     next_step("compatkit", "inspect", asked.file)

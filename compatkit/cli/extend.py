@@ -33,7 +33,7 @@ class ExtendAsked(DataAsked):
 @command(
     "extend",
     ExtendAsked,
-    help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialised as its network does. "
+    help="Add classes to HEAD: its own weights are kept bitwise, and new rows are initialized as its network does. "
     "Train the new head on all classes next.",
 )
 @click.argument("head")

@@ -99,7 +99,7 @@ def load_data_set(name: str, root: str | None, download: bool, damaged: str = "r
 def images_and_tests(
     name: str, test: str | None, root: str | None, download: bool, damaged: str = "refuse"
 ) -> tuple[Split, Split | None]:
-    """Return images without labels, and labelled test images if there are any.
+    """Return images without labels, and labeled test images if there are any.
 
     Args:
         name: A folder of image files, or a data set by name, path or address.
@@ -114,11 +114,11 @@ def images_and_tests(
     """
     from pathlib import Path
 
-    from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
+    from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
 
     tests = None if test is None else load_data_set(test, root, download, damaged).test
     if is_flat(name) or (name.endswith(".npz") and is_bare(name)):
-        return read_unlabelled(name, damaged=damaged), tests
+        return read_unlabeled(name, damaged=damaged), tests
     folder = Path(name).expanduser()
     data = load_data_set(str(folder.absolute()) if folder.is_dir() else name, root, download, damaged)
     return data.train, data.test if tests is None else tests

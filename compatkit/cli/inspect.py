@@ -89,7 +89,7 @@ def _exported(found: Description | str | None) -> dict[str, Any]:
 
 
 def _told(found: Description) -> dict[str, str]:
-    """Return the description as labelled texts."""
+    """Return the description as labeled texts."""
     from compatkit.reports.contracts import port, short
 
     contract, whole = found.contract, found.whole

@@ -14,7 +14,7 @@ from compatkit.errors import IntegrityError, NotFound
 if TYPE_CHECKING:
     from compatkit.registry.history import HistoryEntry
 
-COLOURS = {"published": "green", "withdrawn": "yellow"}
+COLORS = {"published": "green", "withdrawn": "yellow"}
 
 
 class LogAsked(Asked):
@@ -55,5 +55,5 @@ def _print(entry: HistoryEntry) -> None:
     time = entry.when.replace("T", " ").removesuffix("+00:00")
     label = f"{time:<19}  {entry.what:<9}  {entry.version:<8}"
     line = fold(label, entry.detail, indent=2, size=len(label))
-    colour = "red" if entry.damaged else COLOURS.get(entry.what)
-    click.echo(line.replace(entry.what, click.style(entry.what, fg=colour), 1))
+    color = "red" if entry.damaged else COLORS.get(entry.what)
+    click.echo(line.replace(entry.what, click.style(entry.what, fg=color), 1))

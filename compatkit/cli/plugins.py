@@ -104,10 +104,10 @@ def _line(one: Listed, left: int) -> tuple[str, str, str]:
 
 
 def _print_plugin(one: Listed, *, first: bool) -> None:
-    colour = "green" if one.status == "active" else "red"
+    color = "green" if one.status == "active" else "red"
     key, owner = clean(f"{one.kind}.{one.name}"), clean(f"{one.distribution or '?'} {one.version or '?'}")
     click.echo(
-        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(one.status, fg=colour)}  {owner}"
+        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(one.status, fg=color)}  {owner}"
     )
     facts = {
         "does": one.summary,

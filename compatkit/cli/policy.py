@@ -312,7 +312,7 @@ def _to_json(one: Revision) -> dict[str, Any]:
 
 
 def _facts(one: Revision) -> dict[str, Any]:
-    """Return a revision as labelled texts."""
+    """Return a revision as labeled texts."""
     policy = one.policy
     if policy is None:
         return {"scope": one.scope, "mode": "cleared", "revision": one.number, "since": one.time}

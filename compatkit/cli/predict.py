@@ -20,7 +20,7 @@ from compatkit.cli.options import (
 )
 from compatkit.cli.output import clean, columns, counted, emit, news, warn
 from compatkit.cli.roots import check_outputs, registry
-from compatkit.cli.statistics import ALONE, images_of_statistics, normalises, policy_for_single_images
+from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.manifest import TRAINED
@@ -81,7 +81,7 @@ def predict_command(context: click.Context, asked: PredictAsked) -> None:
     check_outputs({"--csv": asked.csv})
     groups, others = _groups(asked.photos)
     model = _model(registry(context), asked)
-    if model.normalisation == "batch" and normalises([one.manifest for one in model.sources]):
+    if model.normalisation == "batch" and normalizes([one.manifest for one in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --images with 100 or more photos of all classes.")
     found = _predictions(model, groups, asked.batch_size)
     if asked.csv is not None:
@@ -107,7 +107,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
     Raises:
         DataError: A path does not exist, or a folder holds no image.
     """
-    from compatkit.data.unlabelled import read_unlabelled
+    from compatkit.data.unlabeled import read_unlabeled
 
     files, arrays, others = list[str](), dict[str, Any](), Counter[str]()
     for place in photos:
@@ -117,7 +117,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
         if path.is_dir():
             files += _files(path, others)
         elif path.suffix in (".npz", ".npy"):
-            arrays[place] = read_unlabelled(path) if path.suffix == ".npz" else _array(path)
+            arrays[place] = read_unlabeled(path) if path.suffix == ".npz" else _array(path)
         else:
             files.append(str(path))
     return {**({"photos": _split(files)} if files else {}), **arrays}, dict(others.most_common())
@@ -126,7 +126,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
 def _files(folder: Path, others: Counter[str]) -> list[str]:
     """Return the image files of a folder; count and tell what is left out."""
     from compatkit.data.leftout import LeftOutWarning
-    from compatkit.data.unlabelled import images_in
+    from compatkit.data.unlabeled import images_in
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -12,7 +12,7 @@ from compatkit.cli.matrix import CONDITIONS, MeasuringAsked, measuring_options
 from compatkit.cli.options import about, about_options, check_publishes, command, given
 from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows, warn
 from compatkit.cli.roots import check_target, registry
-from compatkit.cli.statistics import ALONE, normalises, policy_for_single_images, states_policy
+from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.errors import DataError, IncompatibleError
 
@@ -186,7 +186,7 @@ def _tell_published(
         data = model.estimated["data"]
         note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
         paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
-    elif model.normalisation == "batch" and normalises([one.manifest for one in model.sources]):
+    elif model.normalisation == "batch" and normalizes([one.manifest for one in model.sources]):
         warn(
             f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
         )

@@ -245,7 +245,7 @@ def _untrained(held: Registry, parts: Sequence[str], network: Assembly, seed: in
     from torch import nn
 
     from compatkit.adapters.blueprints import build
-    from compatkit.adapters.initialisation import seeded
+    from compatkit.adapters.initialization import seeded
     from compatkit.evaluation.assembly import Assembly
 
     if len(parts) == 1 and (sources := getattr(network, "sources", ())):

@@ -30,8 +30,8 @@ def states_policy(context: click.Context) -> bool:
     return context.get_parameter_source("bn_policy") is ParameterSource.COMMANDLINE
 
 
-def normalises(parts: Sequence[Manifest]) -> bool:
-    """Return whether one of the parts has batch normalisation."""
+def normalizes(parts: Sequence[Manifest]) -> bool:
+    """Return whether one of the parts has batch normalization."""
     return any(one.contract.protocol.normalisation == "batch" for one in parts)
 
 
@@ -40,10 +40,10 @@ def policy_for_single_images(held: Registry, extractor: Reference, head: Referen
 
     Returns:
         ``"running"`` for a head with the extractor that it was trained with, the default policy where neither has
-        batch normalisation, else ``"reestimate"``.
+        batch normalization, else ``"reestimate"``.
     """
     left, right = held.store.manifest(extractor), held.store.manifest(head)
-    if not normalises((left, right)):
+    if not normalizes((left, right)):
         return DEFAULT
     return "running" if str(extractor.digest) in trained_with(right) else "reestimate"
 
@@ -51,7 +51,7 @@ def policy_for_single_images(held: Registry, extractor: Reference, head: Referen
 def images_of_statistics(
     held: Registry, extractor: Reference, name: str | None, asked: NamedDataAsked
 ) -> Split:
-    """Return unlabelled images on which to estimate statistics: at most 1,000, evenly drawn.
+    """Return unlabeled images on which to estimate statistics: at most 1,000, evenly drawn.
 
     Args:
         held: Registry of the extractor.

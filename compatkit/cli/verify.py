@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from compatkit.registry.maintenance.faults import Fault
     from compatkit.registry.maintenance.plan import ActionResult, RepairPlan
 
-COLOURS = {"error": "red", "warning": "yellow"}
+COLORS = {"error": "red", "warning": "yellow"}
 NAMED = 5
 """Most users of a file that are named; ``--json`` lists all."""
 
@@ -99,7 +99,7 @@ def _tell(found: Soundness) -> None:
 
 
 def _tell_fault(one: Fault) -> None:
-    severity = click.style(one.severity, fg=COLOURS.get(one.severity))
+    severity = click.style(one.severity, fg=COLORS.get(one.severity))
     click.echo(f"\n{severity}  {one.code}  {clean(one.path) or '.'}")
     facts = {"what": one.what, "whose": first(one.whose, NAMED), "remedy": one.remedy}
     for label, text in facts.items():

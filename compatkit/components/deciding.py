@@ -29,7 +29,7 @@ from compatkit.errors import (
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, is_kept, key_of
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.planning import barred, is_normalised
+from compatkit.evaluation.planning import barred, is_normalized
 from compatkit.evaluation.records import Cells, keep
 from compatkit.registry.copy.admission import Deciding
 from compatkit.registry.evidence import StoredResult
@@ -225,8 +225,8 @@ class Decider:
     ) -> bool:
         settings = self._kept.settings(result)
         images = ImageFacts(settings["data"], digest, settings["images"])
-        normalised = is_normalised(extractor.manifest, head.manifest)
-        asked = key_of(conditions_of(policy).settings(images, normalised=normalised, bound=""))
+        normalized = is_normalized(extractor.manifest, head.manifest)
+        asked = key_of(conditions_of(policy).settings(images, normalized=normalized, bound=""))
         return is_kept(asked, result.conditions) and (
             (policy.metric, policy.metric_version) == (METRIC, METRIC_VERSION)
         )

@@ -1,4 +1,4 @@
-"""Unsupervised domain adaptation: adapt an extractor to unlabelled images with the loss of a frozen auxiliary head.
+"""Unsupervised domain adaptation: adapt an extractor to unlabeled images with the loss of a frozen auxiliary head.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
 Sec. 5.1: the extractor is tuned for 1,000 steps by the loss of the frozen rotation head, then combined with the
@@ -24,6 +24,7 @@ from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
 from compatkit.plugins import Use, as_use
+from compatkit.plugins.renamed import current
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.training.fit import Fit
@@ -49,7 +50,7 @@ def paper(**settings: Any) -> Trainer:
     """Return a trainer with the paper's settings: 1,000 steps of SGD at 1e-5, no decay, batches of 64."""
     defaults: dict[str, Any] = {
         "steps": 1000,
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "lr": 1e-5,
         "weight_decay": 0.0,
         "schedule": "constant",
@@ -64,7 +65,7 @@ class Adapted(Shown):
     Attributes:
         fit: The run, which trained only the extractor; see ``Registry.publish``.
         head: The unchanged source head.
-        cells: On labelled test images: source extractor with stored statistics, source with batch statistics, adapted
+        cells: On labeled test images: source extractor with stored statistics, source with batch statistics, adapted
             with batch statistics, each with the head; empty without test images.
     """
 
@@ -115,7 +116,7 @@ def adapt(
         method: The regularizer that the head belongs to.
         trainer: Training settings.
         statistics: Batch-norm statistics inside the auxiliary head; see ``Trainer.fit``.
-        test: Labelled images; read only after training.
+        test: Labeled images; read only after training.
         batch_size: Batch size of the measurement.
         factories: Regularizers that are not installed, by name.
 
@@ -243,7 +244,7 @@ def method_of(manifest: Manifest, whose: str, asked: str | Use | None) -> Use:
     for one in plugins:
         if one.get("as") == instance:
             settings = {key: value for key, value in one["settings"].items() if key not in OUTSIDE_SETTINGS}
-            return Use(one["name"].removeprefix("regularizers."), settings=settings)
+            return Use(current(one["name"]).removeprefix("regularizers."), settings=settings)
     named = ", ".join(str(one.get("as")) for one in plugins) or "none"
     raise UsageError(
         f"The manifest of {whose} does not say which regularizer trained it (its run had: {named}). Name it: "

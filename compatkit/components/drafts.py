@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, structural
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.components.variational import ROLES, is_vae, vae_parts
-from compatkit.components.verification import normalisation_of, probe_of
+from compatkit.components.verification import normalization_of, probe_of
 from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import (
     Anchor,
@@ -83,7 +83,7 @@ class Draft:
             frozen_stages: Number of frozen stages of its network.
             facts: ``title``, ``tags``, ``key``, ``parent``.
         """
-        protocol = Protocol(normalisation_of(module), tuple(anchors), frozen_stages)
+        protocol = Protocol(normalization_of(module), tuple(anchors), frozen_stages)
         features = tuple(one.statistics() for one in moments) or None
         statistical = Statistical(features, probe_of(module, shape, blueprint))
         contract = Contract(shape, data, protocol, statistical)

@@ -1,4 +1,4 @@
-"""Extend a head to more classes: old rows and names are kept, new rows are initialised like the head's own.
+"""Extend a head to more classes: old rows and names are kept, new rows are initialized like the head's own.
 
 Source: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
 Sec. 5.2: "we first extend the classification layer of the DCC head to handle 10 classes".
@@ -19,10 +19,11 @@ from compatkit.contracts.labels import common, label
 from compatkit.contracts.manifest import About, Manifest, Parent
 from compatkit.errors import UsageError
 from compatkit.evaluation.component import Component
+from compatkit.plugins.renamed import current
 
 RELATION = "extended_from"
 SELF_SUPERVISED = frozenset(
-    f"regularizers.{name}" for name in ("colourisation", "contrastive", "jigsaw", "rotation_prediction")
+    f"regularizers.{name}" for name in ("colorization", "contrastive", "jigsaw", "rotation_prediction")
 )
 """Regularizers whose auxiliary heads classify transformations of an image, not its content."""
 SHOWN = 4
@@ -116,7 +117,7 @@ def _check_classes(part: Component) -> None:
         UsageError: The head belongs to a self-supervised regularizer.
     """
     training = part.manifest.training
-    made = {str(one.get("as")): str(one.get("name")) for one in training.get("plugins") or ()}
+    made = {str(one.get("as")): current(str(one.get("name"))) for one in training.get("plugins") or ()}
     regularizer = made.get(str(training.get("plugin")), "")
     if regularizer in SELF_SUPERVISED:
         told = ", ".join(one.name for one in (part.manifest.contract.data.labels or ())[:SHOWN])

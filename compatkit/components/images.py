@@ -153,7 +153,7 @@ def images_again(
                     subject=name,
                 ) from error
         seen = loaded[family].train
-        seen = seen if trained.get("labelled", True) else seen.unlabelled()
+        seen = seen if trained.get("labelled", True) else seen.unlabeled()
         if seen.digest != digest:
             warnings.warn(
                 f"{name} was trained on other images than the {family!r} found here (a subset, or changed by its "

@@ -21,8 +21,8 @@ from compatkit.data.split import Split
 from compatkit.errors import DataError, IncompatibleError, NotFound
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalisation import batches, evaluation_mode
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.normalization import batches, evaluation_mode
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
@@ -66,7 +66,7 @@ def fit_projection(
         own: The extractor that the head was trained with.
         data: Images; labels are ignored.
         before: Adapters applied before this one.
-        strength: Strength of the regularisation, above 0; None for .1 up to 100 images and .01 beyond.
+        strength: Strength of the regularization, above 0; None for .1 up to 100 images and .01 beyond.
 
     Returns:
         The fitted adapter.
@@ -280,7 +280,7 @@ def _check_positions(
 
 
 def images_for(part: Component, split: Split, order: int | None = None) -> Iterator[Tensor]:
-    """Yield normalised images as an extractor's contract requires, at most ``BATCH`` at a time.
+    """Yield normalized images as an extractor's contract requires, at most ``BATCH`` at a time.
 
     They are prepared batch by batch to bound memory.
 
@@ -296,7 +296,7 @@ def images_for(part: Component, split: Split, order: int | None = None) -> Itera
     for positions in batches(len(split), BATCH, order):
         some = prepare(split.take(positions.numpy()), data).images
         ranks = positions.argsort().argsort()  # the split is indexed in ascending order
-        yield normalise(some[ranks], data)
+        yield normalize(some[ranks], data)
 
 
 def _tensor(features: Any, index: int) -> Tensor:

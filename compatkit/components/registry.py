@@ -337,7 +337,7 @@ class Registry(Shown):
             adapters: ``Recombination.inserted`` by pinned references of extractor and head, for pairs to be measured
                 with adapters; recorded under a separate key, never as evidence of the bare pair.
             bridges: Result of ``bridges.between``: their adapters are used, and the results of the rungs are listed in
-                the cell. For heads with batch normalisation only under ``"batch"`` or ``"reestimate"``.
+                the cell. For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
             progress: Called with done, total and what is being done.
             record: Record the figures as evidence, for ``check`` to read.
             normalisation: Old name of ``bn_policy``.
@@ -424,10 +424,10 @@ class Registry(Shown):
                 ``"reestimate"`` estimates them on ``images``, ``"mix:16"`` mixes the estimate with stored ones, which
                 count as 16 images. None for ``"reestimate"`` if ``images`` are given, which is right for deployment;
                 else ``"batch"``, as ``matrix`` measures, or stored ones if the head was trained with this extractor.
-            images: 100 or more unlabelled images of the kind that the extractor was trained on. If the policy needs
+            images: 100 or more unlabeled images of the kind that the extractor was trained on. If the policy needs
                 them, None for the extractor's training images, found as by ``matrix``.
             adapt: Insert the adapters that the check names.
-            data: Unlabelled images to fit an adapter with weights on (``project``), if one is needed; its target is
+            data: Unlabeled images to fit an adapter with weights on (``project``), if one is needed; its target is
                 the features of the head's own extractor. Without ``adapters``, None for the extractor's training
                 images.
             adapters: References of published adapters, in forward order.
@@ -754,7 +754,7 @@ class Registry(Shown):
         augment: Augment = (),
         factories: Mapping[str, Callable[..., Any]] | None = None,
     ) -> Adapted:
-        """Adapt an extractor to unlabelled images, with the loss of a frozen auxiliary head alone.
+        """Adapt an extractor to unlabeled images, with the loss of a frozen auxiliary head alone.
 
         Args:
             extractor: Reference of the source's extractor.
@@ -764,7 +764,7 @@ class Registry(Shown):
             trainer: None for the paper's settings: ``compatkit.components.domains.paper()``.
             method: Regularizer that the head belongs to, if its manifest does not name it.
             frozen_statistics: Batch-norm statistics inside the auxiliary head: ``"stored"`` or ``"batch"``.
-            test: Labelled images of the target domain for measurement.
+            test: Labeled images of the target domain for measurement.
             augment: See ``Task``.
             factories: Regularizers that are not installed, by name: for notebooks.
 
@@ -818,9 +818,9 @@ class Registry(Shown):
             extractor: Reference of an extractor.
             head: Reference of a head; the extractor it was trained with must be in this registry.
             data: Images of the extractor's domain; labels are ignored. Up to 500, or half of them, are held out.
-            labels: Labelled images of that domain, for rungs trained with labels. One in five, and those held out of
+            labels: Labeled images of that domain, for rungs trained with labels. One in five, and those held out of
                 ``data``, are not trained on; such rungs are chosen and judged by them.
-            test: Labelled images for measuring accuracy; they do not affect the choice.
+            test: Labeled images for measuring accuracy; they do not affect the choice.
             head_data: Images of the head's domain for pairing features; labels are ignored.
             rungs: Names from ``compatkit.components.bridges.ladder.RUNGS``; None for all except ``"infomax"``, and
                 without ``labels`` those that need them.

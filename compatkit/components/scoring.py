@@ -28,7 +28,7 @@ from compatkit.metrics import (
     check_metric,
     conclude,
     equal_norm_weights,
-    finalised,
+    finalized,
     observed,
 )
 
@@ -224,9 +224,9 @@ def _observe(
     import torch
 
     from compatkit.evaluation.conditions import Conditions
-    from compatkit.evaluation.normalisation import evaluation_mode
+    from compatkit.evaluation.normalization import evaluation_mode
     from compatkit.evaluation.passes import numerics, placed
-    from compatkit.evaluation.preprocessing import normalise, prepare
+    from compatkit.evaluation.preprocessing import normalize, prepare
 
     labels, found = torch.from_numpy(sample.labels).long(), list[Observation]()
     modules = [module, *([head.module] if head is not None else [])]
@@ -238,7 +238,7 @@ def _observe(
             stack.enter_context(evaluation_mode(one))
         for at in torch.arange(len(sample)).split(batch_size):
             prepared = prepare(sample.take(at.numpy()), contract)
-            images = normalise(prepared.images, contract, device=device)
+            images = normalize(prepared.images, contract, device=device)
             features = module(images.clone())
             kept = features.clone()  # the head may change its input
             logits = features.flatten(1) if head is None else head.module(features)
@@ -281,7 +281,7 @@ class Origins:
             return self._scored[key]
         metric = check_metric(offer, {"source": self._prepared(train, contract)})
         scored = metric, _figures(metric, seen, subject)
-        looks_at = {*observed(metric), *finalised(metric)}
+        looks_at = {*observed(metric), *finalized(metric)}
         if not {"outputs", "logits", "network", "layers"} & looks_at:  # at nothing of the extractor
             self._scored[key] = scored
         return scored
@@ -305,10 +305,10 @@ class Origins:
         """Return images as the extractor takes them, labels and class names."""
         import torch
 
-        from compatkit.evaluation.preprocessing import normalise, prepare
+        from compatkit.evaluation.preprocessing import normalize, prepare
 
         sample = train if len(train) <= SOURCE else train.subset(SOURCE, self.seed)
-        images = normalise(prepare(sample, contract).images, contract)
+        images = normalize(prepare(sample, contract).images, contract)
         return images, torch.from_numpy(sample.labels).long(), sample.classes
 
 

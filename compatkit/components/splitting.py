@@ -202,12 +202,12 @@ def _data(model: str, given: InputSpec) -> Data:
     """Return the data level from the model's configuration.
 
     Raises:
-        UsageError: The images are neither grey nor RGB, or their crop mode is not supported.
+        UsageError: The images are neither gray nor RGB, or their crop mode is not supported.
     """
     if given.channels not in (1, 3) or given.crop_mode not in ("center", "squash"):
         raise UsageError(
             f"{model} takes images of {given.channels} channels, cropped by {given.crop_mode!r}; a contract describes "
-            "grey and RGB images, cropped by 'center' or 'squash'. Give in_chans=1 or 3, or another model."
+            "gray and RGB images, cropped by 'center' or 'squash'. Give in_chans=1 or 3, or another model."
         )
     return Data(
         given.size,

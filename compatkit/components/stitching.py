@@ -118,7 +118,7 @@ def put_in(
         places: Adapters of the route, in order.
         extractor: Before the first one.
         head: After the last one.
-        data: Images for fits, unlabelled; None where nothing is fitted.
+        data: Images for fits, unlabeled; None where nothing is fitted.
 
     Raises:
         IncompatibleError: The head's own extractor, whose features are the target of a fit, is not in the registry,
@@ -194,13 +194,13 @@ def _allow(
     fitted = [needed(one) for one in planned if one.model in FITTED]
     place = f"the adapter {before}" if before is not None else "the head"
     if not adapt:
-        more = " and data= (a Split of unlabelled images)" if fitted else ""
+        more = " and data= (a Split of unlabeled images)" if fitted else ""
         text = f"Missing before {place}: {texts}. Pass adapt=True{more} to put it in."
     elif fitted and before is not None:
         text = f"Missing before {place}: {fitted[0]}. It can be fitted right before a head only; take another adapter."
     elif fitted and data is None:
         text = (
-            f"A fitted adapter is needed: {fitted[0]}. Pass data=, a Split of unlabelled images such as the extractor "
+            f"A fitted adapter is needed: {fitted[0]}. Pass data=, a Split of unlabeled images such as the extractor "
             "was trained on, to fit it."
         )
     else:

@@ -181,8 +181,8 @@ def prove_once(
         store.memory.prove(fact)
 
 
-def normalisation_of(module: nn.Module) -> Literal["batch", "none"]:
-    """Return ``"batch"`` if the module contains batch normalisation, else ``"none"``."""
+def normalization_of(module: nn.Module) -> Literal["batch", "none"]:
+    """Return ``"batch"`` if the module contains batch normalization, else ``"none"``."""
     return "batch" if any(isinstance(one, _BatchNorm) for one in module.modules()) else "none"
 
 
@@ -242,11 +242,11 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
     for name in sorted(own.keys() & state.keys()):
         if own[name].dtype != state[name].dtype:
             yield f"The tensor {name!r} is stored as {_kind(state[name])}, the module's is {_kind(own[name])}."
-    normalisation = normalisation_of(module)
+    normalisation = normalization_of(module)
     if manifest.contract.protocol.normalisation != normalisation:
         stated = manifest.contract.protocol.normalisation
         holds = "holds" if normalisation == "batch" else "holds no"
-        yield f"Normalisation {stated!r} is stated, the module {holds} batch normalisation."
+        yield f"Normalization {stated!r} is stated, the module {holds} batch normalization."
     yield from _sides(manifest)
 
 

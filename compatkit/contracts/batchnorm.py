@@ -1,4 +1,4 @@
-"""Batch-norm policies: which statistics batch normalisation uses in recombined parts."""
+"""Batch-norm policies: which statistics batch normalization uses in recombined parts."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def check_policy(name: str) -> str:
         return name if int(found[1]) else "reestimate"
     if isinstance(name, str) and name.partition(":")[0] == "mix":
         raise UsageError(
-            f"Unknown normalisation {name!r:.60}; mix: takes the number of images that the stored statistics count "
+            f"Unknown normalization {name!r:.60}; mix: takes the number of images that the stored statistics count "
             f"as, a whole number from 0 to {LARGEST}, for example mix:16.",
             subject=name,
         )
     hint = suggest(name, WORDS)
     raise UsageError(
-        f"Unknown normalisation {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
+        f"Unknown normalization {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
     )
 
 
@@ -70,7 +70,7 @@ def prior_of(policy: str) -> int | None:
 
 
 def estimates(policy: str) -> bool:
-    """Return whether a policy estimates statistics on unlabelled images."""
+    """Return whether a policy estimates statistics on unlabeled images."""
     return prior_of(policy) is not None
 
 

@@ -121,7 +121,7 @@ class Data:
 
     Attributes:
         size: Height and width in pixels.
-        channels: ``"L"`` (grey) or ``"RGB"``.
+        channels: ``"L"`` (gray) or ``"RGB"``.
         mean: Per channel, on the scale 0 to 1.
         std: Per channel, on the scale 0 to 1.
         interpolation: How images are resized: ``"nearest"``, ``"bilinear"``, ``"bicubic"`` or ``"lanczos"``.
@@ -164,7 +164,7 @@ class Protocol:
     """How the component was trained, as far as recombination depends on it.
 
     Attributes:
-        normalisation: ``"batch"`` if the module contains batch normalisation, so that statistics must come from a
+        normalisation: ``"batch"`` if the module contains batch normalization, so that statistics must come from a
             batch or be re-estimated after recombination; else ``"none"``.
         frozen_stages: Number of stages, counted from the image, whose weights and statistics did not change in
             training; left out of a manifest if 0.

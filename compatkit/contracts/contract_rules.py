@@ -113,7 +113,7 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
 
 
 def folded(name: str) -> str:
-    """Return a name normalised for case and Unicode composition."""
+    """Return a name normalized for case and Unicode composition."""
     if name.isascii():
         return name.lower()
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())

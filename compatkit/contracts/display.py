@@ -72,7 +72,7 @@ def _folded(line: str) -> list[str]:
 
 
 def drawn(value: Drawn) -> str:
-    """Return what a terminal shows of a value as coloured, escaped HTML: one screenful."""
+    """Return what a terminal shows of a value as colored, escaped HTML: one screenful."""
     from rich.console import Console
     from rich.segment import SegmentLines
     from rich.text import Text

@@ -60,11 +60,11 @@ class Rung:
     Attributes:
         name: Name of the rung in ``compatkit.components.bridges.ladder.RUNGS``.
         seconds: Duration.
-        images: Number of unlabelled images used.
+        images: Number of unlabeled images used.
         agreement: Share of held-out images on which it predicts the same as the head's own network.
         accuracy: Accuracy on test images, if there were any.
         chosen: Whether the figures of the cell are those of this rung.
-        labels: Number of labelled images it was trained with.
+        labels: Number of labeled images it was trained with.
     """
 
     name: str
@@ -148,7 +148,7 @@ class Cell:
     def holds_under(self, bn_policy: str) -> bool:
         """Whether the figures answer for a batch-norm policy.
 
-        They do if they were measured under it, if neither part has batch normalisation, or if the cell, made by hand,
+        They do if they were measured under it, if neither part has batch normalization, or if the cell, made by hand,
         does not say how it was measured.
         """
         return (
@@ -198,10 +198,10 @@ def wilson(correct: int, n: int) -> tuple[float, float]:
     if n == 0:
         return 0.0, 1.0
     share, square = correct / n, Z95 * Z95
-    centre = (share + square / (2 * n)) / (1 + square / n)
+    center = (share + square / (2 * n)) / (1 + square / n)
     half = Z95 / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
-    low = 0.0 if correct == 0 else max(0.0, centre - half)
-    high = 1.0 if correct == n else min(1.0, centre + half)
+    low = 0.0 if correct == 0 else max(0.0, center - half)
+    high = 1.0 if correct == n else min(1.0, center + half)
     return low, high
 
 

@@ -46,7 +46,7 @@ NAMED = 4
 
 @lru_cache(maxsize=2**16)  # the parts of one task name the same classes
 def spelling(name: str) -> str:
-    """Return ``name`` normalised for case, spaces, underscores and Unicode composition."""
+    """Return ``name`` normalized for case, spaces, underscores and Unicode composition."""
     if name.isascii():
         return " ".join(name.lower().replace("_", " ").split())
     folded = unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
@@ -55,7 +55,7 @@ def spelling(name: str) -> str:
 
 @lru_cache(maxsize=2**16)
 def skeleton(name: str) -> str:
-    """Return the normalised visual form of ``name``: Latin for look-alikes, without invisible characters."""
+    """Return the normalized visual form of ``name``: Latin for look-alikes, without invisible characters."""
     if name.isascii():
         return spelling(name)
     # Map before decomposing, too: some look-alikes decompose into letters that are not.
@@ -194,7 +194,7 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
 
 
 def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
-    """Return the normalised names of each class, one per synonym group."""
+    """Return the normalized names of each class, one per synonym group."""
     seen: dict[str, int] = {}
     found: list[tuple[str, ...]] = []
     for place, one in enumerate(classes):

@@ -34,7 +34,7 @@ FAR_SCALE = 2.0
 """Limit for the ratio of feature standard deviations."""
 QUIET = 0.01
 """Floor for a channel's standard deviation as a share of its port's, so that dead channels do not count as far."""
-REMEDY = "reestimate the statistics (normalisation), or bridge the parts with an adapter fitted on unlabelled images"
+REMEDY = "reestimate the statistics (normalization), or bridge the parts with an adapter fitted on unlabeled images"
 
 Texts = tuple[str, str, str, str]
 """Texts of a finding: expected, came, whose, remedy."""
@@ -100,7 +100,7 @@ class Trained:
     """Inputs of the rule ``training`` for one component.
 
     Attributes:
-        batch: Whether it contains batch normalisation.
+        batch: Whether it contains batch normalization.
         names: Kind and digest of its anchors, in order.
         known: The same as a set.
         anchors: The anchors themselves.
@@ -128,13 +128,13 @@ def protocol_of(head: Manifest) -> Protocol:
 
 
 def training(left: Trained, right: Trained) -> Hits:
-    """Report whether batch normalisation needs other statistics, and every shared anchor.
+    """Report whether batch normalization needs other statistics, and every shared anchor.
 
     Args:
         left: What the extractor was trained against.
         right: What the head was trained against.
     """
-    found = _NORMALISED if left.batch or right.batch else ()
+    found = _NORMALIZED if left.batch or right.batch else ()
     if left.known.isdisjoint(right.known):
         return found
     both = zip(right.names, right.anchors, strict=True)
@@ -146,15 +146,15 @@ def _batch(left: Trained, right: Trained) -> Texts:
     return (
         "statistics of the images that the pair runs on",
         "statistics of the images that each part was trained on",
-        f"batch normalisation in the {' and the '.join(sides)}",
-        "normalisation batch (batches of the extractor's images), or reestimate (unlabelled images of the "
+        f"batch normalization in the {' and the '.join(sides)}",
+        "normalization batch (batches of the extractor's images), or reestimate (unlabeled images of the "
         "extractor's own data)",
     )
 
 
-_NORMALISED: Hits = (Hit("normalisation-needed", "informs", "protocol", _batch),)
+_NORMALIZED: Hits = (Hit("normalization-needed", "informs", "protocol", _batch),)
 
-CONSTANT: tuple[Hits, ...] = ((), _OTHER_IMAGES, _NORMALISED)
+CONSTANT: tuple[Hits, ...] = ((), _OTHER_IMAGES, _NORMALIZED)
 """Results of rules for most pairs; one object each."""
 
 
@@ -370,7 +370,7 @@ def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -
         if answers.evidence == "stale":
             came = "only figures from before the metric changed"
         elif others:
-            came = f"only figures under normalisation {', '.join(sorted(others))}, asked about {bn_policy}"
+            came = f"only figures under normalization {', '.join(sorted(others))}, asked about {bn_policy}"
         yield Finding(
             "unproven",
             "empirical",
@@ -397,7 +397,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
     chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
     policy, counts, remedy = policy_of(cell), cell.holds_under(bn_policy), ""
     if not counts:
-        remedy = f"does not count for normalisation {bn_policy}; ask about {policy} (bn_policy, --bn-policy)"
+        remedy = f"does not count for normalization {bn_policy}; ask about {policy} (bn_policy, --bn-policy)"
     elif cell.grade == "stale":
         remedy = "measure again: the metric has changed since"
     return Finding(
@@ -406,7 +406,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
         "warns" if counts and cell.grade in ("chance", "stale") else "informs",
         f"{chance}, {bound}",
         f"{came}: {cell.grade}",
-        f"this extractor with this head, normalisation {policy}, data {cell.settings.get('data', 'unknown')}",
+        f"this extractor with this head, normalization {policy}, data {cell.settings.get('data', 'unknown')}",
         remedy,
     )
 

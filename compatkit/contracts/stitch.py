@@ -18,7 +18,7 @@ from compatkit.contracts.ports import Sides, by, channel_axis, spatial_at
 from compatkit.errors import UsageError
 
 FITTED = frozenset({"project"})
-"""Adapters with weights: fitted on unlabelled images, or loaded."""
+"""Adapters with weights: fitted on unlabeled images, or loaded."""
 
 
 def cast(to: str, size: Sides) -> Blueprint:
@@ -125,7 +125,7 @@ def described(adapter: Blueprint) -> str:
 
 def needed(adapter: Blueprint) -> str:
     """Describe a missing adapter, and what it must be fitted on if it has weights."""
-    return described(adapter) + (", fitted on unlabelled images" if adapter.model in FITTED else "")
+    return described(adapter) + (", fitted on unlabeled images" if adapter.model in FITTED else "")
 
 
 def _described(adapter: Blueprint) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from compatkit.data.factored_sets import load_factored
     from compatkit.data.forecasts import flow_forecasts
     from compatkit.data.loading import load
-    from compatkit.data.normal_vectors import gaussian, gaussian_normalisation
+    from compatkit.data.normal_vectors import gaussian, gaussian_normalization
     from compatkit.data.smallnorb_files import smallnorb
     from compatkit.data.smoke_images import captured_smoke, smoke
     from compatkit.data.solid_images import solids
@@ -35,7 +35,7 @@ _HOMES = {
     "dsprites": "compatkit.data.dsprites_file",
     "flow_forecasts": "compatkit.data.forecasts",
     "gaussian": "compatkit.data.normal_vectors",
-    "gaussian_normalisation": "compatkit.data.normal_vectors",
+    "gaussian_normalization": "compatkit.data.normal_vectors",
     "load": "compatkit.data.loading",
     "load_factored": "compatkit.data.factored_sets",
     "load_spec": "compatkit.data.specification",
@@ -56,7 +56,7 @@ __all__ = [
     "dsprites",
     "flow_forecasts",
     "gaussian",
-    "gaussian_normalisation",
+    "gaussian_normalization",
     "load",
     "load_factored",
     "load_spec",

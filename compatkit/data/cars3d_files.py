@@ -1,4 +1,4 @@
-"""Cars3D (Reed et al. 2015): 183 cars from 4 elevations and 24 azimuths, in colour.
+"""Cars3D (Reed et al. 2015): 183 cars from 4 elevations and 24 azimuths, in color.
 
 One MATLAB file a car, ``cars/*.mat`` of the authors' archive, whose ``im`` is ``(height, width, 3, 24, 4)``. The order
 of the files is that of their names.
@@ -68,7 +68,7 @@ def cars3d(files: Sequence[str | os.PathLike[str]], *, size: int = 64, name: str
     return Factored(name, images, factors, values)
 
 
-def labelled_cars3d(name: str, folders: Sequence[Path]) -> DataSet:
+def labeled_cars3d(name: str, folders: Sequence[Path]) -> DataSet:
     """Return the cars by elevation.
 
     Args:

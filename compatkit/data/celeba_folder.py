@@ -78,7 +78,7 @@ def celeba(
     return Factored(name, images, factors, dict.fromkeys(names, ("no", "yes")))
 
 
-def labelled_celeba(name: str, folders: Sequence[Path]) -> DataSet:
+def labeled_celeba(name: str, folders: Sequence[Path]) -> DataSet:
     """Return a sample of the faces by ``Male``.
 
     Args:

@@ -26,7 +26,7 @@ FORM = "A file of cue-conflict stimuli holds cue_conflict, edges and silhouettes
 
 
 def cue_conflict(name: str, folders: Sequence[Path]) -> DataSet:
-    """Return one of three data sets, labelled by shape, whose training images are the same.
+    """Return one of three data sets, labeled by shape, whose training images are the same.
 
     Args:
         name: ``"cue-conflict"`` (test images with textures), ``"cue-conflict-edges"`` or

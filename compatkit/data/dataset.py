@@ -114,10 +114,10 @@ class DataSet:
         return parts[0], parts[1]
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> DataSet:
-        """Return the data set with both splits shifted in colour and blur; see ``Shift``.
+        """Return the data set with both splits shifted in color and blur; see ``Shift``.
 
         Args:
-            hue: Rotation of the colours about the grey axis, in turns.
+            hue: Rotation of the colors about the gray axis, in turns.
             brightness: Factor of all values, above 0 and at most 1.
             blur: Standard deviation of a Gaussian blur in pixels.
         """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from compatkit.data.leftout import not_read
-from compatkit.data.scales import SIXTEEN, ValueRange, check_bright, grey, scale_of
+from compatkit.data.scales import SIXTEEN, ValueRange, check_bright, gray, scale_of
 from compatkit.errors import DamagedImage
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def _check_pixels(image: Image, size: int | None) -> None:
 
 
 def _profiled(image: Image) -> bool:
-    """Return whether a file brings a color profile other than sRGB or grey, which is not applied."""
+    """Return whether a file brings a color profile other than sRGB or gray, which is not applied."""
     profile = image.info.get("icc_profile") or b""
     return profile[16:20] in (b"RGB ", b"CMYK", b"Lab ") and not any(name in profile for name in SRGB)
 
@@ -161,7 +161,7 @@ def eight_bit(image: Image, scale: ValueRange | None) -> Image:
             "or over the full range of 16"
         )
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(grey(np.asarray(image), scale))
+        return Image.fromarray(gray(np.asarray(image), scale))
     if scale.cut:
         bands = [
             most

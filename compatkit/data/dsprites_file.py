@@ -54,7 +54,7 @@ def dsprites(
         if count is not None and count < len(kept):
             kept = np.sort(np.random.default_rng(seed).permutation(kept)[:count])
         images = _rows(file, kept, len(classes))
-    chosen = classes[kept, 1:].astype(np.int64)  # the first is the colour, always white
+    chosen = classes[kept, 1:].astype(np.int64)  # the first is the color, always white
     names = ("shape", "scale", "orientation", "x", "y")
     counts = classes[:, 1:].max(0) + 1
     values = {one: counted(int(most)) for one, most in zip(names, counts, strict=True)}
@@ -63,7 +63,7 @@ def dsprites(
     return Factored(name, images, {one: chosen[:, at] for at, one in enumerate(names)}, values)
 
 
-def labelled_dsprites(name: str, folders: Sequence[Path]) -> DataSet:
+def labeled_dsprites(name: str, folders: Sequence[Path]) -> DataSet:
     """Return a sample of the images by shape.
 
     Args:

@@ -135,7 +135,7 @@ def resized(image: Image.Image, size: int) -> Images:
     """Return an image at ``size`` x ``size`` by a Lanczos filter, uint8 ``(size, size, channels)``.
 
     Args:
-        image: Grey or RGB, square.
+        image: Gray or RGB, square.
         size: Pixels.
     """
     made = np.asarray(image.resize((size, size), Image.Resampling.LANCZOS))

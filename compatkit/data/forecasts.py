@@ -1,6 +1,6 @@
 """Forecasts as images: the fields of a sample one below the other, the ones to forecast last.
 
-A sample of f fields of h x w is one grey image of f h x w pixels. Values are standard deviations from the mean, from
+A sample of f fields of h x w is one gray image of f h x w pixels. Values are standard deviations from the mean, from
 -4 to 4, in 255 steps: what lies outside is clipped, and rounding adds an error of .009 standard deviations. That is an
 approximation, which ``stacked`` and ``unstacked`` let measure.
 
@@ -32,7 +32,7 @@ FLOW = Flow(buoyancy=0.06, dissipation=0.02)
 
 
 def stacked(fields: NDArray[Any]) -> Images:
-    """Return standardised fields as images.
+    """Return standardized fields as images.
 
     Args:
         fields: ``(n, fields, height, width)``.
@@ -99,7 +99,7 @@ def flow_forecasts(
 
     Args:
         simulations: Count, at least 2; a quarter of them are for training, whose mean and deviation of each field
-            standardise all.
+            standardize all.
         each: Samples of a simulation, two frames apart.
         size: Cells a side; flows are simulated with twice as many.
         lead: Frames from the last known state to the forecast.

@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn: 1,797 grey images of 8 x 8 pixels, no download."""
+"""Handwritten digits that come with scikit-learn: 1,797 gray images of 8 x 8 pixels, no download."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Images that stay where they are and are read when they are asked for: files of a folder, members of an archive.
 
-One rule brings every file to 8-bit RGB (``decoding``). Grey is a step after that.
+One rule brings every file to 8-bit RGB (``decoding``). Gray is a step after that.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class LazyImages:
 
     @property
     def channels(self) -> Channels:
-        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        """``"L"`` for gray images, ``"RGB"`` for colored ones."""
         asked: list[Channels] = [
             one for one in self.steps if not isinstance(one, ImageResize | Shrink | Shift)
         ]
@@ -156,10 +156,10 @@ class LazyImages:
         return self._then(channels)
 
     def shifted(self, shift: Shift) -> LazyImages:
-        """Return them shifted in colour and blur.
+        """Return them shifted in color and blur.
 
         Raises:
-            DataError: A hue is to be rotated in grey images.
+            DataError: A hue is to be rotated in gray images.
         """
         check_hue(shift, self.channels)
         return self if shift == Shift() else self._then(shift)
@@ -296,7 +296,7 @@ def shrunk_image(image: Image, step: Shrink) -> Image:
 
 
 def pixels_of(image: Image) -> Images:
-    """Return a grey or RGB image as uint8 ``(height, width, channels)``."""
+    """Return a gray or RGB image as uint8 ``(height, width, channels)``."""
     pixels = np.asarray(image)
     return cast("Images", pixels[..., None] if pixels.ndim == 2 else pixels)
 

@@ -66,10 +66,10 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
         raise DataError(
             f"{table} must have the columns path and label, and a row for each image; {held}.", subject=table
         )
-    unlabelled = next((row for row, label in enumerate(columns["label"]) if not label), None)
-    if unlabelled is not None:
+    unlabeled = next((row for row, label in enumerate(columns["label"]) if not label), None)
+    if unlabeled is not None:
         raise DataError(
-            f"{table}, {places[unlabelled]} has no label. Give one, or remove the row.", subject=table
+            f"{table}, {places[unlabeled]} has no label. Give one, or remove the row.", subject=table
         )
     _check_undivided(columns, table)
     folder = table.parent

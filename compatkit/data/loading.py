@@ -49,10 +49,10 @@ MADE = {
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
     "peaks": ("compatkit.data.peaks", "peaks"),
     "smoke": ("compatkit.data.smoke_images", "smoke"),
-    "solids": ("compatkit.data.solid_images", "labelled_solids"),
+    "solids": ("compatkit.data.solid_images", "labeled_solids"),
     "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
     "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),
-    "sprites": ("compatkit.data.sprite_images", "labelled_sprites"),
+    "sprites": ("compatkit.data.sprite_images", "labeled_sprites"),
     "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
 }
 """Data sets that need no file: module and function."""
@@ -61,14 +61,14 @@ COMPOSED = {
     "cue-conflict": ("compatkit.data.cue_conflict", "cue_conflict"),
     "cue-conflict-edges": ("compatkit.data.cue_conflict", "cue_conflict"),
     "cue-conflict-silhouettes": ("compatkit.data.cue_conflict", "cue_conflict"),
-    "cars3d": ("compatkit.data.cars3d_files", "labelled_cars3d"),
-    "celeba": ("compatkit.data.celeba_folder", "labelled_celeba"),
+    "cars3d": ("compatkit.data.cars3d_files", "labeled_cars3d"),
+    "celeba": ("compatkit.data.celeba_folder", "labeled_celeba"),
     "cifar10.1": ("compatkit.data.cifar101", "cifar101"),
     "cifar10.1-v4": ("compatkit.data.cifar101", "cifar101"),
-    "dsprites": ("compatkit.data.dsprites_file", "labelled_dsprites"),
+    "dsprites": ("compatkit.data.dsprites_file", "labeled_dsprites"),
     "scalar-flow": ("compatkit.data.scalarflow", "scalar_flow"),
     "weatherbench": ("compatkit.data.weatherbench", "weatherbench"),
-    "smallnorb": ("compatkit.data.smallnorb_files", "labelled_smallnorb"),
+    "smallnorb": ("compatkit.data.smallnorb_files", "labeled_smallnorb"),
 }
 """Data sets read from files that are no packs: module and function, ``function(name, folders) -> DataSet``."""
 

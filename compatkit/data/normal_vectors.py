@@ -1,7 +1,7 @@
-"""Centred Gaussian vectors with a given covariance, as images of one row: data whose eigenvectors are known.
+"""Centered Gaussian vectors with a given covariance, as images of one row: data whose eigenvectors are known.
 
 Maennel et al. 2020, "What Do Neural Networks Learn When Trained With Random Labels?", Prop. 1 and Sec. 2.3. A vector
-of d numbers is a grey image of 1 x d pixels of 8 bits. Values from ``-reach`` to ``reach`` become 0 to 255, where
+of d numbers is a gray image of 1 x d pixels of 8 bits. Values from ``-reach`` to ``reach`` become 0 to 255, where
 ``reach`` is ``CLIP`` standard deviations of the largest eigenvalue; the few beyond are clipped. Rounding adds a
 variance of ``(2 reach / 255)^2 / 12`` to every direction: 8e-5 of the largest eigenvalue.
 """
@@ -62,7 +62,7 @@ def gaussian(
     return DataSet.of(name, splits[0], splits[1], names)
 
 
-def gaussian_normalisation(eigenvalues: ArrayLike) -> dict[str, Any]:
+def gaussian_normalization(eigenvalues: ArrayLike) -> dict[str, Any]:
     """Return the ``Task.normalisation`` that gives a network the vectors of ``gaussian`` in their own units.
 
     Raises:

@@ -1,7 +1,7 @@
 """Peaks: a bright disc in one of two corners beside a random scribble; what a network should find in them is known.
 
 The data set of "Reviving Autoencoder Pretraining", figure 12 and appendix A.4, drawn anew from its
-description: 110 grey images of 28 x 28 pixels, 55 a class, the last 5 of each for testing. The disc is always at the
+description: 110 gray images of 28 x 28 pixels, 55 a class, the last 5 of each for testing. The disc is always at the
 same place of its class, the scribble never, so that the mean of a class is its disc.
 """
 
@@ -12,13 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.transforms import Floats, Images, quantised
+from compatkit.data.transforms import Floats, Images, quantized
 
 SIZE, TRAIN, TEST = 28, 50, 5
 """Pixels a side, and images of each class."""
 DIAMETER = 5.5
 """In pixels: 24 of them are brighter than half, as in the published images."""
-CENTRES = ((7.5, 6.5), (20.5, 21.5))
+CENTERS = ((7.5, 6.5), (20.5, 21.5))
 """Middle of the disc by class, row and column: over rows 5 to 10 and columns 4 to 9, and turned by half a turn."""
 CLASSES = ("top-left", "bottom-right")
 MARGIN = 2.5
@@ -46,7 +46,7 @@ def peaks(*, seed: int = 0, name: str = "peaks") -> DataSet:
 def _image(draw: np.random.Generator, label: int) -> Images:
     """Draw one image ``(28, 28)``."""
     both = np.maximum(_disc(label), _scribble(draw, label))
-    return quantised(both.reshape(SIZE, _FINE, SIZE, _FINE).mean(axis=(1, 3)) * 255)
+    return quantized(both.reshape(SIZE, _FINE, SIZE, _FINE).mean(axis=(1, 3)) * 255)
 
 
 def _grid() -> tuple[Floats, Floats]:
@@ -57,7 +57,7 @@ def _grid() -> tuple[Floats, Floats]:
 
 def _disc(label: int) -> Floats:
     rows, columns = _grid()
-    row, column = CENTRES[label]
+    row, column = CENTERS[label]
     return (np.hypot(rows - row, columns - column) <= DIAMETER / 2).astype(np.float32)
 
 
@@ -67,7 +67,7 @@ def _scribble(draw: np.random.Generator, label: int) -> Floats:
     count, width = int(draw.integers(3, 7)), float(draw.uniform(2.0, 3.0))
     while len(points) < count:
         point = draw.uniform(3, SIZE - 4, 2)
-        if np.hypot(*(point - np.array(CENTRES[label]))) > DIAMETER / 2 + MARGIN:
+        if np.hypot(*(point - np.array(CENTERS[label]))) > DIAMETER / 2 + MARGIN:
             points.append(point.astype(np.float32))
     if draw.random() < 0.5:
         points.append(points[0])
@@ -79,7 +79,7 @@ def _scribble(draw: np.random.Generator, label: int) -> Floats:
 
 
 def _curve(points: list[Floats]) -> Floats:
-    """Return points along the chain: from middle to middle of neighbours, drawn towards the point between."""
+    """Return points along the chain: from middle to middle of neighbors, drawn towards the point between."""
     ends = [points[0], *((a + b) / 2 for a, b in pairwise(points[1:-1])), points[-1]]
     along = np.linspace(0, 1, 40, dtype=np.float32)[:, None]
     pieces = [

@@ -123,7 +123,7 @@ def _check_colors(tags: Mapping[int, Any]) -> None:
         raise ValueError(f"its table of colors ends at {max(colors):,} of {SIXTEEN:,}{FULL}")
 
 
-def grey(values: NDArray[Any], scale: ValueRange) -> Images:
+def gray(values: NDArray[Any], scale: ValueRange) -> Images:
     """Return values as 8 bits: whole numbers rounded down, as by 257 of 16 bits, floating-point ones to the nearest.
 
     Args:

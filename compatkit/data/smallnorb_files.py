@@ -1,4 +1,4 @@
-"""SmallNORB (LeCun et al. 2004): 50 toys of five kinds from 9 elevations and 18 azimuths, in 6 lights; grey.
+"""SmallNORB (LeCun et al. 2004): 50 toys of five kinds from 9 elevations and 18 azimuths, in 6 lights; gray.
 
 Three files a split in the authors' binary format, ``*-training-{dat,cat,info}.mat`` and ``*-testing-...``: a magic
 number that says the type, the count of axes, their lengths (at least three numbers), the values, all little-endian. Of
@@ -93,7 +93,7 @@ def smallnorb(
     return Factored(name, np.concatenate(images), factors, values, test)
 
 
-def labelled_smallnorb(name: str, folders: Sequence[Path]) -> DataSet:
+def labeled_smallnorb(name: str, folders: Sequence[Path]) -> DataSet:
     """Return the toys by kind.
 
     Args:

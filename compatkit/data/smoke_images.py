@@ -1,4 +1,4 @@
-"""Smoke: frames of simulated plumes, grey; and the same in colour, as if captured by a camera.
+"""Smoke: frames of simulated plumes, gray; and the same in color, as if captured by a camera.
 
 In the way of "Reviving Autoencoder Pretraining", C.2: 20 simulations of 120 frames with random inflow, a tenth of the
 simulations for training. The paper's are of mantaflow in 64x64; these are drawn by ``fluid``. Its captures (ScalarFlow,
@@ -22,7 +22,7 @@ from compatkit.limits import WHOLE, Number
 
 WARM = 24
 """Frames before the first one that is kept: the first are nearly empty."""
-GREY, CAPTURED = Flow(buoyancy=0.1), Flow(buoyancy=0.05, confinement=0.35, dissipation=0.004, drag=0.01)
+GRAY, CAPTURED = Flow(buoyancy=0.1), Flow(buoyancy=0.05, confinement=0.35, dissipation=0.004, drag=0.01)
 CLASSES = ("earlier", "later")
 """Halves of a simulation: every data set has classes, and these need no more than the frames."""
 
@@ -79,7 +79,7 @@ def _sources(draw: np.random.Generator, size: int) -> Field:
 def smoke(
     *, simulations: int = 20, frames: int = 120, size: int = 64, seed: int = 0, name: str = "smoke"
 ) -> DataSet:
-    """Return grey frames; equal calls share one result.
+    """Return gray frames; equal calls share one result.
 
     Args:
         simulations: Count, at least 2; a tenth of them, and at least one, are for training.
@@ -91,14 +91,14 @@ def smoke(
     Raises:
         DataError: A count is below its least value.
     """
-    return _divided(name, _grey(_smoke(simulations, frames, size, GREY, seed)))
+    return _divided(name, _gray(_smoke(simulations, frames, size, GRAY, seed)))
 
 
 @lru_cache(maxsize=4)
 def captured_smoke(
     *, simulations: int = 20, frames: int = 125, size: int = 64, seed: int = 0, name: str = "captured-smoke"
 ) -> DataSet:
-    """Return coloured, captured-looking frames, 2,500 as in the paper; see ``smoke``.
+    """Return colored, captured-looking frames, 2,500 as in the paper; see ``smoke``.
 
     Raises:
         DataError: A count is below its least value.
@@ -111,9 +111,9 @@ def captured_smoke(
         seen = 1 - np.exp(-1.2 * gaussian_filter(plume, (0, 1.2, 1.2)))
         light = draw.uniform((0.75, 0.7, 0.65), (1.0, 0.95, 0.9))
         ground = draw.uniform(0.02, 0.12, 3) * np.linspace(0.6, 1.2, size)[None, :, None, None]
-        colour = ground + seen[..., None] * (light - ground)
-        colour = colour + 0.015 * draw.standard_normal(colour.shape)
-        found[number] = np.rint(255 * colour.clip(0, 1))
+        color = ground + seen[..., None] * (light - ground)
+        color = color + 0.015 * draw.standard_normal(color.shape)
+        found[number] = np.rint(255 * color.clip(0, 1))
     return _divided(name, found)
 
 
@@ -124,7 +124,7 @@ def _smoke(simulations: int, frames: int, size: int, flow: Flow, seed: int) -> F
     return simulated(simulations, frames, size, flow, seed)[:, :, 2]
 
 
-def _grey(density: Field) -> Images:
+def _gray(density: Field) -> Images:
     return np.rint(255 * density.clip(0, 1))[..., None].astype(np.uint8)
 
 

@@ -1,4 +1,4 @@
-"""Solids: tetrahedron, cube, icosahedron, cone and cylinder, grey on black, turned at random.
+"""Solids: tetrahedron, cube, icosahedron, cone and cylinder, gray on black, turned at random.
 
 Drawn after SYMSOL (Murphy et al. 2021) as Bonheme and Grzes (2023) use it: poses are uniform over rotations, the view
 is orthographic, and each face is as bright as it is turned to one light (Lambert). A solid is an intersection of
@@ -84,7 +84,7 @@ def solids(
     return Factored(name, images, {factor: factors[factor] for factor in values}, values)
 
 
-def labelled_solids() -> DataSet:
+def labeled_solids() -> DataSet:
     """Return 5,000 solids of 32x32 pixels in the middle, by kind."""
     return solids().labelled("solid")
 

@@ -29,7 +29,7 @@ _THRESHOLDS = {5: 6.25, 6: 5.75, 7: 7.25}
 
 
 def sphere_rule(*, swapped: bool = False, seed: int = 0, name: str = "sphere-rule") -> DataSet:
-    """Return all 4,096 patterns as grey images of 3 x 4 pixels, 0 or 255, in two splits.
+    """Return all 4,096 patterns as gray images of 3 x 4 pixels, 0 or 255, in two splits.
 
     Args:
         swapped: Whether the labels are exchanged: the second task of transfer studies, of the same images.

@@ -33,7 +33,7 @@ class Split:
     """Images of one purpose (training or test) with their classes. Never change the arrays in place.
 
     Attributes:
-        images: uint8 ``(n, h, w, c)``, ``c`` 1 (grey) or 3 (RGB), n at least 1; or ``LazyImages``, which are read when
+        images: uint8 ``(n, h, w, c)``, ``c`` 1 (gray) or 3 (RGB), n at least 1; or ``LazyImages``, which are read when
             they are asked for.
         labels: int64 ``(n,)``, positions in ``classes``; other integer types are converted.
         classes: Names of the classes, each once.
@@ -79,7 +79,7 @@ class Split:
 
     @property
     def channels(self) -> Channels:
-        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        """``"L"`` for gray images, ``"RGB"`` for colored ones."""
         return self._storage.channels
 
     @property
@@ -150,7 +150,7 @@ class Split:
 
     @property
     def labelled(self) -> bool:
-        """Whether the labels say anything: False of what ``unlabelled`` returns."""
+        """Whether the labels say anything: False of what ``unlabeled`` returns."""
         return self.classes != NO_CLASSES
 
     @property
@@ -164,7 +164,7 @@ class Split:
         Of images in files: over those of ``SAMPLE`` images, evenly spaced over the split.
 
         Raises:
-            DataError: A channel holds one value only, so that nothing can be normalised by its deviation.
+            DataError: A channel holds one value only, so that nothing can be normalized by its deviation.
         """
         if "statistics" not in self._known:
             self._known["statistics"] = self._statistics()
@@ -213,16 +213,16 @@ class Split:
         return self._with(images=self._storage.shrunk(Shrink(size, interpolation, crop_pct)))
 
     def converted(self, channels: Channels) -> Split:
-        """Return the images as ``"L"`` or ``"RGB"``: grey repeated, or the luma of the colours."""
+        """Return the images as ``"L"`` or ``"RGB"``: gray repeated, or the luma of the colors."""
         if channels not in ("L", "RGB"):
             raise DataError(f"{self.name}: images can be converted to 'L' or 'RGB', not {channels!r}.")
         return self if channels == self.channels else self._with(images=self._storage.converted(channels))
 
     def shifted(self, hue: float = 0.0, brightness: float = 1.0, blur: float = 0.0) -> Split:
-        """Return the images shifted in colour and blur; see ``Shift``.
+        """Return the images shifted in color and blur; see ``Shift``.
 
         Args:
-            hue: Rotation of the colours about the grey axis, in turns.
+            hue: Rotation of the colors about the gray axis, in turns.
             brightness: Factor of all values, above 0 and at most 1.
             blur: Standard deviation of a Gaussian blur in pixels.
         """
@@ -256,7 +256,7 @@ class Split:
         return self._with(images=self._storage.take(chosen), labels=self.labels[chosen], sample=some)
 
     def of_classes(self, classes: Sequence[str]) -> Split:
-        """Return the images of some classes, labelled by their places among them.
+        """Return the images of some classes, labeled by their places among them.
 
         Args:
             classes: Names, or other names of the alias table; the result has the names of this split.
@@ -313,7 +313,7 @@ class Split:
         """Return the same images under another name."""
         return self._with(name=name)
 
-    def unlabelled(self) -> Split:
+    def unlabeled(self) -> Split:
         """Return the same images, of which no label is known: all of one class, whatever they were.
 
         Its digest is one of the images alone.
@@ -338,7 +338,7 @@ class Split:
             if np.count_nonzero(row) < 2:
                 raise DataError(
                     f"{self.name}: every pixel of channel {channel} has the value {int(row.argmax())}; such "
-                    "images cannot be normalised, and hold nothing to learn from."
+                    "images cannot be normalized, and hold nothing to learn from."
                 )
         return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 

@@ -63,7 +63,7 @@ def sprites(
     return Factored(name, made[..., None], factors, values)
 
 
-def labelled_sprites() -> DataSet:
+def labeled_sprites() -> DataSet:
     """Return the small sprites by shape: 6,144 images of 32x32 pixels."""
     return sprites().labelled("shape")
 

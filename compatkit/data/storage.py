@@ -22,7 +22,7 @@ Held = Images | LazyImages
 LONGEST = 2**14
 """Pixels of a side up to which images in memory are resized by matrices."""
 LUMA = np.array([[0.299], [0.587], [0.114]], dtype=np.float32)
-"""Shares of red, green and blue in grey (ITU-R BT.601, as in Pillow)."""
+"""Shares of red, green and blue in gray (ITU-R BT.601, as in Pillow)."""
 
 
 class Storage(Protocol):
@@ -35,7 +35,7 @@ class Storage(Protocol):
 
     @property
     def channels(self) -> Channels:
-        """``"L"`` for grey images, ``"RGB"`` for coloured ones."""
+        """``"L"`` for gray images, ``"RGB"`` for colored ones."""
         ...
 
     def image(self, position: int) -> Image:
@@ -86,7 +86,7 @@ class Storage(Protocol):
         ...
 
     def shifted(self, shift: Shift) -> Held:
-        """Return the images shifted in colour and blur."""
+        """Return the images shifted in color and blur."""
         ...
 
 
@@ -155,15 +155,15 @@ class ResidentImages:
         return self.array
 
     def converted(self, channels: Channels) -> Images:
-        """See ``Storage``: grey repeated, or the luma of the colours."""
+        """See ``Storage``: gray repeated, or the luma of the colors."""
         if channels == "RGB":
             return np.repeat(self.array, 3, axis=3)
-        return mapped(self.array, (*self.size, 1), _grey)
+        return mapped(self.array, (*self.size, 1), _gray)
 
     def shifted(self, shift: Shift) -> Images:
         """See ``Storage``."""
         return shifted(self.array, shift)
 
 
-def _grey(values: Floats) -> Floats:
+def _gray(values: Floats) -> Floats:
     return cast("Floats", values @ LUMA)

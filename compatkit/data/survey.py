@@ -26,12 +26,12 @@ class Copies:
 
     Attributes:
         count: How many there are.
-        relabelled: How many of them are of another class than the image before.
+        relabeled: How many of them are of another class than the image before.
         first: Some of them: the image before, and the copy.
     """
 
     count: int
-    relabelled: int
+    relabeled: int
     first: tuple[tuple[str, str], ...]
 
 
@@ -157,6 +157,6 @@ def _copies(split: Split, others: Split | None = None) -> Copies:
         other = before.get(digest) if others is not None else before.setdefault(digest, (split, place))
         if other is not None and other != (split, place):
             found.append((*other, place))
-    relabelled = sum(one.labels[there] != split.labels[here] for one, there, here in found)
+    relabeled = sum(one.labels[there] != split.labels[here] for one, there, here in found)
     first = tuple((one.name_of(there), split.name_of(here)) for one, there, here in found[:FIRST])
-    return Copies(len(found), int(relabelled), first)
+    return Copies(len(found), int(relabeled), first)

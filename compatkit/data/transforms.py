@@ -1,4 +1,4 @@
-"""Transforms of images: resizing as Pillow and timm do it, Gaussian blur, and a shift in colour. Nothing is random.
+"""Transforms of images: resizing as Pillow and timm do it, Gaussian blur, and a shift in color. Nothing is random.
 
 Resizing and blur are linear maps along rows and columns, as two small matrices; kernels are antialiased.
 """
@@ -75,7 +75,7 @@ def apply(images: Floats, rows: Floats, columns: Floats) -> Floats:
     return along_columns(along_rows(images, rows), columns)
 
 
-def quantised(values: Floats) -> Images:
+def quantized(values: Floats) -> Images:
     """Return ``values`` rounded half up and clipped to 0..255; the argument is overwritten."""
     np.clip(values, 0.0, 255.0, out=values)
     values += 0.5
@@ -106,7 +106,7 @@ def mapped(images: Images, shape: tuple[int, int, int], function: Callable[[Floa
     """
     result = np.empty((len(images), *shape), dtype=np.uint8)
     for part in chunks(images):
-        result[part] = quantised(function(images[part].astype(np.float32)))
+        result[part] = quantized(function(images[part].astype(np.float32)))
     return result
 
 
@@ -145,9 +145,9 @@ OVERSHOOTS = ("bicubic", "lanczos")
 def weights(source: int, target: int, interpolation: str, rows: slice = slice(None)) -> Floats:
     """Return the weights of a resize along one axis, float32 ``(target, source)``; rows sum to 1.
 
-    Pixel centres lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
+    Pixel centers lie at ``i + 0.5``. When shrinking, the kernel is widened by the factor, so that every source pixel
     counts (as in Pillow, and in torch's ``interpolate(..., antialias=True)``); ``"nearest"`` takes the pixel that
-    holds the centre.
+    holds the center.
 
     Args:
         source: Pixels of the side.
@@ -156,11 +156,11 @@ def weights(source: int, target: int, interpolation: str, rows: slice = slice(No
         rows: Which of them are made.
     """
     factor = source / target
-    centres = (np.arange(*rows.indices(target)) + 0.5) * factor
+    centers = (np.arange(*rows.indices(target)) + 0.5) * factor
     kernel = KERNELS[interpolation]
     if kernel is None:
-        return (np.arange(source)[None, :] == np.floor(centres)[:, None]).astype(np.float32)
-    found = kernel((np.arange(source)[None, :] + 0.5 - centres[:, None]) / max(factor, 1.0))
+        return (np.arange(source)[None, :] == np.floor(centers)[:, None]).astype(np.float32)
+    found = kernel((np.arange(source)[None, :] + 0.5 - centers[:, None]) / max(factor, 1.0))
     return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
@@ -233,10 +233,10 @@ def _middle(source: int, target: int, count: int, interpolation: str) -> Floats:
 
 @attrs.frozen
 class Shift:
-    """A shift in colour and blur, applied in the order of the attributes; the defaults change nothing.
+    """A shift in color and blur, applied in the order of the attributes; the defaults change nothing.
 
     Attributes:
-        hue: Rotation of the colours about the grey axis, in turns: 1/3 moves red to green, green to blue.
+        hue: Rotation of the colors about the gray axis, in turns: 1/3 moves red to green, green to blue.
         brightness: Factor of all values, above 0 and at most 1; 0.6 dims to 60 %.
         blur: Standard deviation of a Gaussian blur in pixels.
     """
@@ -260,20 +260,20 @@ def check_hue(shift: Shift, channels: str) -> None:
     """Check that a shift can be applied to images of ``channels``.
 
     Args:
-        shift: Shift in colour and blur.
+        shift: Shift in color and blur.
         channels: ``"RGB"`` or ``"L"``.
 
     Raises:
-        DataError: A hue is to be rotated in grey images.
+        DataError: A hue is to be rotated in gray images.
     """
     if shift.hue and channels != "RGB":
         raise DataError(
-            "Shift: grey images have no hue to rotate; leave hue out, or convert the data set to RGB first."
+            "Shift: gray images have no hue to rotate; leave hue out, or convert the data set to RGB first."
         )
 
 
 def rotation(turns: float) -> Floats:
-    """Return the colour map of a rotation about (1, 1, 1), float32 ``(3, 3)``, for row vectors of RGB.
+    """Return the color map of a rotation about (1, 1, 1), float32 ``(3, 3)``, for row vectors of RGB.
 
     Rodrigues' formula ``cos a I + sin a K + (1 - cos a) k k'`` with ``k = (1, 1, 1) / sqrt 3``; the sum of
     the three channels is kept.
@@ -289,21 +289,21 @@ def shifted(images: Images, shift: Shift) -> Images:
 
     Args:
         images: ``c`` is 1 or 3.
-        shift: Shift in colour and blur.
+        shift: Shift in color and blur.
 
     Raises:
-        DataError: A hue is to be rotated in grey images.
+        DataError: A hue is to be rotated in gray images.
     """
     if shift == Shift():
         return images
     _, height, width, channels = images.shape
     check_hue(shift, "RGB" if channels == 3 else "L")
-    colours = rotation(shift.hue) if shift.hue else None
+    colors = rotation(shift.hue) if shift.hue else None
     blurs = (gaussian(height, shift.blur), gaussian(width, shift.blur)) if shift.blur else None
 
     def change(values: Floats) -> Floats:
-        if colours is not None:
-            values = np.clip(values @ colours, 0, 255)
+        if colors is not None:
+            values = np.clip(values @ colors, 0, 255)
         if shift.brightness != 1:
             values = values * np.float32(shift.brightness)
         return values if blurs is None else apply(values, *blurs)

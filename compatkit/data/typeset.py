@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from compatkit.data.checking import check_size
 from compatkit.data.dataset import DataSet
-from compatkit.data.transforms import Floats, Images, quantised
+from compatkit.data.transforms import Floats, Images, quantized
 from compatkit.errors import DataError, EnvironmentFailure
 
 FONTS = (
@@ -70,7 +70,7 @@ def typeset_digits(
 
 
 def _glyphs() -> list[list[Image.Image]]:
-    """Return a tight grey bitmap, ``_GLYPH`` pixels high, of each digit in each font."""
+    """Return a tight gray bitmap, ``_GLYPH`` pixels high, of each digit in each font."""
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -109,7 +109,7 @@ def _render(
     coarse = drawn.reshape(count, size, OVERSAMPLING, size, OVERSAMPLING).mean(axis=(2, 4), dtype=np.float32)
     contrast = draw.uniform(0.75, 1.0, (count, 1, 1)).astype(np.float32)
     noise = draw.normal(0.0, 255 * 0.04, coarse.shape).astype(np.float32)
-    return quantised(coarse * contrast + noise)[..., None], labels
+    return quantized(coarse * contrast + noise)[..., None], labels
 
 
 def _maps(

@@ -45,7 +45,7 @@ def weatherbench(
 ) -> DataSet:
     """Return forecasts of the years ``train`` and ``test``, both ends included.
 
-    All fields are standardised by the training years. A sample of the paper's takes 245 KB, so that every hour does not
+    All fields are standardized by the training years. A sample of the paper's takes 245 KB, so that every hour does not
     fit into memory.
 
     Args:
@@ -154,7 +154,7 @@ def _year(folder: Path, year: int) -> tuple[NDArray[np.float32], NDArray[Any]]:
 
 
 def _constants(folder: Path) -> NDArray[np.float32]:
-    """Return land-sea mask, orography and latitude, standardised, ``(3, latitudes, longitudes)``."""
+    """Return land-sea mask, orography and latitude, standardized, ``(3, latitudes, longitudes)``."""
     file = folder / "constants" / "constants_5.625deg.nc"
     with _opened(file) as data:
         if lacking := [one for one in CONSTANTS if one not in data]:

@@ -1,1 +1,1 @@
-"""Measuring: normalisation policies, recombined networks, the matrix of extractors and heads."""
+"""Measuring: normalization policies, recombined networks, the matrix of extractors and heads."""

@@ -11,7 +11,7 @@ from torch import nn
 from compatkit.contracts.contract import Blueprint, Data, Port
 from compatkit.contracts.manifest import Parent, function_of
 from compatkit.contracts.stitch import described
-from compatkit.registry.weights.tensorfile import serialise, tensor_digest
+from compatkit.registry.weights.tensorfile import serialize, tensor_digest
 
 ADAPTS = "adapts"
 """Relation to the extractor that an adapter was made for."""
@@ -50,7 +50,7 @@ class Adapter:
     @property
     def function(self) -> str:
         """Function digest ``value:sha256:...`` of blueprint, weights and images, published or not."""
-        tensors = tensor_digest(serialise(self.module.state_dict()))
+        tensors = tensor_digest(serialize(self.module.state_dict()))
         return function_of(self.blueprint, tensors, self.data)
 
     def parent(self, relation: str) -> str | None:
@@ -63,7 +63,7 @@ class Adapter:
             data = self.training["data"]
             text += f" by {self.training['method']}, fitted on {data['images']} images of {data['name']}"
             if "labels" in self.training:
-                text += f", trained with {self.training['labels']} labelled ones"
+                text += f", trained with {self.training['labels']} labeled ones"
             if "residual" in self.training:
                 text += f" ({self.training['residual']:.1%} of the variance left)"
         return f"{text} [{self.reference}]" if self.reference else text

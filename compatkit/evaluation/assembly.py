@@ -17,27 +17,27 @@ from compatkit.contracts.contract import Contract
 from compatkit.data.bars import bar
 from compatkit.data.readable import check_damaged
 from compatkit.data.split import Split
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, UsageError
 from compatkit.evaluation.inputs import unread
-from compatkit.evaluation.normalisation import batch_statistics, batches, evaluation_mode, normalised
+from compatkit.evaluation.normalization import batch_statistics, batches, evaluation_mode, normalized
 from compatkit.evaluation.predictions import Predictions
-from compatkit.evaluation.preprocessing import Prepared, fitted, normalise, prepare
+from compatkit.evaluation.preprocessing import Prepared, fitted, normalize, prepare
 
 if TYPE_CHECKING:
     from compatkit.evaluation.inputs import Given
 
 
 _ALONE = (
-    "Batch normalisation takes the statistics of a single image here, which tells little of its class. Call it on "
-    "batches, or recombine with images= (100 or more, unlabelled), whose statistics the network keeps."
+    "Batch normalization takes the statistics of a single image here, which tells little of its class. Call it on "
+    "batches, or recombine with images= (100 or more, unlabeled), whose statistics the network keeps."
 )
 
 
 _TOGETHER = (
-    "Batch normalisation takes the statistics of the batch here, so the class of an image depends on the others: "
+    "Batch normalization takes the statistics of the batch here, so the class of an image depends on the others: "
     "images of one class alone, such as a folder, are told about by chance. Recombine with images= (100 or more, "
-    "unlabelled, of all classes), whose statistics the network keeps."
+    "unlabeled, of all classes), whose statistics the network keeps."
 )
 
 
@@ -53,7 +53,7 @@ class Assembly(nn.Module):
         adapters: Applied after the extractor; often empty.
         head: Consumes features, or None.
         contract: Ports of the whole, preprocessing and classes.
-        normalisation: Batch-norm policy. Under ``"batch"``, batch normalisation in eval mode uses the statistics of
+        normalisation: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
             the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
             statistics are stored in the module.
         data: Preprocessing of the images.
@@ -79,13 +79,13 @@ class Assembly(nn.Module):
         self.labels = contract.data.labels or ()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)`` for normalised images ``(batch, channels, height, width)``.
+        """Return logits ``(batch, outputs)`` for normalized images ``(batch, channels, height, width)``.
 
         Without an extractor the input is features, without a head the output is: see the contract's ports.
         """
         if self.normalisation != "batch" or self.training:
             return self.through(images)
-        if images.shape[0] == 1 and normalised(self):
+        if images.shape[0] == 1 and normalized(self):
             warnings.warn(_ALONE, BatchStatisticsWarning, stacklevel=2)
         with batch_statistics(self, others="keep"):
             return self.through(images)
@@ -126,12 +126,12 @@ class Assembly(nn.Module):
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
         skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
-        if self.normalisation == "batch" and normalised(self):
+        if self.normalisation == "batch" and normalized(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
         listed, files = images if isinstance(images, Split) else None, list[str]()
         parts = self._parts(images, batch_size, skipped, files)
         if isinstance(images, str | PathLike) and Path(images).expanduser().is_dir():
-            listed = read_unlabelled(images)
+            listed = read_unlabeled(images)
         if listed is not None and listed.lazy:
             files = list(map(listed.name_of, range(len(listed))))
             parts = parts if skipped is None and listed is images else self._read(listed, batch_size, skipped)
@@ -140,7 +140,7 @@ class Assembly(nn.Module):
             warnings.simplefilter("ignore", BatchStatisticsWarning)  # said above
             for some in parts:
                 done += len(some)
-                logits = self(normalise(some, self.data, device=self._device))
+                logits = self(normalize(some, self.data, device=self._device))
                 found.append(logits.to(torch.float32).softmax(dim=1).cpu())
                 tell(done, len(files), "predicting")
         shares = torch.cat(found) if found else torch.zeros(0, len(self.labels))
@@ -151,7 +151,7 @@ class Assembly(nn.Module):
     def preprocess(self, images: Given) -> Tensor:
         """Return images as this network takes them: ``model(model.preprocess("cat.png"))`` gives logits.
 
-        Channels, size, crop and normalisation follow the contract (``data``).
+        Channels, size, crop and normalization follow the contract (``data``).
 
         Args:
             images: A file, a folder, a PIL image, a numpy array with channels last or a tensor with channels first, of
@@ -169,7 +169,7 @@ class Assembly(nn.Module):
             raise UsageError(
                 "Expected a network with an extractor to prepare images; this one takes features."
             )
-        return normalise(self._fitted(images), self.data, device=self._device)
+        return normalize(self._fitted(images), self.data, device=self._device)
 
     def _fitted(
         self, images: Given, skipped: dict[int, str] | None = None, files: list[str] | None = None
@@ -221,8 +221,8 @@ class Assembly(nn.Module):
     def _device(self) -> torch.device:
         return next((one.device for one in (*self.parameters(), *self.buffers())), torch.device("cpu"))
 
-    def normalised_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
-        """Yield normalised batches on the module's device; in the given order if ``seed`` is None.
+    def normalized_batches(self, split: Split, batch_size: int, seed: int | None) -> Iterator[Tensor]:
+        """Yield normalized batches on the module's device; in the given order if ``seed`` is None.
 
         Args:
             split: Images; brought to the size and channels of the contract.
@@ -234,7 +234,7 @@ class Assembly(nn.Module):
         """
         examples = prepare(split, self.data)
         for images in examples.each(batches(len(examples), batch_size, seed)):
-            yield normalise(images, self.data, device=self._device)
+            yield normalize(images, self.data, device=self._device)
 
 
 def _with_gaps(rows: Tensor, gaps: Collection[int]) -> Tensor:

@@ -1,7 +1,7 @@
 """Conditions of a measurement, the cache key they give, and when a cached figure is stale.
 
 Settings that cannot change the figures are left out of the key: batches and their order if statistics are stored or
-there is no batch normalisation; the order if one batch holds all images. Device, threads and the version of torch are
+there is no batch normalization; the order if one batch holds all images. Device, threads and the version of torch are
 recorded with the figures but are not part of the key. This module does not import torch.
 """
 
@@ -85,7 +85,7 @@ class Conditions:
 
     Attributes:
         policy: Batch-norm policy. ``"batch"``: statistics of each batch. ``"reestimate"``: estimated for extractor and
-            head on the same images, unlabelled. ``"mix:16"``: the estimate mixed with stored statistics that count as
+            head on the same images, unlabeled. ``"mix:16"``: the estimate mixed with stored statistics that count as
             16 images. ``"running"``: stored statistics.
         batch_size: Largest batch; the images are split into batches of nearly equal size.
         seed: Seed of the order of the images.
@@ -112,13 +112,13 @@ class Conditions:
         return (2 if estimates(self.policy) else 1) * -(-count // self.batch_size)
 
     def settings(
-        self, images: ImageFacts, *, normalised: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
+        self, images: ImageFacts, *, normalized: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
     ) -> Settings:
         """Return the settings of a cell that determine its key.
 
         Args:
             images: Images that it is measured on.
-            normalised: Whether either part contains batch normalisation.
+            normalized: Whether either part contains batch normalization.
             bound: Function digest of the head that gives the upper bound, or empty.
             adapters: Function digest and description of each adapter, in order.
         """
@@ -138,7 +138,7 @@ class Conditions:
             "data": images.name,
             "data_digest": images.digest,
             "images": images.count,
-            "normalised": normalised,
+            "normalised": normalized,
             BOUND: bound,
         } | beside
 
@@ -150,7 +150,7 @@ def key_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         settings: Settings of the cell.
 
     Returns:
-        ``metric``, ``metric_version``, ``data`` (digest), ``normalisation`` (``"none"`` without batch normalisation),
+        ``metric``, ``metric_version``, ``data`` (digest), ``normalisation`` (``"none"`` without batch normalization),
         ``batches`` and ``seed`` (None if irrelevant), ``precision``, ``adapters`` (function digests) and ``bound``
         (function digest of the head that gives it, or None).
     """
@@ -159,7 +159,7 @@ def key_of(settings: Mapping[str, Any]) -> dict[str, Any]:
         "metric": settings["metric"],
         "metric_version": settings["metric_version"],
         "data": settings["data_digest"],
-        "normalisation": _normalisation(settings),
+        "normalisation": _normalization(settings),
         "batches": batches,
         "seed": settings["seed"] if batches is not None and batches > 1 else None,
         "precision": settings["precision"],
@@ -176,7 +176,7 @@ def question_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
     """
     data = settings["data_digest"] if settings.get(SAMPLE) else settings["data"]
     order = (settings["batch_size"], settings["seed"]) if _batched(settings) else ()
-    asked = settings["metric"], data, _normalisation(settings), settings["precision"]
+    asked = settings["metric"], data, _normalization(settings), settings["precision"]
     return *asked, *_functions(settings), *order
 
 
@@ -216,7 +216,7 @@ def _batched(settings: Mapping[str, Any]) -> bool:
     return bool(settings["normalised"]) and settings["policy"] != "running"
 
 
-def _normalisation(settings: Mapping[str, Any]) -> str:
+def _normalization(settings: Mapping[str, Any]) -> str:
     return settings["policy"] if settings["normalised"] else "none"
 
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from compatkit.data.decoding import brought, decoded
 from compatkit.data.files import read_file
 from compatkit.data.lazy import LazyImages, pixels_of
-from compatkit.data.scales import SIXTEEN, ValueRange, grey
+from compatkit.data.scales import SIXTEEN, ValueRange, gray
 from compatkit.data.split import Split
-from compatkit.data.unlabelled import images_in
+from compatkit.data.unlabeled import images_in
 from compatkit.errors import DataError
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _array(given: Any) -> Images:
     if 0 in shape or not (flat or (values.ndim in (3, 4) and values.shape[-1] in CHANNELS)):
         raise DataError(
             f"A{' tensor' if tensor else 'n array'} of shape {shape} is neither an image nor a batch: expected "
-            f"{EXPECTED}; 1 or 3 channels. Grey ones without it: images[{':, None' if tensor else '..., None'}].",
+            f"{EXPECTED}; 1 or 3 channels. Gray ones without it: images[{':, None' if tensor else '..., None'}].",
             subject=shape,
         )
     values = values[..., None] if values.ndim == 2 else values
@@ -128,11 +128,11 @@ def _array(given: Any) -> Images:
     try:
         if scale is None:
             raise ValueError(f"values of type {values.dtype} tell no scale")
-        return np.stack([grey(one, scale) for one in values])
+        return np.stack([gray(one, scale) for one in values])
     except ValueError as error:
         raise DataError(
             f"Images hold 0 to 255 as uint8, 0 to {SIXTEEN:,} as uint16, or 0 to 1 as floats; got {values.dtype} from "
-            f"{values.min()} to {values.max()}: {error}. What is normalised already goes into the model itself: "
+            f"{values.min()} to {values.max()}: {error}. What is normalized already goes into the model itself: "
             "model(images).",
             subject=shape,
         ) from error

@@ -21,7 +21,7 @@ from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, ImageFacts, Progress, Settings
 from compatkit.evaluation.figures import Tally, chance_level
-from compatkit.evaluation.normalisation import normalised
+from compatkit.evaluation.normalization import normalized
 from compatkit.evaluation.passes import Column, run
 from compatkit.evaluation.planning import BROKEN, Prospect, no_bound, notes_of, prospect, unknown_classes
 from compatkit.evaluation.preprocessing import Prepared, prepare
@@ -202,13 +202,13 @@ def _row(
         run(extractor.module, columns, ready.images(split, data), data, conditions, tick)
     for pair, column in zip(wired, columns, strict=True):
         pair.failure = column.failure
-    norms, bound = normalised(extractor.module), own.head.function if own is not None else ""
+    norms, bound = normalized(extractor.module), own.head.function if own is not None else ""
     made: list[Cell] = []
     for pair in (*pairs, *beside):
         settings: Settings = {
             **conditions.settings(
                 images,
-                normalised=norms or normalised(pair.head.module),
+                normalized=norms or normalized(pair.head.module),
                 bound=bound,
                 adapters=[(one.function, str(one)) for one in pair.adapters],
             ),

@@ -14,15 +14,15 @@ from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, EnvironmentFailure
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.figures import Tally
-from compatkit.evaluation.normalisation import (
+from compatkit.evaluation.normalization import (
     batch_statistics,
     batches,
     estimating,
     evaluation_mode,
     kept_statistics,
-    normalised,
+    normalized,
 )
-from compatkit.evaluation.preprocessing import Prepared, normalise
+from compatkit.evaluation.preprocessing import Prepared, normalize
 
 Features = Tensor | tuple[Tensor, ...]
 
@@ -77,7 +77,7 @@ def run(
         extractor: Runs once over all images; twice if statistics are estimated.
         columns: Heads with their tallies.
         examples: All images of the extractor's split.
-        data: Normalisation of the images.
+        data: Normalization of the images.
         conditions: Policy, batches, precision, device.
         tick: Called with the number of batches done.
 
@@ -87,9 +87,9 @@ def run(
     """
     parts = batches(len(examples), conditions.batch_size, conditions.seed)
     modules = [extractor, *(column.head for column in columns)]
-    if conditions.policy != "running" and len(parts[-1]) < 2 and normalised(*modules):
+    if conditions.policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
         raise DataError(
-            f"Normalisation {conditions.policy!r} needs at least 2 images in a batch; {len(examples)} images "
+            f"Normalization {conditions.policy!r} needs at least 2 images in a batch; {len(examples)} images "
             f"in batches of up to {conditions.batch_size} leave 1. Use more images, a larger batch_size, or "
             "the policy 'running'."
         )
@@ -98,7 +98,7 @@ def run(
         for number, (positions, given) in enumerate(
             zip(parts, examples.each(parts), strict=True), start=before + 1
         ):
-            images = normalise(given, data, device=conditions.device)
+            images = normalize(given, data, device=conditions.device)
             features = extractor(images)
             for column in columns:
                 # A head may begin with an in-place operation, so all but the last get a copy.

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Anchors = frozenset[tuple[str, str]]
 BROKEN = "not_finite"
 """Setting that counts images with non-finite outputs; absent if there were none."""
-NORMALISED = "batch"
-"""Value in a contract's protocol for a part with batch normalisation."""
+NORMALIZED = "batch"
+"""Value in a contract's protocol for a part with batch normalization."""
 
 
 @attrs.frozen(eq=False)
@@ -97,7 +97,7 @@ def notes_of(known: Prospect, settings: Mapping[str, Any], *, figures: bool) -> 
     notes = [str(one) for one in known.report.findings if not figures or one.level != "empirical"]
     if not settings["normalised"]:
         notes.append(
-            f"No batch normalisation in either part: the policy {settings['policy']!r} changes nothing."
+            f"No batch normalization in either part: the policy {settings['policy']!r} changes nothing."
         )
     if BROKEN in settings:
         notes.append(f"{settings[BROKEN]} images gave outputs that are not finite; they count as wrong.")
@@ -120,14 +120,14 @@ def promise(extractor: Anchors, head: Anchors, *, own: bool) -> Promise:
     return "shared-head" if kinds != {"initial_weights"} else "shared-init"
 
 
-def is_normalised(extractor: Manifest, head: Manifest) -> bool:
+def is_normalized(extractor: Manifest, head: Manifest) -> bool:
     """Return whether the batch-norm policy matters to either part, according to their contracts.
 
     Args:
         extractor: Its manifest.
         head: Its manifest.
     """
-    return NORMALISED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
+    return NORMALIZED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
 
 
 @lru_cache(maxsize=64)

@@ -31,7 +31,7 @@ WHITE = 255.0
 
 @attrs.frozen(eq=False)
 class Prepared:
-    """Images with the size and channels that a component takes, not yet normalised.
+    """Images with the size and channels that a component takes, not yet normalized.
 
     Attributes:
         held: uint8 ``(n, channels, height, width)``, contiguous; or images that are read when they are asked for.
@@ -79,7 +79,7 @@ def fitting(split: Split, data: Data) -> Split:
     """Convert a split to the channels, then the size, of ``data``: resize and center-crop.
 
     Args:
-        split: Any images; grey and colour are converted into each other.
+        split: Any images; gray and color are converted into each other.
         data: Size, channels, interpolation and crop, from a component's contract.
 
     Raises:
@@ -145,7 +145,7 @@ def _planes(images: Images) -> Tensor:
     return torch.from_numpy(held).permute(0, 3, 1, 2).contiguous()
 
 
-def normalise(
+def normalize(
     images: Tensor,
     data: Data,
     *,

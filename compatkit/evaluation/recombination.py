@@ -20,12 +20,12 @@ from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalisation import norm_layers, normalised, reestimate
+from compatkit.evaluation.normalization import norm_layers, normalized, reestimate
 
 
 @attrs.frozen
 class Estimate:
-    """Estimated statistics of batch normalisation.
+    """Estimated statistics of batch normalization.
 
     Attributes:
         tensors: Statistics by name in the recombination, such as ``"head.bn.running_mean"``.
@@ -37,17 +37,17 @@ class Estimate:
 
 
 class Recombination(Assembly):
-    """A plain module that maps normalised images ``(batch, channels, height, width)`` to logits.
+    """A plain module that maps normalized images ``(batch, channels, height, width)`` to logits.
 
     Attributes:
         extractor: Produces features.
         adapters: Applied between the two; often empty.
         head: Consumes features.
         inserted: The adapters with their ports and what they were fitted on.
-        contract: Contract of the whole: the extractor's preprocessing, the head's classes, normalisation and anchors
+        contract: Contract of the whole: the extractor's preprocessing, the head's classes, normalization and anchors
             of both parts, and the blueprints of the adapters in order.
         report: Check of the two parts, with findings on this recombination.
-        normalisation: Batch-norm policy. Under ``"batch"``, batch normalisation in eval mode uses the statistics of
+        normalisation: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
             the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
             statistics are stored in the module.
         data: Preprocessing to use: that of the extractor.
@@ -100,7 +100,7 @@ class Recombination(Assembly):
             report: Check of the two.
             normalisation: Batch-norm policy; None for ``"reestimate"`` if images are given, stored statistics if the
                 head was trained with this extractor, else ``"batch"``, as in a matrix.
-            images: Unlabelled images for ``"reestimate"`` and ``"mix:N"``.
+            images: Unlabeled images for ``"reestimate"`` and ``"mix:N"``.
             statistics: An earlier estimate, instead of ``images``.
             adapters: Adapters, if the wiring needs them.
             batch_size: Largest batch of the estimate.
@@ -117,7 +117,7 @@ class Recombination(Assembly):
             raise IncompatibleError(str(report), subject=report)
         if estimates(policy) != (images is not None or statistics is not None):
             raise UsageError(
-                f"normalisation={policy!r} needs images= (unlabelled images of the extractor's own data)."
+                f"normalisation={policy!r} needs images= (unlabeled images of the extractor's own data)."
                 if images is None
                 else f"images= are for normalisation='reestimate' and 'mix:N' only, not for {policy!r}; leave them out."
             )
@@ -125,7 +125,7 @@ class Recombination(Assembly):
         if estimates(policy):
             parts = [copy.deepcopy(module) for module in parts]
         notes = [_inserted(one, extractor, head) for one in adapters]
-        notes += _notes(policy, normalised(*parts, *(one.module for one in adapters)), own)
+        notes += _notes(policy, normalized(*parts, *(one.module for one in adapters)), own)
         made = cls(
             *parts,
             report=report.with_findings(notes),
@@ -139,14 +139,14 @@ class Recombination(Assembly):
             made.restore(statistics.tensors)
         elif images is not None:
             share = stored_share(policy, len(images))
-            reestimate(made, made.normalised_batches(images, batch_size, seed), share)
+            reestimate(made, made.normalized_batches(images, batch_size, seed), share)
             data = {"name": images.name, "digest": images.digest, "images": len(images)}
             made.estimated = {"data": data, "batch_size": batch_size, "seed": seed}
         return made
 
     @property
     def statistics(self) -> dict[str, Tensor]:
-        """The stored statistics of batch normalisation, by name, such as ``"head.bn.running_mean"``."""
+        """The stored statistics of batch normalization, by name, such as ``"head.bn.running_mean"``."""
         layers = {id(one) for one in norm_layers(self)}
         return {
             f"{path}.{name}": value
@@ -190,7 +190,7 @@ def policy_for(extractor: Component, head: Component, stated: str | None, images
         extractor: The extractor.
         head: The head.
         stated: What the user asked for, or None.
-        images: Unlabelled images to estimate statistics on, or None.
+        images: Unlabeled images to estimate statistics on, or None.
 
     Raises:
         UsageError: The policy is unknown.
@@ -238,17 +238,17 @@ def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
     """Return the findings that the policy adds to the report."""
     if not matters:
         return [
-            _normalisation(
-                "informs", "no policy", f"{policy!r}, which changes nothing", "no batch normalisation"
+            _normalization(
+                "informs", "no policy", f"{policy!r}, which changes nothing", "no batch normalization"
             )
         ]
     if policy == "running" and not own:
         remedy = "normalisation='batch', or 'reestimate' with images="
         return [
-            _normalisation("warns", "statistics of these features", "stored ones", "recombined parts", remedy)
+            _normalization("warns", "statistics of these features", "stored ones", "recombined parts", remedy)
         ]
     return []
 
 
-def _normalisation(severity: Any, expected: str, came: str, whose: str, remedy: str = "") -> Finding:
-    return Finding("normalisation-needed", "protocol", severity, expected, came, whose, remedy)
+def _normalization(severity: Any, expected: str, came: str, whose: str, remedy: str = "") -> Finding:
+    return Finding("normalization-needed", "protocol", severity, expected, came, whose, remedy)

@@ -17,8 +17,8 @@ from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
-from compatkit.evaluation.normalisation import evaluation_mode
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.normalization import evaluation_mode
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 SAMPLES = 5000
 """Default number of images."""
@@ -136,7 +136,7 @@ def feature_moments(
     with evaluation_mode(extractor), torch.no_grad(), _exact(device):
         for start in range(0, count, batch_size):
             chosen = split.take(positions[start : start + batch_size])
-            images = normalise(prepare(chosen, data).images, data, device=device)
+            images = normalize(prepare(chosen, data).images, data, device=device)
             out = extractor(images)
             features = tuple(out) if isinstance(out, tuple | list) else (out,)
             if len(features) != len(ports):

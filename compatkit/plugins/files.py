@@ -258,7 +258,7 @@ def _refuse_hiding(path: Path) -> None:
 
 
 def _beside(path: Path, error: BaseException) -> str:
-    """Return the remedy for a file that imports its neighbour."""
+    """Return the remedy for a file that imports its neighbor."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     if not name or not (path.parent / f"{name.partition('.')[0]}.py").is_file():
         return " Repair it, or leave it out."

@@ -69,7 +69,7 @@ class Layout:
             )
 
 
-def initialise(root: Path, *, exist_ok: bool) -> Layout:
+def initialize(root: Path, *, exist_ok: bool) -> Layout:
     """Make ``root`` a registry; ``compatkit.json`` is written last, by one process only.
 
     Args:

@@ -142,7 +142,7 @@ class Policy:
         data: Images that decide; None for ``none`` only.
         metric: Name of what is measured.
         metric_version: Its version; another version is another figure.
-        normalisation: Statistics of batch normalisation: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
+        normalisation: Statistics of batch normalization: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
         tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
         cap: Largest count of images, drawn class-balanced by ``seed``; None takes all.
         seed: Of that draw, and of the order of the images.

@@ -1,6 +1,6 @@
 """Publish a manifest: validate it, store it, choose the version number, and link the version file last.
 
-No lock is taken. The number depends on the neighbouring versions, the policy, and the partners that were measured.
+No lock is taken. The number depends on the neighboring versions, the policy, and the partners that were measured.
 These are read right before the version is linked and again right after. If another process linked a version in between,
 the decision is made again, and a version that should not have been linked is withdrawn with the reason.
 """
@@ -179,7 +179,7 @@ class Publisher:
         self.decide(question)
 
     def _basis(self, target: Version) -> Basis:
-        below, above = self.references.neighbours(self.name, target)
+        below, above = self.references.neighbors(self.name, target)
         held = None if below is None else (below, self.references.digest(self.name, below))
         return Basis(target, held, above, self._asks(target))
 

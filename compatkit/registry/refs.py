@@ -89,7 +89,7 @@ class References:
                 return version
         return None
 
-    def neighbours(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
+    def neighbors(self, name: str, version: Version) -> tuple[Version | None, tuple[Version, ...]]:
         """Return what a number stands between.
 
         Args:

@@ -20,7 +20,7 @@ from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
-from compatkit.registry.layout import Layout, initialise, inspect, locate
+from compatkit.registry.layout import Layout, initialize, inspect, locate
 from compatkit.registry.memory import Memory
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.refs import References, Tombstone
@@ -97,7 +97,7 @@ class Store:
             EnvironmentFailure: The folder cannot be made or written.
         """
         path = Path(local(root, "a registry")).absolute()
-        return cls(path, initialise(path, exist_ok=exist_ok))
+        return cls(path, initialize(path, exist_ok=exist_ok))
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], trusted: Trusted | None = None) -> Store:
@@ -205,7 +205,7 @@ class Store:
         Raises:
             IntegrityError: The file is missing, damaged, or not what the manifest says.
         """
-        from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
+        from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
         payload = component.payload if isinstance(component, Manifest) else component
         data = self.objects.view(payload.file.blob, verify=verify, most=payload.file.bytes)
@@ -213,7 +213,7 @@ class Store:
             raise IntegrityError(
                 f"{payload.file.blob}: expected tensors {payload.tensors}, the file holds {actual}."
             )
-        return deserialise(data)
+        return deserialize(data)
 
     def publish(
         self,
@@ -383,7 +383,7 @@ class Store:
         """
         from compatkit.registry.steps import untrue
 
-        below, _ = self.references.neighbours(name, version)
+        below, _ = self.references.neighbors(name, version)
         if below is None:
             return
         try:

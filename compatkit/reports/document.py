@@ -1,4 +1,4 @@
-"""Serialise a matrix to JSON and back, losslessly and strictly."""
+"""Serialize a matrix to JSON and back, losslessly and strictly."""
 
 from __future__ import annotations
 

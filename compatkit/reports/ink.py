@@ -1,4 +1,4 @@
-"""Colours and text of pictures: readable contrasts, characters of the font, reproducible PNG bytes."""
+"""Colors and text of pictures: readable contrasts, characters of the font, reproducible PNG bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def png(figure: Figure, title: str = "") -> bytes:
 
 
 def shade(accuracy: float) -> tuple[str, str]:
-    """Return fill and ink colour; lightness falls with accuracy, which survives colour blindness and grey print."""
+    """Return fill and ink color; lightness falls with accuracy, which survives color blindness and gray print."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
@@ -45,7 +45,7 @@ def shade(accuracy: float) -> tuple[str, str]:
 
 
 def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **more: Any) -> None:
-    """Add text to axes (centred) or to a figure (left-aligned), without interpreting dollars as math.
+    """Add text to axes (centered) or to a figure (left-aligned), without interpreting dollars as math.
 
     Args:
         where: Axes or figure.
@@ -53,7 +53,7 @@ def text_at(where: Any, x: float, y: float, text: str, size: float, ink: str, **
         y: As ``x``.
         text: As it is to be read.
         size: In points.
-        ink: A colour of matplotlib.
+        ink: A color of matplotlib.
         more: Further settings of the text.
     """
     options: dict[str, Any] = {"ha": "center" if hasattr(where, "plot") else "left", "va": "center_baseline"}

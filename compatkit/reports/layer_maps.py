@@ -153,7 +153,7 @@ def _level(value: float) -> int:
 
 
 def _short(name: str) -> str:
-    """Return the end of a long name; its beginning is that of its neighbours."""
+    """Return the end of a long name; its beginning is that of its neighbors."""
     return name if len(name) <= LETTERS else f"…{name[1 - LETTERS :]}"
 
 

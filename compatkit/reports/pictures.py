@@ -25,7 +25,7 @@ SIDE, GAP, TITLE = 1.0, 0.12, 0.26
 """Inches: side of a picture, gap between two, height of a title."""
 NEAR = 0.04
 """Share of an axis; names of layers nearer than this would overlap."""
-COLOURS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
+COLORS = ("#566170", "#c2410c", "#1d4ed8", "#15803d", "#7e22ce", "#a16207", "#0e7490", "#be185d")
 MARKS = "osD^vPX*"
 CONTOURS = 60
 """Most contours of a landscape."""
@@ -118,7 +118,7 @@ def information_plane(
 
     Args:
         arms: One array ``(layers, 2)`` per run, by arm: ``table.values`` of ``mutual_information_plane``. Runs of an
-            arm share its colour; their mean is drawn strongly.
+            arm share its color; their mean is drawn strongly.
         most: Upper end of I(X;T) in bits: log2 of the number of patterns.
         layers: Names of the layers, written at the means of the first arm.
         label_entropy: Upper end of I(T;Y) in bits.
@@ -137,11 +137,11 @@ def information_plane(
                 f"Expected arrays (layers, 2) of equal shape for {name!r}; got {[one.shape for one in points]}."
             )
         _check_finite(np.stack(points))
-        colour, mark = COLOURS[number % len(COLOURS)], MARKS[number % len(MARKS)]
+        color, mark = COLORS[number % len(COLORS)], MARKS[number % len(MARKS)]
         for one in points if len(points) > 1 else ():
-            axes.plot(one[:, 0], one[:, 1], "-", color=colour, alpha=0.25, linewidth=0.8)
+            axes.plot(one[:, 0], one[:, 1], "-", color=color, alpha=0.25, linewidth=0.8)
         mean = np.mean(points, axis=0)
-        axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=colour, label=printable(name), markersize=5)
+        axes.plot(mean[:, 0], mean[:, 1], f"{mark}-", color=color, label=printable(name), markersize=5)
         for text, (x, y) in _labels(layers, mean, (most, label_entropy)) if not number else ():
             left = x > 0.96 * most  # the name would exceed the picture
             axes.annotate(
@@ -163,7 +163,7 @@ def information_plane(
 
 
 def landscapes(grids: Mapping[str, Floats], places: Sequence[float], *, step: float = 0.05) -> bytes:
-    """Return a PNG of loss landscapes side by side, in one scale: equal colours and contours mean equal losses.
+    """Return a PNG of loss landscapes side by side, in one scale: equal colors and contours mean equal losses.
 
     Args:
         grids: Losses ``(points, points)`` by name: ``table.values[0]`` of ``loss_landscape``; NaN stays blank.

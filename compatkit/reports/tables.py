@@ -1,6 +1,6 @@
-"""Tables of a matrix, and of verdicts of many pairs: coloured in a terminal, plain text elsewhere.
+"""Tables of a matrix, and of verdicts of many pairs: colored in a terminal, plain text elsewhere.
 
-Words and marks carry the information; colour only repeats it. The form depends on the width: full cells, else numbered
+Words and marks carry the information; color only repeats it. The form depends on the width: full cells, else numbered
 rows and columns with a key, in blocks if they do not fit side by side.
 """
 
@@ -101,7 +101,7 @@ class Sized:
         yield from self.draw(options.max_width, options.ascii_only)
 
     def text(self, *, ascii_only: bool) -> str:
-        """Return the table without colours, at most 100 columns wide."""
+        """Return the table without colors, at most 100 columns wide."""
         kept = io.StringIO()
         console = Console(
             file=kept, width=PLAIN_WIDTH, color_system=None, highlight=False, force_jupyter=False

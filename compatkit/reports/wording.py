@@ -27,7 +27,7 @@ class VerdictWord:
     Attributes:
         key: Stable name, also the CSS class of a cell on the page.
         word: Displayed word, at most 15 characters.
-        mark: One character that is distinguishable without colour.
+        mark: One character that is distinguishable without color.
         sign: The same in ASCII, for plain text.
         meaning: One line for the legend.
         measured: False if there is no figure.

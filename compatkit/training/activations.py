@@ -164,7 +164,7 @@ class _Taker:
     def merge(self, left: int, right: int) -> int:
         raise NotImplementedError  # one pass
 
-    def finalise(self, state: int) -> Result:
+    def finalize(self, state: int) -> Result:
         facts: dict[str, Any] = {"unit": "count", "direction": "none", "estimator": self.flatten, "paper": ""}
         return Result(name="activations", value=float(state), count=state, equation="", **facts)
 

@@ -23,7 +23,7 @@ from compatkit.metrics import (
     Subject,
     advance,
     conclude,
-    finalised,
+    finalized,
     make_metric,
     observed,
 )
@@ -89,7 +89,7 @@ def roles_of(metric: Metric) -> tuple[str, ...]:
     Raises:
         UsageError: It needs a network, which arrays are not.
     """
-    wanted, ending = set(observed(metric)), set(finalised(metric))
+    wanted, ending = set(observed(metric)), set(finalized(metric))
     if not wanted:  # of weights alone
         others = {"other_weights"} if {"other", "other_layers"} & ending else set()
         return tuple(role for role in ROLES if role in {"weights", *others})

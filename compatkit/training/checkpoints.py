@@ -1,6 +1,6 @@
 """Checkpoints of a run: one safetensors file, replaced atomically, from which a run resumes bit by bit.
 
-Randomness is a function of the step, so the state of a run is its weights, buffers, optimiser states, averages, the
+Randomness is a function of the step, so the state of a run is its weights, buffers, optimizer states, averages, the
 plugins' own state, what early stopping knows, and the step. The run's manifest is stored beside them: a checkpoint of
 another plan is refused, with what differs. Weights that are not finite are never written.
 """
@@ -21,11 +21,11 @@ from compatkit.errors import FormatError, IntegrityError, TrainingError
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorchecks import check_values, compare, first_fault
-from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.weights.tensorfile import deserialize, metadata, serialize, state_digest
 from compatkit.training.distributed import ALONE, World, differences
 from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
-from compatkit.training.optim import optimiser_state, restore_state
+from compatkit.training.optim import optimizer_state, restore_state
 
 NAMED = 4
 """How many differences between two plans an error lists."""
@@ -57,8 +57,8 @@ def save(
     check_trained(loop, note["step"])
     kept = {**loop.weights(), **tensors}
     counts: dict[str, float] = {}
-    for owner, optimiser in loop.optimisers.items():
-        for key, value in optimiser_state(optimiser).items():
+    for owner, optimizer in loop.optimizers.items():
+        for key, value in optimizer_state(optimizer).items():
             held = kept if isinstance(value, Tensor) else counts
             held[f"optimiser/{owner}/{key}"] = value  # type: ignore[assignment]
     plugins: dict[str, Any] = {}
@@ -68,7 +68,7 @@ def save(
     plan = {"tensors": state_digest(kept), "plan": digest(dumps(run)), "run": run}
     whole = {**plan, **note, "plugins": plugins, "execution": attrs.asdict(loop.execution)}
     whole |= {"counts": counts} if counts else {}
-    replace_file(path, serialise(kept, metadata=json.dumps(whole)))
+    replace_file(path, serialize(kept, metadata=json.dumps(whole)))
 
 
 def read(path: Path | None, world: World) -> bytes | None:
@@ -143,7 +143,7 @@ def load(
         TrainingError: It belongs to another plan.
     """
     try:
-        stored = deserialise(data)
+        stored = deserialize(data)
     except FormatError as error:
         raise FormatError(f"The checkpoint {path} is damaged: {error}", subject=path) from error
     try:
@@ -232,11 +232,11 @@ def check_trained(loop: Loop, step: int) -> None:
 
 
 def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
-    weights, prefixes = loop.weights(), tuple(f"optimiser/{owner}/" for owner in loop.optimisers)
+    weights, prefixes = loop.weights(), tuple(f"optimiser/{owner}/" for owner in loop.optimizers)
     for key in stored:
         if key.startswith("optimiser/") and not key.startswith(prefixes):
             raise FormatError(
-                f"The checkpoint {path} holds {key!r}, the state of an optimiser that this run does not have: another "
+                f"The checkpoint {path} holds {key!r}, the state of an optimizer that this run does not have: another "
                 "version of compatkit wrote it. Remove it to start anew.",
                 subject=path,
             )
@@ -253,5 +253,5 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
     )
     for key, value in weights.items():
         value.copy_(stored[key])
-    for owner, optimiser in loop.optimisers.items():
-        restore_state(optimiser, below(f"optimiser/{owner}/", stored))
+    for owner, optimizer in loop.optimizers.items():
+        restore_state(optimizer, below(f"optimiser/{owner}/", stored))

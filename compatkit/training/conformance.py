@@ -47,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "execution": "eager",
     "progress": False,
     "log_every": 1,
-    "optimiser": "sgd",  # Adam's first steps turn differences in the last bit into whole steps
+    "optimizer": "sgd",  # Adam's first steps turn differences in the last bit into whole steps
 }
 
 

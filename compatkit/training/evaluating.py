@@ -16,8 +16,8 @@ from torch.func import functional_call
 from compatkit.contracts.arguments import named
 from compatkit.data.split import Split
 from compatkit.errors import TrainingError
-from compatkit.evaluation.normalisation import evaluation_mode
-from compatkit.evaluation.preprocessing import Prepared, normalise, prepare
+from compatkit.evaluation.normalization import evaluation_mode
+from compatkit.evaluation.preprocessing import Prepared, normalize, prepare
 from compatkit.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages
@@ -119,7 +119,7 @@ class Evaluator:
             parts = torch.arange(len(examples)).split(self.batch_size)[self.world.rank :: self.world.size]
             for positions, images in zip(parts, examples.each(parts), strict=True):
                 labels = examples.labels[positions].to(device)
-                pixels = normalise(images, state.data, device=device)
+                pixels = normalize(images, state.data, device=device)
                 if precision.channels_last:
                     pixels = pixels.contiguous(memory_format=torch.channels_last)
                 with precision.autocast():

@@ -24,7 +24,7 @@ class Execution:
 
     Attributes:
         mode: ``"eager"``; ``"compile"``: the loss is one graph of torch.compile; ``"graph"``: forward and backward pass
-            and the optimisers are replayed as one CUDA graph; or both.
+            and the optimizers are replayed as one CUDA graph; or both.
         reason: Why this mode, and what prevents a faster one.
     """
 

@@ -1,4 +1,4 @@
-"""The training loop: one step of one task, with hooks resolved before the first and no host synchronisation."""
+"""The training loop: one step of one task, with hooks resolved before the first and no host synchronization."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from compatkit.training.optim import (
     PAPERS,
     Averages,
     Schedule,
-    make_optimiser,
-    optimiser_state,
+    make_optimizer,
+    optimizer_state,
     restore_state,
     set_lr,
 )
@@ -41,13 +41,13 @@ from compatkit.training.task_loop import NETWORK, TaskLoop
 
 @attrs.define(eq=False)
 class Loop:
-    """The loop of a run whose owners are complete; it takes steps, and has one optimiser a network and shared module.
+    """The loop of a run whose owners are complete; it takes steps, and has one optimizer a network and shared module.
 
     Attributes:
         world: The processes that take these steps.
-        optimisers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
+        optimizers: ``network/<task>`` moves extractor and head together; shared modules have one each, by owner.
         task_loops: By task, what its steps need, resolved before the first.
-        trainable: All parameters that some optimiser moves.
+        trainable: All parameters that some optimizer moves.
         averages: Moving averages of everything that is trained, or None.
         all_reduce: Means of gradients over several processes; None for one.
         execution: Whether steps are compiled or captured.
@@ -63,7 +63,7 @@ class Loop:
     setup: SetUp
     plugins: RunPlugins
     world: World = ALONE
-    optimisers: dict[str, torch.optim.Optimizer] = attrs.field(init=False)
+    optimizers: dict[str, torch.optim.Optimizer] = attrs.field(init=False)
     task_loops: dict[str, TaskLoop] = attrs.field(init=False)
     trainable: tuple[Tensor, ...] = attrs.field(init=False)
     averages: Averages | None = attrs.field(default=None, init=False)
@@ -76,16 +76,16 @@ class Loop:
     def __attrs_post_init__(self) -> None:
         settings, setup, owned = self.settings, self.setup, _trainable(self.setup)
         self._schedule = settings.decay
-        rule = settings.optimiser, settings.lr, settings.momentum, settings.weight_decay
-        options = settings.optimiser_options
-        self.optimisers = {
-            name: make_optimiser(_groups(settings, setup, name, each), *rule, options)
+        rule = settings.optimizer, settings.lr, settings.momentum, settings.weight_decay
+        options = settings.optimizer_options
+        self.optimizers = {
+            name: make_optimizer(_groups(settings, setup, name, each), *rule, options)
             for name, each in owned.items()
             if each
         }
         self.trainable = tuple(one for each in owned.values() for one in each)
         self.task_loops = {
-            name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimisers)
+            name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimizers)
             for name, state in setup.tasks.items()
         }
         if settings.ema is not None:
@@ -116,12 +116,12 @@ class Loop:
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        """Restore modules and optimisers afterwards, bit by bit and in the same memory, and drop all gradients.
+        """Restore modules and optimizers afterwards, bit by bit and in the same memory, and drop all gradients.
 
-        Moments that were made meanwhile stay, as zeros, with which an optimiser begins, if a CUDA graph may hold them.
+        Moments that were made meanwhile stay, as zeros, with which an optimizer begins, if a CUDA graph may hold them.
         """
-        others = self.optimisers.values() if self.settings.optimiser not in CAPTURED else ()
-        begun = [(one, copy.deepcopy(optimiser_state(one))) for one in others]
+        others = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
+        begun = [(one, copy.deepcopy(optimizer_state(one))) for one in others]
         kept = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
@@ -141,8 +141,8 @@ class Loop:
             self.zero_grad()
 
     def _moments(self) -> Iterator[Tensor]:
-        for optimiser in self.optimisers.values():
-            for state in optimiser.state.values():
+        for optimizer in self.optimizers.values():
+            for state in optimizer.state.values():
                 yield from (value for value in state.values() if isinstance(value, Tensor))
 
     def weights(self) -> dict[str, Tensor]:
@@ -219,7 +219,7 @@ class Loop:
         steps = self.micro_batches(task_loop, number)
         for step in steps:
             step.reports = reports and self.execution.mode == "eager"
-        self.set_lr(number, self.optimisers.values())
+        self.set_lr(number, self.optimizers.values())
         if not self.captures:
             return steps[-1], self.train_step(task_loop, steps)
         if task_loop.captured is None:
@@ -316,9 +316,9 @@ class Loop:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
             result = attrs.evolve(result, losses={**result.losses, "gradient_norm": norm})
         self.mark("rest")
-        for optimiser in task_loop.optimisers:
-            optimiser.step()
-        self.mark("optimiser")
+        for optimizer in task_loop.optimizers:
+            optimizer.step()
+        self.mark("optimizer")
         self.zero_grad()
         return result
 
@@ -374,22 +374,22 @@ class Loop:
         """Return the learning rate of a step."""
         return self.settings.lr * self._schedule.at(number, self.settings.steps)
 
-    def set_lr(self, number: int, optimisers: Iterable[torch.optim.Optimizer]) -> None:
+    def set_lr(self, number: int, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Set the learning rate of a step, where it differs from that of the step before.
 
         Args:
             number: Of the step, from 0.
-            optimisers: Of the task that takes it.
+            optimizers: Of the task that takes it.
         """
         rate = self.rate(number)
         if rate != self._rate:
             self._rate = rate
-            for optimiser in optimisers:
-                set_lr(optimiser, rate)
+            for optimizer in optimizers:
+                set_lr(optimizer, rate)
 
 
 def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
-    """Return the parameters that each optimiser moves, by its name."""
+    """Return the parameters that each optimizer moves, by its name."""
     pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
     moved: dict[str, list[Tensor]] = {}
     for owner, module in setup.owners.items():
@@ -399,12 +399,12 @@ def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
 
 
 def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) -> list[dict[str, Any]]:
-    """Return the parameters that an optimiser moves in groups: one as in the papers, else as timm groups them."""
+    """Return the parameters that an optimizer moves in groups: one as in the papers, else as timm groups them."""
     task, rule = setup.tasks.get(name.removeprefix(NETWORK)) if name.startswith(NETWORK) else None, settings
-    timms = rule.optimiser not in PAPERS
+    timms = rule.optimizer not in PAPERS
     if not timms and (rule.layer_decay is None or task is None):
         return [{"params": moved}]
-    from compatkit.adapters.optimisers import parameter_groups
+    from compatkit.adapters.optimizers import parameter_groups
 
     if task is not None:
         parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]

@@ -152,7 +152,7 @@ class Explanation:
 
     Attributes:
         tasks: For each its network, data, and batches.
-        owners: For each module that parameters live in: their names, their count, and the optimiser that moves them.
+        owners: For each module that parameters live in: their names, their count, and the optimizer that moves them.
         events: Plugins that are called at each event of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
         chosen: By plugin, the choices that it reported in its set-up.
@@ -259,9 +259,9 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
     movers = {
-        id(one): f"{name} ({loop.settings.optimiser})"
-        for name, optimiser in loop.optimisers.items()
-        for group in optimiser.param_groups
+        id(one): f"{name} ({loop.settings.optimizer})"
+        for name, optimizer in loop.optimizers.items()
+        for group in optimizer.param_groups
         for one in group["params"]
     }
     return [

@@ -19,9 +19,9 @@ from compatkit.errors import DataError, UnknownName, UsageError, suggest, type_o
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
-from compatkit.evaluation.normalisation import batches, evaluation_mode
+from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.limits import COUNT, SEED
 from compatkit.metrics import (
     OBSERVED,
@@ -167,7 +167,7 @@ def measure(
 
     Args:
         network: A module; a task of a fit, ``fit.tasks["digits"]``; what ``Registry.recombine`` gives.
-        data: Images with labels; of a data set the test split; or two tensors, normalised images ``(n, channels,
+        data: Images with labels; of a data set the test split; or two tensors, normalized images ``(n, channels,
             height, width)`` and class indices ``(n,)``. None where every metric needs weights alone.
         metrics: Names of installed metrics, or metrics: ``compatkit.metrics.make_metric("accuracy", top=5)``.
         layers: Names or globs of the layers that metrics need: paths in the whole network.
@@ -320,7 +320,7 @@ def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
         )
 
     def make(at: Tensor) -> Tensor:
-        return normalise(prepare(split.take(at.numpy()), preprocessing).images, preprocessing, device=device)
+        return normalize(prepare(split.take(at.numpy()), preprocessing).images, preprocessing, device=device)
 
     facts = {"data": split.name, "data_digest": split.digest, "images": len(split), "sample": split.sample}
     return _Source(len(split), torch.from_numpy(split.labels), make, facts)

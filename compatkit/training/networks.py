@@ -103,7 +103,7 @@ def _state(
 
 
 def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
-    """Freeze the first stages of a network, in both parts; yield their layers of batch normalisation."""
+    """Freeze the first stages of a network, in both parts; yield their layers of batch normalization."""
     task, blueprint = state.task, state.extractor_blueprint
     stages = state.stages("freeze_stages")
     there = max(stages.values())  # the last has the class layer
@@ -334,7 +334,7 @@ def parameters_digest(module: nn.Module) -> str:
 def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     channels = task.kwargs.get("in_chans", 1 if task.data.train.channels == "L" else 3)
     if channels not in (1, 3):
-        raise UsageError(f"Task {task.name!r}: in_chans must be 1 (grey) or 3 (RGB), got {channels!r}.")
+        raise UsageError(f"Task {task.name!r}: in_chans must be 1 (gray) or 3 (RGB), got {channels!r}.")
     kwargs = {**task.kwargs, "num_classes": len(task.data.train.classes)}
     if channels != 3 or task.builder == "timm":  # other builders need not know the argument
         kwargs["in_chans"] = channels
@@ -415,7 +415,7 @@ def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, 
     if len(mean) not in (1, channels):
         raise UsageError(
             f"Task {task.name!r} has images of {channels} {'channels' if channels > 1 else 'channel'}; its "
-            f"normalisation states {len(mean)}. Give one number for all, or one a channel."
+            f"normalization states {len(mean)}. Give one number for all, or one a channel."
         )
     return (mean * channels, std * channels) if len(mean) == 1 else (mean, std)
 

@@ -1,4 +1,4 @@
-"""Learning rate, optimisers, and moving averages of weights."""
+"""Learning rate, optimizers, and moving averages of weights."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class Schedule:
 
 
 PAPERS = ("adam", "sgd")
-"""Optimisers as in the papers: weight decay is an L2 penalty on every parameter. All others are timm's."""
+"""Optimizers as in the papers: weight decay is an L2 penalty on every parameter. All others are timm's."""
 _SLOW = "lookahead_step"
-"""Counts the steps of a group, and is one of the defaults of its optimiser."""
+"""Counts the steps of a group, and is one of the defaults of its optimizer."""
 CAPTURED = (*PAPERS, "adamw")
-"""Optimisers whose steps a CUDA graph can hold: the rate is a tensor, and all state begins as zeros."""
+"""Optimizers whose steps a CUDA graph can hold: the rate is a tensor, and all state begins as zeros."""
 
 
-def make_optimiser(
+def make_optimizer(
     groups: Sequence[dict[str, Any]],
     kind: str,
     lr: float,
@@ -76,7 +76,7 @@ def make_optimiser(
     weight_decay: float,
     options: Mapping[str, Any] | None = None,
 ) -> torch.optim.Optimizer:
-    """Return the optimiser of one network, or of one shared module.
+    """Return the optimizer of one network, or of one shared module.
 
     On a GPU the learning rate of each group is a tensor there where a captured step can read it at every replay.
 
@@ -85,8 +85,8 @@ def make_optimiser(
         kind: ``"adam"`` or ``"sgd"`` as in the papers, or another by timm's name.
         lr: Initial learning rate.
         momentum: Of those that have one.
-        weight_decay: Of the papers' optimisers; the groups of others state it.
-        options: Further arguments of the optimiser.
+        weight_decay: Of the papers' optimizers; the groups of others state it.
+        options: Further arguments of the optimizer.
     """
     device = groups[0]["params"][0].device
     given: dict[str, Any] = {
@@ -97,7 +97,7 @@ def make_optimiser(
         groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
         given |= {"capturable": True} if kind != "sgd" else {}
     if kind not in PAPERS:
-        from compatkit.adapters.optimisers import make
+        from compatkit.adapters.optimizers import make
 
         return make(groups, kind, lr, momentum, given)
     given = {"weight_decay": weight_decay, "fused": True} | given
@@ -107,35 +107,35 @@ def make_optimiser(
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
-    """Raise unless an optimiser takes these arguments.
+    """Raise unless an optimizer takes these arguments.
 
     Args:
-        kind: Name of the optimiser.
+        kind: Name of the optimizer.
         options: Arguments by name.
 
     Raises:
         UsageError: It has no such argument, which is named, or refuses a value.
     """
-    from compatkit.adapters import optimisers
+    from compatkit.adapters import optimizers
 
-    optimisers.check_options(kind, options)
+    optimizers.check_options(kind, options)
     try:
-        make_optimiser([{"params": [nn.Parameter(torch.zeros(2, 2))]}], kind, 0.1, 0.9, 0.0, options)
+        make_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], kind, 0.1, 0.9, 0.0, options)
     except Exception as error:  # each has its own way to refuse values
         raise UsageError(
-            f"The optimiser {kind!r} does not take optimiser_options={dict(options)!r:.200}: {error}",
+            f"The optimizer {kind!r} does not take optimizer_options={dict(options)!r:.200}: {error}",
             subject=kind,
         ) from error
 
 
-def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of an optimiser, scaled for each group, in place where it is a tensor.
+def set_lr(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of an optimizer, scaled for each group, in place where it is a tensor.
 
     Args:
-        optimiser: Changed in place.
+        optimizer: Changed in place.
         rate: Of groups without a scale of their own.
     """
-    for group in optimiser.param_groups:
+    for group in optimizer.param_groups:
         scaled = rate * group.get("lr_scale", 1.0)
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(scaled)
@@ -143,30 +143,30 @@ def set_lr(optimiser: torch.optim.Optimizer, rate: float) -> None:
             group["lr"] = scaled
 
 
-def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return moments as ``<parameter>/<name>``, and what groups count as ``group<number>/<name>``.
 
-    The tensors are the optimiser's own.
+    The tensors are the optimizer's own.
     """
-    stored = optimiser.state_dict()
+    stored = optimizer.state_dict()
     found = {f"{index}/{name}": one for index, each in stored["state"].items() for name, one in each.items()}
     for place, group in enumerate(stored["param_groups"]):
-        found |= {f"group{place}/{name}": group[name] for name in _counted(optimiser, group)}
+        found |= {f"group{place}/{name}": group[name] for name in _counted(optimizer, group)}
     return {key: one for key, one in found.items() if isinstance(one, Tensor | int | float)}
 
 
-def restore_state(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
-    """Restore what ``optimiser_state`` gave, moments laid out in memory as their parameters.
+def restore_state(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
+    """Restore what ``optimizer_state`` gave, moments laid out in memory as their parameters.
 
     Args:
-        optimiser: Changed in place.
-        values: What ``optimiser_state`` gave.
+        optimizer: Changed in place.
+        values: What ``optimizer_state`` gave.
     """
-    stored = optimiser.state_dict()
-    parameters = [one for group in optimiser.param_groups for one in group["params"]]
+    stored = optimizer.state_dict()
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
     stored["state"] = {}
     for group in stored["param_groups"]:
-        for name in _counted(optimiser, group) - {_SLOW}:
+        for name in _counted(optimizer, group) - {_SLOW}:
             del group[name]
     for key, value in values.items():
         place, name = key.split("/", 1)
@@ -174,16 +174,16 @@ def restore_state(optimiser: torch.optim.Optimizer, values: Mapping[str, Any]) -
             stored["param_groups"][int(place.removeprefix("group"))][name] = value
         else:
             stored["state"].setdefault(int(place), {})[name] = _laid_out(value, parameters[int(place)])
-    optimiser.load_state_dict(stored)
+    optimizer.load_state_dict(stored)
 
 
-def _counted(optimiser: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
+def _counted(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> set[str]:
     """Return what changes from step to step in a group, besides its rate."""
-    return group.keys() - optimiser.defaults.keys() - {"params", "lr_scale"} | group.keys() & {_SLOW}
+    return group.keys() - optimizer.defaults.keys() - {"params", "lr_scale"} | group.keys() & {_SLOW}
 
 
 def _laid_out(value: Any, parameter: Tensor) -> Any:
-    """Return ``value`` with the strides of its parameter: fused optimisers walk both in memory order."""
+    """Return ``value`` with the strides of its parameter: fused optimizers walk both in memory order."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     return torch.empty_like(parameter).copy_(value)

@@ -159,9 +159,9 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         shown, held = hold_out(request.tasks, settings.validation, settings.seed)
         with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
-            normalising = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
+            normalizing = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
-                sync_batchnorm(normalising, world, on=settings.synchronise_statistics),
+                sync_batchnorm(normalizing, world, on=settings.synchronize_statistics),
                 recomputing(setup.tasks.values()),
                 closing(Loop(settings, setup, plugins, world)) as loop,
             ):

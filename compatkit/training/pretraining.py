@@ -43,7 +43,7 @@ class Pretraining:
     shown: bool = False
 
     def batches(self, task: TaskState, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of a task's training images, augmented and normalised as in its steps, in their own order.
+        """Yield batches of a task's training images, augmented and normalized as in its steps, in their own order.
 
         Args:
             task: Whose images.

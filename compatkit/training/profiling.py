@@ -8,7 +8,7 @@ time that its bytes need at least, counted for each operation that cannot be fus
   output's gradient twice, once for the inputs' and once for the weights' gradient;
 * norms read their input twice, first for the statistics; their backward pass reads input and gradient twice;
 * pooling, softmax and the rest that is no pointwise operation count what they read and write;
-* the optimisers read and write each parameter and each moment, and read the gradient.
+* the optimizers read and write each parameter and each moment, and read the gradient.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from compatkit.training.execution import Execution
 from compatkit.training.loop import Loop
 from compatkit.training.task_loop import TaskLoop
 
-PARTS = ("data", "hooks", "forward", "backward", "optimiser", "rest")
-COMPUTE = ("forward", "backward", "optimiser")
+PARTS = ("data", "hooks", "forward", "backward", "optimizer", "rest")
+COMPUTE = ("forward", "backward", "optimizer")
 MUCH = 0.2
 """Share of a step besides computing from which on a warning is given."""
 WARM_UP = 3
@@ -53,7 +53,7 @@ class Profile:
 
     @property
     def idle(self) -> float:
-        """The share that neither forward, backward nor optimiser takes."""
+        """The share that neither forward, backward nor optimizer takes."""
         return 1 - sum(self.shares[one] for one in COMPUTE)
 
     @property
@@ -227,7 +227,7 @@ def least_bytes(loop: Loop, task_loop: TaskLoop) -> int:
         with Traffic() as traffic:
             task_loop.objective(step)[0].backward()
         moved = [one for one in loop.trainable if one.grad is not None]
-        passes = {"sgd": 5 if loop.settings.momentum else 3}.get(loop.settings.optimiser, 7)
+        passes = {"sgd": 5 if loop.settings.momentum else 3}.get(loop.settings.optimizer, 7)
         return traffic.bytes + passes * _bytes(moved)
 
 

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import checkpoint
 
 from compatkit.errors import TrainingError, UsageError
-from compatkit.evaluation.normalisation import kept_statistics, norm_layers
+from compatkit.evaluation.normalization import kept_statistics, norm_layers
 from compatkit.training.state import TaskState
 
 _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList)
@@ -41,7 +41,7 @@ def recomputing(tasks: Iterable[TaskState]) -> Iterator[None]:
 
 def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
     """Return the largest modules that lie within one layer, but for the stem and what comes after the last block."""
-    from compatkit.adapters.optimisers import grouped
+    from compatkit.adapters.optimizers import grouped
 
     found: list[tuple[str, nn.Module]] = []
     for blueprint, part in ((state.extractor_blueprint, state.extractor), (state.head_blueprint, state.head)):

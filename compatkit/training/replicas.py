@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import norm_layers
+from compatkit.evaluation.normalization import norm_layers
 from compatkit.registry.weights.tensorfile import state_digest
 from compatkit.training.distributed import World
 from compatkit.training.optim import Averages
@@ -29,7 +29,7 @@ class Bucket:
     Attributes:
         parameters: The parameters.
         memory: All gradients, flat, followed by a flag for each: whether this process has it.
-        views: Into it, each laid out as its parameter, as fused optimisers require.
+        views: Into it, each laid out as its parameter, as fused optimizers require.
         flags: The part of ``memory`` with the flags.
     """
 
@@ -79,7 +79,7 @@ class GradientAllReduce:
     """Means of gradients over processes, for the steps of one run.
 
     The mean is the gradient over the whole batch, as every process has an equal share of it. Call it once for each
-    update of the optimisers; gradients may accumulate over several backward passes before.
+    update of the optimizers; gradients may accumulate over several backward passes before.
     """
 
     def __init__(self, owners: Mapping[str, nn.Module], tasks: Iterable[str], world: World) -> None:
@@ -127,7 +127,7 @@ RUNNING = ("running_mean", "running_var")
 
 
 def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
-    """Give every process the mean running statistics of batch normalisation, and the other buffers of process 0.
+    """Give every process the mean running statistics of batch normalization, and the other buffers of process 0.
 
     Running statistics are moving averages, so their mean equals the result of averaging in every step.
 
@@ -175,7 +175,7 @@ def check_replicas(world: World, owners: Mapping[str, nn.Module]) -> None:
 
 
 class _Activated(nn.SyncBatchNorm):
-    """A synchronised form of timm's layers, which apply dropout and an activation after the normalisation."""
+    """A synchronized form of timm's layers, which apply dropout and an activation after the normalization."""
 
     def forward(self, input: Tensor) -> Tensor:
         """See the class."""
@@ -185,7 +185,7 @@ class _Activated(nn.SyncBatchNorm):
 
 @contextmanager
 def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> Iterator[None]:
-    """Synchronise the batch statistics of batch normalisation over all processes, in frozen heads too.
+    """Synchronize the batch statistics of batch normalization over all processes, in frozen heads too.
 
     Args:
         modules: Whose layers are changed meanwhile.
@@ -193,16 +193,16 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
         on: Whether it was asked for; else nothing changes.
 
     Raises:
-        UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronised.
-        CutError: Batch normalisation is called as a function, see ``norm_layers``.
+        UsageError: The run is on a CPU, or a layer is of a kind that cannot be synchronized.
+        CutError: Batch normalization is called as a function, see ``norm_layers``.
     """
     if not on or world.size == 1:
         yield
         return
     if not world.device.startswith("cuda"):
         raise UsageError(
-            f"synchronise_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on {world.device!r}. Leave it "
-            "out, so that each process normalises its share by itself, or use networks without batch normalisation."
+            f"synchronize_statistics needs GPUs: torch.nn.SyncBatchNorm takes no tensors on {world.device!r}. Leave it "
+            "out, so that each process normalizes its share by itself, or use networks without batch normalization."
         )
     layers = [
         (layer, _kind(layer))
@@ -223,7 +223,7 @@ def sync_batchnorm(modules: Iterable[nn.Module], world: World, *, on: bool) -> I
 
 
 def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
-    """Return the synchronised class for a layer."""
+    """Return the synchronized class for a layer."""
     if type(layer).forward is _BatchNorm.forward:
         return nn.SyncBatchNorm
     if isinstance(getattr(layer, "act", None), nn.Module) and isinstance(
@@ -231,6 +231,6 @@ def _kind(layer: _BatchNorm) -> type[nn.SyncBatchNorm]:
     ):
         return _Activated
     raise UsageError(
-        f"synchronise_statistics cannot synchronise a {type(layer).__module__}.{type(layer).__name__}: it "
-        "normalises in its own way. Leave the setting out."
+        f"synchronize_statistics cannot synchronize a {type(layer).__module__}.{type(layer).__name__}: it "
+        "normalizes in its own way. Leave the setting out."
     )

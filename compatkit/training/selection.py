@@ -139,8 +139,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
         return f"a CUDA graph needs a CUDA device, and this run is on {device}"
     if loop.world.size > 1:
         return "several processes tell one another in every step which gradients they have"
-    if loop.settings.optimiser not in CAPTURED:
-        return f"the optimiser {loop.settings.optimiser!r} counts its steps, or takes its rate, outside of the device"
+    if loop.settings.optimizer not in CAPTURED:
+        return f"the optimizer {loop.settings.optimizer!r} counts its steps, or takes its rate, outside of the device"
     for hook in ("losses", "after_backward"):
         for bound in getattr(loop.plugins, hook):
             if bound.effect == "host":

@@ -1,4 +1,4 @@
-"""The set-up of a run, in which plugins initialise weights and request modules, heads and layer records."""
+"""The set-up of a run, in which plugins initialize weights and request modules, heads and layer records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SetUp:
         """Return a CPU generator of the plugin's own; ``key`` starts with the plugin's instance name."""
         return generator(self.seed, "plugin", *key)
 
-    def initialise(
+    def initialize(
         self, task: TaskState, *stream: str | int, seed: int | None = None, class_layer: bool = True
     ) -> None:
         """Draw the task's initial weights anew from ``stream`` instead of from a stream of its own.
@@ -341,9 +341,9 @@ class SetUp:
         return self.add_auxiliary_head(HEAD)
 
     def released_extractor(self, task: TaskState) -> Callable[[Tensor], Tensor]:
-        """Return a function from a task's normalised images to features of the released extractor, without gradients.
+        """Return a function from a task's normalized images to features of the released extractor, without gradients.
 
-        It normalises the images with the extractor's own mean and standard deviation in place of the task's.
+        It normalizes the images with the extractor's own mean and standard deviation in place of the task's.
 
         Returns:
             A function ``(N, C, H, W) -> (N, ...)``, in the shape of the task's features.

@@ -38,7 +38,7 @@ def _plain(value: Any) -> Any:
         return loads(dumps(dict(value)), what="they") if value else None
     except (FormatError, TypeError, ValueError) as error:
         raise UsageError(
-            "'optimiser_options' must be a table of JSON values, such as {'betas': [0.9, 0.95]}; got "
+            "'optimizer_options' must be a table of JSON values, such as {'betas': [0.9, 0.95]}; got "
             f"{value!r:.100}: {error}"
         ) from error
 
@@ -49,10 +49,10 @@ def _local(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
         local(value, f"'{attribute.name}'")
 
 
-def _optimiser(instance: object, attribute: object, value: Any) -> None:
+def _optimizer(instance: object, attribute: object, value: Any) -> None:
     if value in PAPERS:
         return  # without the import of timm
-    from compatkit.adapters.optimisers import check
+    from compatkit.adapters.optimizers import check
 
     check(value if isinstance(value, str) else repr(value))
 
@@ -68,8 +68,8 @@ class Settings:
     steps: int = attrs.field(validator=WHOLE)
     seed: int = attrs.field(default=0, validator=SEED)
     batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
-    optimiser: str = attrs.field(default="adam", validator=_optimiser)
-    optimiser_options: Mapping[str, Any] | None = attrs.field(
+    optimizer: str = attrs.field(default="adam", validator=_optimizer)
+    optimizer_options: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_plain, metadata=_WHERE_ON
     )
     layer_decay: float | None = attrs.field(
@@ -121,7 +121,7 @@ class Settings:
         metadata=_WHERE_ON,
     )
     scalars: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
-    synchronise_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
+    synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
 
     def __attrs_post_init__(self) -> None:
         """Check that the settings go together."""
@@ -144,8 +144,15 @@ class Settings:
             value, rule = getattr(self, one.name), one.metadata.get("manifest")
             off = value in (one.default, math.inf)
             if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
-                found[one.name] = attrs.asdict(value, filter=_told) if attrs.has(type(value)) else value
+                found[plan_key(one.name)] = (
+                    attrs.asdict(value, filter=_told) if attrs.has(type(value)) else value
+                )
         return found
+
+
+def plan_key(name: str) -> str:
+    """Return the key of a setting in plans and manifests, whose digests must not change with our spelling."""
+    return name.replace("optimizer", "optimiser")
 
 
 def _told(one: attrs.Attribute[Any], value: Any) -> bool:
@@ -169,8 +176,8 @@ def _check(settings: Settings) -> None:
     if isinstance(settings.schedule, Schedule) and settings.warmup:
         raise UsageError("Give warmup inside the Schedule, or name the schedule by a word; not both.")
     _check_pieces(settings.batch_size, settings.accumulate)
-    if settings.optimiser_options:
-        check_options(settings.optimiser, settings.optimiser_options)
+    if settings.optimizer_options:
+        check_options(settings.optimizer, settings.optimizer_options)
     if settings.ema_warmup and settings.ema is None:
         raise UsageError("ema_warmup=True raises the decay of moving averages; set ema, for example 0.999.")
     if (
@@ -194,7 +201,7 @@ def _check_pieces(batch_size: int, accumulate: int) -> None:
         )
     if batch_size // accumulate < 2:
         raise UsageError(
-            f"accumulate={accumulate} leaves {batch_size // accumulate} image a piece, of which batch normalisation "
+            f"accumulate={accumulate} leaves {batch_size // accumulate} image a piece, of which batch normalization "
             f"has no statistics; set accumulate to {batch_size // 2} or less, or a larger batch_size."
         )
 

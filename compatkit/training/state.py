@@ -14,7 +14,7 @@ from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.contract import Anchor, Blueprint, Data, Label
 from compatkit.data.dataset import Split
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.evaluation.normalization import batch_statistics
 from compatkit.training.precision import Precision
 from compatkit.training.task import Task
 
@@ -46,7 +46,7 @@ class ReleasedExtractor:
         return attrs.evolve(self, module=precision.place(module))
 
     def on(self, data: Data, shape: tuple[int, ...], task: str, device: str) -> Callable[[Tensor], Tensor]:
-        """Return a function from a task's normalised images to features of this extractor, without gradients.
+        """Return a function from a task's normalized images to features of this extractor, without gradients.
 
         Args:
             data: Preprocessing of the task.
@@ -107,7 +107,7 @@ class TaskState:
         rows_named: Whether the rows of the class layer come from the stream of the initial weights too.
         statistics: For a frozen extractor: ``"stored"`` uses its running statistics, ``"batch"`` those of the batch
             without writing its buffers.
-        frozen_norms: Batch normalisation in frozen stages, which stays in eval mode.
+        frozen_norms: Batch normalization in frozen stages, which stays in eval mode.
     """
 
     task: Task
@@ -156,8 +156,8 @@ class TaskState:
         """Run the extractor as in a step: a frozen one with the statistics that the run states.
 
         Args:
-            images: Normalised, ``(N, channels, height, width)``.
-            write_statistics: Whether batch normalisation updates its running statistics; else it still normalises by
+            images: Normalized, ``(N, channels, height, width)``.
+            write_statistics: Whether batch normalization updates its running statistics; else it still normalizes by
                 the statistics of the batch. A frozen extractor never updates them.
 
         Returns:
@@ -181,7 +181,7 @@ class TaskState:
         Raises:
             UsageError: The network does not say what they are.
         """
-        from compatkit.adapters.optimisers import grouped
+        from compatkit.adapters.optimizers import grouped
 
         return grouped(self.extractor_blueprint, "stage", wanted)
 
@@ -229,7 +229,7 @@ class AuxiliaryHead:
         return f"AuxiliaryHead({self.name!r}: {self.blueprint.model}{outputs}{', frozen' if self.frozen else ''})"
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Return logits ``(batch, outputs)``, normalised as ``statistics`` states."""
+        """Return logits ``(batch, outputs)``, normalized as ``statistics`` states."""
         if self.frozen and self.statistics == "batch":
             with batch_statistics(self.module, others="keep"):
                 return self.module(features)

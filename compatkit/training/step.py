@@ -8,7 +8,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.evaluation.normalization import batch_statistics
 from compatkit.hooks import Batch
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import generator
@@ -53,7 +53,7 @@ class Step:
         reports: Whether it is the first step, or a row of the history closes after it; False where steps are compiled
             or captured.
         views: Features of each further view that the plugin whose losses are computed asked for, shaped as
-            ``features``; every view is normalised by its own batch statistics and updates no buffer.
+            ``features``; every view is normalized by its own batch statistics and updates no buffer.
     """
 
     seed: int
@@ -97,8 +97,8 @@ class Step:
         """Run the task's extractor on further views.
 
         Args:
-            images: Normalised, ``(batch, channels, height, width)``.
-            write_statistics: Whether batch normalisation updates its running statistics; else it still normalises by
+            images: Normalized, ``(batch, channels, height, width)``.
+            write_statistics: Whether batch normalization updates its running statistics; else it still normalizes by
                 the statistics of the batch. A frozen extractor never updates them, and runs as it does for the batch.
 
         Returns:
@@ -107,7 +107,7 @@ class Step:
         return self.task.extract(images, write_statistics=write_statistics)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Run the task's head on other features, normalised by their own statistics; no buffer is updated.
+        """Run the task's head on other features, normalized by their own statistics; no buffer is updated.
 
         Args:
             features: ``(batch, ...)``, of the shape of ``self.features``.

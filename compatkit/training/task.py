@@ -66,7 +66,7 @@ class Rest:
 AUGMENTATIONS = ("crop", "flip")
 """Augmentations that move pixels, which may be combined."""
 LARGEST_VALUE = 1e6
-"""Largest normalised value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
+"""Largest normalized value of a pixel: a mean and a standard deviation that give larger ones are on another scale."""
 WRITTEN = "written"
 """Key of an attribute's metadata: the types in which it may be written, where it is converted to another."""
 AUTO_AUGMENT = re.compile(r"(rand|augmix|original|originalr|v0|v0r|3a)(-[\w.-]*)?")
@@ -185,7 +185,7 @@ def _kept(instance: Task, attribute: object, value: bool) -> None:
         )
 
 
-def _normalisation(value: object) -> Mapping[str, tuple[float, ...]] | None:
+def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if value is None:
         return None
     expected = (
@@ -231,7 +231,7 @@ class Task:
             drawn again.
         keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
-            preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and colour jitter),
+            preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and color jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
             ``create_transform`` as a table, or a transform of torchvision that takes a Pillow image.
         smoothing: Share of each label that is spread over all classes, from 0 to below 1.
@@ -241,7 +241,7 @@ class Task:
             them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
         loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
-            Class names, channels, size and normalisation are still those of ``data``. Or the name of a plugin's
+            Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
             loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
         normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
@@ -262,14 +262,14 @@ class Task:
         freeze_extractor: Whether the extractor that it starts from is not trained; its statistics do not change either,
             see ``frozen_statistics`` of ``Trainer.fit``.
         freeze_stages: How many stages from the image on are not trained, by timm's coarse ``group_matcher`` of the
-            uncut network, the stem counted; their batch normalisation uses stored statistics, which do not change.
+            uncut network, the stem counted; their batch normalization uses stored statistics, which do not change.
         recompute_activations: Whether blocks of the network keep no activations, and compute them again in the
             backward pass: less memory for more time, with the same results (timm's ``set_grad_checkpointing``).
 
     Raises:
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
-            more than once; the normalisation is none, or a class layer is to be kept that is not given; components
-            that are no extractor and head, or given beside ``weights`` or a normalisation; a task without labels that
+            more than once; the normalization is none, or a class layer is to be kept that is not given; components
+            that are no extractor and head, or given beside ``weights`` or a normalization; a task without labels that
             has no components, or a loader.
     """
 
@@ -306,7 +306,7 @@ class Task:
         default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
     )
     normalisation: Mapping[str, Any] | None = attrs.field(
-        default=None, converter=_normalisation, kw_only=True
+        default=None, converter=_normalization, kw_only=True
     )
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
     extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
@@ -338,7 +338,7 @@ class Task:
         for word in ("weights", "normalisation"):
             if self.extractor is not None and getattr(self, word) is not None:
                 raise UsageError(
-                    f"Task {self.name!r} starts from components, which bring weights and normalisation of their own. "
+                    f"Task {self.name!r} starts from components, which bring weights and normalization of their own. "
                     f"Leave out {word}=, or the components."
                 )
         self._check_architecture()
@@ -357,7 +357,7 @@ class Task:
                 "extractor and a head that were trained (registry.task), and its images are those of data, not a "
                 "loader's."
             )
-        bare = (self.data.train.unlabelled(), self.data.test.unlabelled())
+        bare = (self.data.train.unlabeled(), self.data.test.unlabeled())
         object.__setattr__(self, "data", DataSet(self.data.name, *bare))
 
     @property

@@ -1,4 +1,4 @@
-"""The steps of one task, resolved before the first: hooks as plain tuples, streams of seeds, optimisers."""
+"""The steps of one task, resolved before the first: hooks as plain tuples, streams of seeds, optimizers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from compatkit.training.step import Step
 from compatkit.training.views import SEPARATE, ExtraViews, ViewBatching, choose_view_batching
 
 NETWORK = "network/"
-"""Prefix of a task's name in the name of the optimiser of its extractor and head."""
+"""Prefix of a task's name in the name of the optimizer of its extractor and head."""
 IN_STEPS = ("views", "further_views", "losses", "after_backward", "after_step", "after_epoch")
 """Events of a run that belong to its steps."""
 
@@ -39,7 +39,7 @@ class TaskLoop:
     Attributes:
         task: The task.
         source: Gives its batches.
-        optimisers: Of the parameters that its steps move: its network's and every shared module's.
+        optimizers: Of the parameters that its steps move: its network's and every shared module's.
         accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor sees further views in the pass of the batch.
         objective: The loss of its steps.
@@ -58,7 +58,7 @@ class TaskLoop:
 
     task: TaskState
     source: BatchSource
-    optimisers: tuple[torch.optim.Optimizer, ...]
+    optimizers: tuple[torch.optim.Optimizer, ...]
     accumulation_steps: int
     _setup: SetUp
     _plugins: RunPlugins
@@ -86,7 +86,7 @@ class TaskLoop:
         plugins: RunPlugins,
         world: World,
         task: TaskState,
-        optimisers: Mapping[str, torch.optim.Optimizer],
+        optimizers: Mapping[str, torch.optim.Optimizer],
     ) -> TaskLoop:
         """Return the loop of a task before its first step; ``Loop`` documents its errors.
 
@@ -96,11 +96,11 @@ class TaskLoop:
             plugins: Regularizers of the run.
             world: Processes of the run.
             task: State of the task.
-            optimisers: Of the run, by owner.
+            optimizers: Of the run, by owner.
         """
         name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
-            made for one, made in optimisers.items() if one == NETWORK + name or not one.startswith(NETWORK)
+            made for one, made in optimizers.items() if one == NETWORK + name or not one.startswith(NETWORK)
         )
         if not own:
             raise UsageError(
@@ -147,8 +147,8 @@ class TaskLoop:
         """The parameters that its steps move."""
         return [
             one
-            for optimiser in self.optimisers
-            for group in optimiser.param_groups
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
             for one in group["params"]
         ]
 

@@ -32,14 +32,14 @@ class Trainer(Settings):
             or initial weights.
         seed: Of everything random in the run.
         batch_size: Images a step, on all processes together.
-        optimiser: ``"adam"`` or ``"sgd"`` as in the papers, or any other by timm's name, such as ``"adamw"`` or
+        optimizer: ``"adam"`` or ``"sgd"`` as in the papers, or any other by timm's name, such as ``"adamw"`` or
             ``"lookahead_lion"``: ``timm.optim.list_optimizers()``.
-        optimiser_options: Further arguments of the optimiser: ``{"betas": [0.9, 0.95]}``.
+        optimizer_options: Further arguments of the optimizer: ``{"betas": [0.9, 0.95]}``.
         lr: Initial learning rate.
         layer_decay: Factor of the learning rate from each layer of a network to the one before it, by timm's
             ``group_matcher`` of the uncut network; shared heads have the whole rate. None keeps one rate.
-        momentum: Of optimisers that have one.
-        weight_decay: Of the papers' optimisers an L2 penalty, added to the gradient; others decay as timm's do, but
+        momentum: Of optimizers that have one.
+        weight_decay: Of the papers' optimizers an L2 penalty, added to the gradient; others decay as timm's do, but
             not norms, biases, and what a network's ``no_weight_decay()`` names.
         schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
         warmup: Steps of linear rise.
@@ -61,7 +61,7 @@ class Trainer(Settings):
             images that are scaled down to the size that evaluation cuts from (a shorter side of 256 pixels for
             224 and a share of .875), which is part of the plan; ``"off"`` never.
         passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
-            view normalised by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
+            view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
             rounding, except for random numbers that networks draw (dropout).
         checkpoint: File for the state of the run; a run with the same plan resumes from it, bit by bit.
         checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
@@ -84,8 +84,8 @@ class Trainer(Settings):
             they are without augmentation).
         stop_early: When to end before the last step, by the images held out.
         scalars: Folder of TensorBoard's event files; None writes none.
-        synchronise_statistics: Whether several processes on GPUs share the statistics of batch normalisation; else
-            each normalises its share of a batch by itself.
+        synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
+            each normalizes its share of a batch by itself.
 
     Raises:
         UsageError: A setting cannot be used, or some do not go together.
@@ -107,7 +107,7 @@ class Trainer(Settings):
             regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
             frozen: Auxiliary heads that are not trained (incremental training): an earlier fit, or
                 ``registry.frozen(...)``.
-            frozen_statistics: Batch normalisation inside frozen heads: ``"stored"``, which does not depend on the
+            frozen_statistics: Batch normalization inside frozen heads: ``"stored"``, which does not depend on the
                 images of a batch, or ``"batch"``, the paper's regime (ahead by .01 to .03 in study 3.3), which does not
                 update their buffers.
             factories: Regularizers that are not installed, by name: for notebooks.

@@ -1,8 +1,8 @@
 """Further views of a batch for regularizers: one pass of the extractor for all views, or a pass for each.
 
-A pass over four views in one batch launches a quarter of the operations, but batch normalisation would take the
+A pass over four views in one batch launches a quarter of the operations, but batch normalization would take the
 statistics of all of them together, which gives other gradients, and would update its buffers with views that are never
-evaluated. In ``Viewwise``, every call of ``F.batch_norm`` normalises view by view, whichever module makes it: torch's
+evaluated. In ``Viewwise``, every call of ``F.batch_norm`` normalizes view by view, whichever module makes it: torch's
 layers, timm's with activation, traced graphs. No module is changed, so that none has to be changed back.
 """
 
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.evaluation.normalization import batch_statistics
 from compatkit.hooks import Batch
 from compatkit.plugins.calls import Bound
 from compatkit.training.recording import IMAGES, Recorder
@@ -35,7 +35,7 @@ CLOSE = 1e-3
 
 
 class Viewwise(TorchFunctionMode):
-    """Within it, batches are ``views`` equal parts one after the other, and are normalised part by part."""
+    """Within it, batches are ``views`` equal parts one after the other, and are normalized part by part."""
 
     def __init__(self, views: int) -> None:
         """See the class."""
@@ -86,7 +86,7 @@ def _reduced(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    """Normalise by one reduction over all but views and channels, which compiles to the fewest kernels."""
+    """Normalize by one reduction over all but views and channels, which compiles to the fewest kernels."""
     parts = input.unflatten(0, (views, -1)).to(torch.promote_types(input.dtype, torch.float32))
     dims = (1, *range(3, parts.dim()))
     variance, mean = torch.var_mean(parts, dim=dims, correction=0, keepdim=True)
@@ -108,12 +108,12 @@ def mixes(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
     """Return why an extractor would mix views in one pass, or None where it keeps them apart.
 
     Args:
-        extractor: Tried in evaluation mode, but for batch normalisation; left as it was.
+        extractor: Tried in evaluation mode, but for batch normalization; left as it was.
         shape: Of a batch of images, ``(batch, channels, height, width)``.
     """
     for name, module in extractor.named_modules():
         if isinstance(module, nn.SyncBatchNorm):
-            return f"{name!r} synchronises statistics of whole batches between processes"
+            return f"{name!r} synchronizes statistics of whole batches between processes"
     first = next(extractor.parameters(), torch.empty(0))
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(2 * shape[0], *shape[1:], generator=draw).to(first.device, first.dtype)

@@ -204,7 +204,7 @@ class ImageMatch:
             raise DataError(
                 f"singular_features: images of shape {tuple(images.shape)} hold values from {float(images.min()):.4g} "
                 f"to {float(images.max()):.4g}, and image_range declares {self.image_range!r}. Declare the range of "
-                "images as the network takes them, after normalisation."
+                "images as the network takes them, after normalization."
             )
         return scaled.clamp(0, 1)
 

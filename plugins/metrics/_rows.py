@@ -18,22 +18,22 @@ BLOCKS = 4
 MARKS = 4
 """Random directions that tell rows apart."""
 VALUES = 2**23
-"""Values of one layer that are centred at once."""
+"""Values of one layer that are centered at once."""
 SUMMED = 2**14
 """Products that are summed in the type of the values before the sum goes on in float64."""
 
 
 @attrs.frozen(eq=False)
 class Rows:
-    """Values of a layer, one row a sample; ``centred`` gives them without their means.
+    """Values of a layer, one row a sample; ``centered`` gives them without their means.
 
     Attributes:
         name: Name of the layer.
         values: float32 or float64, ``(n, p)``; may be a map of a file, and is never written.
         mean: Means in the type of the values and what this rounding left, ``(p,)`` each.
-        norms: Squared norm of each centred row, float64 ``(n,)``.
+        norms: Squared norm of each centered row, float64 ``(n,)``.
         reason: Why the layer has no similarity, or empty.
-        marks: Each centred row along a few random directions, float64 ``(n, MARKS)``; equal for equal rows.
+        marks: Each centered row along a few random directions, float64 ``(n, MARKS)``; equal for equal rows.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Rows:
         marks, draw = blank.new_zeros(len(blank), MARKS), torch.Generator().manual_seed(0)
         made = cls(name, values, (rough, (mean - rough.double()).to(values.dtype)), blank, "", marks)
         for columns in made.columns():
-            centred = made.centred(slice(None), columns).double()
-            along = torch.randn(centred.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
-                centred.device
+            centered = made.centered(slice(None), columns).double()
+            along = torch.randn(centered.shape[1], MARKS, generator=draw, dtype=torch.float64).to(
+                centered.device
             )
-            marks += centred @ along
-            blank += centred.square_().sum(1)
+            marks += centered @ along
+            blank += centered.square_().sum(1)
         total = float(blank.sum())
         reason = ""
         if not total < float("inf"):
@@ -74,7 +74,7 @@ class Rows:
 
     @property
     def scale(self) -> float:
-        """Root of the mean squared norm of the centred rows; 1 where the layer has no similarity."""
+        """Root of the mean squared norm of the centered rows; 1 where the layer has no similarity."""
         return 1.0 if self.reason else float(self.norms.mean().sqrt())
 
     @property
@@ -89,21 +89,21 @@ class Rows:
         return _different(self.marks / self.scale, self.rounding)
 
     def columns(self) -> Iterator[slice]:
-        """Yield ranges of columns that are centred at once."""
+        """Yield ranges of columns that are centered at once."""
         width = max(1, VALUES // max(1, len(self.values)))
         for first in range(0, self.values.shape[1], width):
             yield slice(first, first + width)
 
-    def centred(self, rows: slice, columns: slice) -> Tensor:
+    def centered(self, rows: slice, columns: slice) -> Tensor:
         """Return a copy of some values without their means; a large mean costs no digits."""
         return (self.values[rows, columns] - self.mean[0][columns]).sub_(self.mean[1][columns])
 
     def double(self, columns: slice) -> Tensor:
-        """Return centred values of all rows in float64, ``(n, columns)``."""
+        """Return centered values of all rows in float64, ``(n, columns)``."""
         return self.values[:, columns].double() - (self.mean[0][columns].double() + self.mean[1][columns])
 
     def gram(self, start: int, out: Tensor) -> None:
-        """Write the Gram of some centred rows with themselves and, times the root of 2, with all later ones.
+        """Write the Gram of some centered rows with themselves and, times the root of 2, with all later ones.
 
         So the sum of squares of what is written is that of these rows and columns of the whole symmetric Gram. Rows
         are divided by ``scale``: the fourth powers of large or small values would leave the range of float32.
@@ -115,13 +115,13 @@ class Rows:
         out.zero_()
         size, scale = len(out), self.scale
         for columns in self.columns():
-            these = self.centred(slice(start, start + size), columns).to(out.dtype).div_(scale)
+            these = self.centered(slice(start, start + size), columns).to(out.dtype).div_(scale)
             out[:, :size].addmm_(these, these.T)
-            later = self.centred(slice(start + size, None), columns).to(out.dtype).div_(scale)
+            later = self.centered(slice(start + size, None), columns).to(out.dtype).div_(scale)
             out[:, size:].addmm_(these * 2**0.5, later.T)
 
     def factor(self) -> Tensor:
-        """Return F, float64 ``(n, min(n, p))``, with the Gram of the centred values: they are F times orthonormal rows.
+        """Return F, float64 ``(n, min(n, p))`` with the Gram of the centered values: they are F times orthonormal rows.
 
         For n < p, F' is the R of a QR decomposition of the transposed values, n or more columns at a time.
         """
@@ -140,7 +140,7 @@ class Rows:
 
 @attrs.frozen(eq=False)
 class Products:
-    """Inner products of the centred Grams K of two networks' layers, rows divided by ``Rows.scale``; float64.
+    """Inner products of the centered Grams K of two networks' layers, rows divided by ``Rows.scale``; float64.
 
     Attributes:
         cross: <K_i, K_j>, ``(a, b)``.

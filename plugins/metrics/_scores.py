@@ -1,4 +1,4 @@
-"""What scores before training share: features or predictions of labelled examples, and the control of their labels."""
+"""What scores before training share: features or predictions of labeled examples, and the control of their labels."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 LABELS = ("as given", "permuted")
 Seen = Mapping[str, tuple[Tensor, ...]]
-"""By layer: values ``(n, width)``; under ``LABELLED`` their labels."""
-LABELLED = ""
+"""By layer: values ``(n, width)``; under ``LABELED`` their labels."""
+LABELED = ""
 ALIKE = 1e-12
 """Values that differ by less than this share of their size are the same but for rounding."""
 
@@ -66,13 +66,13 @@ class Score:
         """Return the values of both parts."""
         return {name: (*left.get(name, ()), *right.get(name, ())) for name in {**left, **right}}
 
-    def finalise(self, state: Seen) -> Table:
+    def finalize(self, state: Seen) -> Table:
         """Return a table by layer, with labels as given and permuted."""
-        names = [name for name in state if name != LABELLED] or ["features"]
+        names = [name for name in state if name != LABELED] or ["features"]
         cells = [Cell(None, "undefined", "no examples")] * (len(names) * len(LABELS))
         count = 0
         if state:
-            keys, labels = (torch.cat([one[:, at] for one in state[LABELLED]]) for at in (0, 1))
+            keys, labels = (torch.cat([one[:, at] for one in state[LABELED]]) for at in (0, 1))
             order = keys.argsort(stable=True)  # so that nothing depends on the order of the examples
             count = len(labels)
             classes = labels[order].cpu().numpy()
@@ -130,7 +130,7 @@ class FeatureScore(Score):
             outputs: Of each layer: vectors ``(batch, d)``, maps ``(batch, d, height, width)`` or tokens
                 ``(batch, tokens, d)``.
         """
-        new = {LABELLED: (_keyed(positions, labels),)}
+        new = {LABELED: (_keyed(positions, labels),)}
         for name, one in outputs.items():
             one = one if one.dtype == torch.float64 else one.float()
             if one.ndim > 2 and self.pool == "mean":
@@ -152,7 +152,7 @@ class PredictionScore(Score):
             labels: Class indices of the target, ``(batch,)``.
             logits: Of the source's classes, ``(batch, classes)``.
         """
-        return self.merge(state, {LABELLED: (_keyed(positions, labels),), "logits": (logits.detach(),)})
+        return self.merge(state, {LABELED: (_keyed(positions, labels),), "logits": (logits.detach(),)})
 
 
 def _keyed(positions: Tensor, labels: Tensor) -> Tensor:

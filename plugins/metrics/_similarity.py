@@ -278,7 +278,7 @@ class RowsMetric(FlatteningMetric):
             left.examples + right.examples, joined(left.this, right.this), joined(left.other, right.other)
         )
 
-    def finalise(
+    def finalize(
         self, state: SeenRows, layers: Mapping[str, Any], other_layers: Mapping[str, Any]
     ) -> tuple[Table, ...]:
         """Return the tables.

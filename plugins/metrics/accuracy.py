@@ -113,7 +113,7 @@ class Accuracy:
             max(left.classes, right.classes),
         )
 
-    def finalise(self, state: Counts) -> Result:
+    def finalize(self, state: Counts) -> Result:
         """Return the share of correct examples; undefined above the number of classes, where every answer counts.
 
         Raises:

@@ -2,7 +2,7 @@
 
 Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
     Bonheme and Grzes (2023), eq. 2; the unbiased estimate is that of Song et al. (2012).
-Equations: K_i = X_i X_i' with centred columns. Biased: <K_i, K_j> / (|K_i| |K_j|). Unbiased: the same of the products
+Equations: K_i = X_i X_i' with centered columns. Biased: <K_i, K_j> / (|K_i| |K_j|). Unbiased: the same of the products
     without the diagonals, U_ij (``_rows.unbiased``).
 Reading: biased CKA of unrelated layers is far above 0 where samples are fewer than values, and grows with their number;
     the unbiased one is about 0 there, and may be below it. CKA is invariant to rotations and to the scale of all

@@ -98,7 +98,7 @@ class CrossCorrelation:
             for name in {**left, **right}
         }
 
-    def finalise(self, state: State, layers: Mapping[str, Any]) -> tuple[Table, ...]:
+    def finalize(self, state: State, layers: Mapping[str, Any]) -> tuple[Table, ...]:
         """Return tables of means, of channels, and of the numbers of constant channels.
 
         Args:

@@ -121,7 +121,7 @@ class EigenvectorMatch(PatchMetric):
     top: int = attrs.field(default=10, validator=COUNT)
     threshold: float = attrs.field(default=THRESHOLD, validator=Number(above=0, below=1))
 
-    def finalise(self, state: SeenPatches, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
+    def finalize(self, state: SeenPatches, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
         """Return the tables."""
         names = tuple(state.layers) or tuple(layers)
         ranks = tuple(str(place) for place in range(1, self.top + 1))

@@ -48,7 +48,7 @@ class GradientProjection(LossMetric):
 
     top: int = attrs.field(default=20, validator=COUNT)
 
-    def finalise(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+    def finalize(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
         """Return the table."""
         cases = CASES if self.controls else CASES[:1]
         names = tuple(weighted(layers or {"": network}))

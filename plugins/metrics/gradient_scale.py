@@ -39,7 +39,7 @@ def compatkit_metrics(register: Register) -> None:
 class GradientScale(LossMetric):
     """Tables ``gradient_scale`` by layer and quantity, ``gradient_scale/growth``; of the layers named, or all."""
 
-    def finalise(
+    def finalize(
         self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, Table]:
         """Return the tables."""

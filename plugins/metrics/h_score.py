@@ -6,7 +6,7 @@ Paper: Bao et al. (2019), "An Information-Theoretic Approach to Transferability 
 Equations: H_a = (1 - a) tr(C_a^-1 B), with C the covariance of the features, B that of their class means, each example
     standing for its class's, and C_a = (1 - a) C + a tr(C) / d I, a by Ledoit and Wolf (2004). The plain score has
     a = 0 and the pseudo-inverse; once features outnumber examples it is the number of classes less one for any labels.
-    With the centred features U S V' and the eigenvalues l_j = s_j^2 / n of C, H_a is
+    With the centered features U S V' and the eigenvalues l_j = s_j^2 / n of C, H_a is
     (1 - a) sum_j w_j sum_c (sum over i in c of u_ij)^2 / n_c, w_j = l_j / ((1 - a) l_j + a tr(C) / d).
 Reading: where a is above ``MOST``, 1 - a says more than the features do; at 1, nothing is left of them. Features of
     nearly equal variance in all directions come to that whatever they know. Such scores are degenerate.
@@ -65,17 +65,17 @@ class HScore(FeatureScore):
     def prepared(self, values: Floats) -> tuple[Callable[[Labels], float], str]:
         """See ``Score.prepared``."""
         count, width = values.shape
-        centred = values - values.mean(0)
-        if not np.abs(centred).max() > EPSILON * np.abs(values).max():
+        centered = values - values.mean(0)
+        if not np.abs(centered).max() > EPSILON * np.abs(values).max():
             raise DataError("the features have no variance")
         if self.shrinkage == "none":  # the plain score does not depend on the scale of any feature
-            deviations = np.abs(centred).max(0)
-            centred = centred[:, deviations > EPSILON * np.abs(values).max(0)]
-        centred = centred / np.abs(centred).max(0 if self.shrinkage == "none" else None)
-        left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-        rank = int((sizes > sizes[0] * max(centred.shape) * np.finfo(np.float64).eps).sum())
+            deviations = np.abs(centered).max(0)
+            centered = centered[:, deviations > EPSILON * np.abs(values).max(0)]
+        centered = centered / np.abs(centered).max(0 if self.shrinkage == "none" else None)
+        left, sizes, _ = np.linalg.svd(centered, full_matrices=False)
+        rank = int((sizes > sizes[0] * max(centered.shape) * np.finfo(np.float64).eps).sum())
         basis, variances = left[:, :rank], sizes[:rank] ** 2 / count
-        share = 0.0 if self.shrinkage == "none" else ledoit_wolf(centred, variances)
+        share = 0.0 if self.shrinkage == "none" else ledoit_wolf(centered, variances)
         if self.shrinkage != "none" and not share and rank < width:
             raise DataError(
                 f"the covariance of {count} examples by {width} features is singular; give more examples"
@@ -101,15 +101,15 @@ class HScore(FeatureScore):
         return ""
 
 
-def ledoit_wolf(centred: Floats, variances: Floats) -> float:
-    """Return the share of the identity in the covariance of centred features, from 0 to 1.
+def ledoit_wolf(centered: Floats, variances: Floats) -> float:
+    """Return the share of the identity in the covariance of centered features, from 0 to 1.
 
     Args:
-        centred: ``(n, d)``.
+        centered: ``(n, d)``.
         variances: Eigenvalues of the covariance above 0.
     """
-    count, width = centred.shape
+    count, width = centered.shape
     squares = float((variances**2).sum())
     apart = squares - variances.sum() ** 2 / width  # from a multiple of the identity
-    spread = (float(((centred**2).sum(1) ** 2).sum()) / count - squares) / count
+    spread = (float(((centered**2).sum(1) ** 2).sum()) / count - squares) / count
     return float(np.clip(spread / apart, 0.0, 1.0)) if apart > EPSILON * squares else 0.0

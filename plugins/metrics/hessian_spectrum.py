@@ -8,7 +8,7 @@ Equations: H = d^2 L / d theta^2 of the mean cross-entropy over fixed examples. 
     (Ghorbani et al. 2019, Sec. 2), smoothed by a Gaussian.
 Certificate: every value comes with |H x - theta x|, from a product of its own; an eigenvalue lies within that distance
     (Parlett 1998, Theorem 4.5.1). It does not prove that no other eigenvalue lies further out.
-Batch normalisation uses its stored statistics; regularizers and label smoothing are no part of the loss.
+Batch normalization uses its stored statistics; regularizers and label smoothing are no part of the loss.
 Cost: products of basis vectors, at most ``most``, each about twice a training step; ``most`` vectors of the size of
     the parameters in memory.
 """
@@ -78,7 +78,7 @@ class HessianSpectrum(LossMetric):
                 subject="ends",
             )
 
-    def finalise(
+    def finalize(
         self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, ...]:
         """Return the tables."""

@@ -1,12 +1,12 @@
-"""Loss landscape: the loss around a network's weights, along one or two random filter-normalised directions.
+"""Loss landscape: the loss around a network's weights, along one or two random filter-normalized directions.
 
 Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3 and 4, Fig. 3, 5, 10, 12 and
     13, App. A, after Li et al. (2018), "Visualizing the Loss Landscape of Neural Nets", Sec. 4.
-Equation: L(theta + s (p a + q b)) over a grid of whole numbers p and q, centre p = q = 0. a and b are Gaussian; each
+Equation: L(theta + s (p a + q b)) over a grid of whole numbers p and q, center p = q = 0. a and b are Gaussian; each
     filter of b is made orthogonal to that filter of a, so that a and b are orthogonal as a whole; then each filter
     of both is scaled to the norm of theta's. A filter is what one output channel or unit multiplies; one of a single
-    value has nothing orthogonal to it, so it moves along a only. Biases and normalisation do not move.
-Centre: the network that is measured, at its start or its end. Layers that are named are the only ones that move.
+    value has nothing orthogonal to it, so it moves along a only. Biases and normalization do not move.
+Center: the network that is measured, at its start or its end. Layers that are named are the only ones that move.
 Paper's grid: 200 x 200, step .001: p from -100 to 99, as here for an even number of points.
 Cost: one pass for each point; layers before the first one that moves run once for all points.
 """
@@ -34,7 +34,7 @@ from compatkit.metrics import Cell, Table
 from ._loss import CASES, PAPER, Kept, LossMetric, LossSurface, differentiable
 
 compatkit_api = 1
-SHAPE = ("centre", "least", "largest", "deviation")
+SHAPE = ("center", "least", "largest", "deviation")
 WRITE_EVERY = 64
 """Points between two writes of an interrupted grid."""
 
@@ -72,7 +72,7 @@ class LossLandscape(LossMetric):
     """Tables ``loss_landscape`` (the grid) and ``loss_landscape/shape``; named layers are the only ones that move.
 
     Attributes:
-        points: Of each axis; an odd number is symmetric around the centre.
+        points: Of each axis; an odd number is symmetric around the center.
         step: Of a point, in norms of the filters.
         dimensions: 1 or 2.
         along: Directions to go along, one for each dimension, in place of drawn ones: tensors by the path of the
@@ -105,7 +105,7 @@ class LossLandscape(LossMetric):
         """Coordinates along an axis."""
         return tuple((place - self.points // 2) * self.step for place in range(self.points))
 
-    def finalise(
+    def finalize(
         self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]
     ) -> tuple[Table, Table]:
         """Return the tables."""
@@ -127,8 +127,8 @@ class LossLandscape(LossMetric):
             "equation": "App. A",
             "estimator": f"along the directions given, {self.precision}; what they do not name is fixed"
             if self.along
-            else f"filter-normalised, orthogonal in each filter, seed {self.seed}, {self.precision}; biases and "
-            "normalisation fixed",
+            else f"filter-normalized, orthogonal in each filter, seed {self.seed}, {self.precision}; biases and "
+            "normalization fixed",
         }
         axes = {"p": names} if self.dimensions == 1 else {"p": names, "q": names}
         return (
@@ -195,8 +195,8 @@ class LossLandscape(LossMetric):
     def _shape(self, losses: NDArray[np.float64]) -> list[Cell]:
         if not np.isfinite(losses).all():
             return [Cell(None, "undefined", "some losses are not finite")] * len(SHAPE)
-        centre = losses[(self.points // 2,) * self.dimensions]
-        return [Cell(float(one)) for one in (centre, losses.min(), losses.max(), losses.std())]
+        center = losses[(self.points // 2,) * self.dimensions]
+        return [Cell(float(one)) for one in (center, losses.min(), losses.max(), losses.std())]
 
     def _key(
         self, surface: LossSurface, paths: Sequence[str], case: str, ways: Sequence[Sequence[Tensor]]

@@ -48,7 +48,7 @@ class LossVariation(LossMetric):
     rate: float = attrs.field(default=0.01, validator=Number(above=0))
     length: float = attrs.field(default=0.001, validator=Number(above=0))
 
-    def finalise(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+    def finalize(self, state: Kept | None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
         """Return the table."""
         cases = CASES if self.controls else CASES[:1]
         if state is None:

@@ -56,7 +56,7 @@ class MatchedCorrelation(RowsMetric):
 
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
         """Return the cells of the table."""
-        return {"matched_correlation": pairwise(left, right, _standardised, self._matched)}
+        return {"matched_correlation": pairwise(left, right, _standardized, self._matched)}
 
     def _matched(self, one: tuple[Tensor | None, str], other: tuple[Tensor | None, str]) -> Cell:
         (left, why), (right, too) = one, other
@@ -73,8 +73,8 @@ class MatchedCorrelation(RowsMetric):
         )
 
 
-def _standardised(rows: Rows) -> tuple[Tensor | None, str]:
-    """Return centred channels of norm 1, constant ones as 0, float64 ``(n, p)``; and what is wrong with them."""
+def _standardized(rows: Rows) -> tuple[Tensor | None, str]:
+    """Return centered channels of norm 1, constant ones as 0, float64 ``(n, p)``; and what is wrong with them."""
     n, p = rows.values.shape
     if p > MOST:
         return (

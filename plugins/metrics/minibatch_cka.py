@@ -137,7 +137,7 @@ class MinibatchCKA(FlatteningMetric):
             (*left.digests, *right.digests),
         )
 
-    def finalise(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
+    def finalize(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
         """Return the table."""
         axes = state.axes if state.products is not None else (tuple(layers), tuple(other_layers))
         told = ", ".join(f"{count} of {size}" for size, count in state.sizes.items())

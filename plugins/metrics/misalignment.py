@@ -6,7 +6,7 @@ Equation: with the eigenspaces V_1, ..., V_r of the data's covariance A, the cov
     is aligned with A; it does not depend on the scale of B or on a common rotation.
 Reading: an isotropic B is aligned with every basis, and n filters estimate B with noise that adds about d^2 / (2 n) for
     n far above d, in any basis. So the figure means something only beside that of random bases, and beside that of the
-    network at its initialisation (``other``). M is not continuous in A: which eigenvalues count as equal is
+    network at its initialization (``other``). M is not continuous in A: which eigenvalues count as equal is
     ``tolerance``, and the table ``misalignment/counts`` says how many eigenspaces are left.
 Cost: one pass for the patches' covariance; an eigendecomposition and a Cholesky factor of d x d numbers for each layer.
 """
@@ -85,7 +85,7 @@ def shrunk(covariance: Tensor, share: float) -> Tensor:
 class Misalignment(PatchMetric):
     """Tables by layer: ``misalignment`` in the data's basis and in random ones, ``misalignment/counts``.
 
-    With another network, such as this one at its initialisation, its filters are compared with the same patches.
+    With another network, such as this one at its initialization, its filters are compared with the same patches.
 
     Attributes:
         draws: Random bases; ``random`` is their mean, ``random-least`` the least of them.
@@ -100,7 +100,7 @@ class Misalignment(PatchMetric):
     tolerance: float = attrs.field(default=TOLERANCE, validator=Number(least=0, below=1))
     shrinkage: float | None = attrs.field(default=None, validator=Number(above=0, most=1, optional=True))
 
-    def finalise(
+    def finalize(
         self,
         state: SeenPatches,
         layers: Mapping[str, nn.Module],
@@ -166,7 +166,7 @@ class Misalignment(PatchMetric):
             return f"the other network's filters have {values} values, the patches {width}"
         if filters - 1 < width and self.shrinkage is None:
             return (
-                f"{filters} filters, centred, cannot span {width} dimensions; pool more than {width} filters of "
+                f"{filters} filters, centered, cannot span {width} dimensions; pool more than {width} filters of "
                 "several networks (further), or give a shrinkage"
             )
         return ""

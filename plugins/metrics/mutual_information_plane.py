@@ -147,7 +147,7 @@ class MutualInformationPlane:
         """Return the batches of both parts."""
         return Parts((*left.batches, *right.batches))
 
-    def finalise(self, state: Parts, layers: Mapping[str, object]) -> tuple[Table, ...]:
+    def finalize(self, state: Parts, layers: Mapping[str, object]) -> tuple[Table, ...]:
         """Return the tables.
 
         Args:

@@ -101,7 +101,7 @@ class PosteriorCollapse:
         squares = left.squares + right.squares + step.square() * (left.count * right.count / count)
         return Moments(count, left.mean + step * (right.count / count), squares, left.sums + right.sums)
 
-    def finalise(self, state: Moments) -> tuple[Result | Table, ...]:
+    def finalize(self, state: Moments) -> tuple[Result | Table, ...]:
         """Return counts of units, and the table.
 
         Args:

@@ -2,7 +2,7 @@
 
 Paper: Bonheme and Grzes (2023), "How Good Are Variational Autoencoders at Transfer Learning?", eq. 5 and 7 (Schoenemann
     1966).
-Equation: X and Y centred, each divided by its Frobenius norm; 1 - min_Q |X - Y Q|^2 / 2 = |Y'X|_*, the sum of the
+Equation: X and Y centered, each divided by its Frobenius norm; 1 - min_Q |X - Y Q|^2 / 2 = |Y'X|_*, the sum of the
     singular values, with Q orthogonal (zeros are added to the narrower). 1: the same up to rotation, scale and shift.
 Reading: it sees small differences that CKA does not see, and is too high for few samples: unrelated layers of 50 values
     have .75 at n = 50, and two points always have 1. Where the samples of a layer are about equally far from each other

@@ -2,7 +2,7 @@
 
 Paper: Morcos, Raghu, Bengio (2018), "Insights on Representational Similarity in Neural Networks with Canonical
     Correlation".
-Equations: with orthonormal bases U_x, U_y of the centred columns of two layers, the canonical correlations rho_i are
+Equations: with orthonormal bases U_x, U_y of the centered columns of two layers, the canonical correlations rho_i are
     the singular values of U_x'U_y. PWCCA is sum_i a_i rho_i / sum_i a_i, where a_i = sum_j |h_i'x_j| over the columns
     x_j of the layer with fewer directions, h_i its canonical directions.
 Reading: correlations are invariant to any invertible linear map, the weights not even to rotations of the layer that

@@ -3,7 +3,7 @@
 Paper: "Reviving Autoencoder Pretraining", Sec. 2 and App. A.3: d'_1, the reverse pass of the network's output. A
     network trained with it recovers its input, a regular one does not.
 Equations: per image e = ||d_1 - d'_1||^2 / ||d_1||^2 (relative: 0 is perfect, 1 as bad as zeros), and the mean
-    square over its values. Images are normalised, as the network takes them.
+    square over its values. Images are normalized, as the network takes them.
 Cost: one forward and one reverse pass per batch; the chain is found at the first batch. Keeps two numbers per image.
 """
 
@@ -73,7 +73,7 @@ def grid(
 
     Args:
         network: A chain; its modes are restored.
-        images: Normalised, ``(n, 1 or 3 channels, height, width)``.
+        images: Normalized, ``(n, 1 or 3 channels, height, width)``.
         low: Pixel value shown as black.
         high: Pixel value shown as white.
         bn_reverse: See ``Reconstruction``.
@@ -104,7 +104,7 @@ class Reconstruction:
     """Two tables: ``summary`` by score and summary, ``images`` by score and image, in the order of the data.
 
     Attributes:
-        bn_reverse: Statistics of batch normalisation in the reverse pass: ``"running"``, independent of the batch;
+        bn_reverse: Statistics of batch normalization in the reverse pass: ``"running"``, independent of the batch;
             ``"batch"`` as in training, or ``"forward_batch"``.
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
     """
@@ -121,7 +121,7 @@ class Reconstruction:
 
         Args:
             state: State so far.
-            images: Normalised, ``(batch, channels, height, width)``.
+            images: Normalized, ``(batch, channels, height, width)``.
             positions: Indices of the images, ``(batch,)``.
             network: In eval mode; a chain.
 
@@ -150,7 +150,7 @@ class Reconstruction:
             left.stages if left.stages is not None else right.stages,
         )
 
-    def finalise(self, state: Errors) -> tuple[Table, ...]:
+    def finalize(self, state: Errors) -> tuple[Table, ...]:
         """Return the tables."""
         if not state.positions:
             nothing = [Cell(None, "undefined", "no examples")]

@@ -9,7 +9,7 @@ Equations: for a query, irr_j is the number of images of other classes at least 
     j / (j + irr_j). Both are averaged over queries.
 Ties count against the query, so constant features retrieve nothing. A query is not in its own gallery; images whose
     class has no other image are not queries but stay in the gallery.
-Deviation: cosine similarity normalises by Euclidean length; the code of the second paper divides by the sum of absolute
+Deviation: cosine similarity normalizes by Euclidean length; the code of the second paper divides by the sum of absolute
     values.
 Cost: keeps the features of all images; n^2 similarities in float64 per pair of networks, 512 queries at a time.
 """
@@ -104,7 +104,7 @@ def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, asked: Tensor, di
     """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are the k images of that class."""
     if distance == "cosine":
         near = 2 * queries[asked] @ gallery.T - gallery.square().sum(1)
-    else:  # by differences: expanded squares are too inexact for near neighbours
+    else:  # by differences: expanded squares are too inexact for near neighbors
         near = -torch.cdist(queries[asked], gallery, compute_mode="donot_use_mm_for_euclid_dist")
     among = torch.zeros(len(gallery), dtype=torch.bool, device=gallery.device)
     among[own] = True
@@ -180,7 +180,7 @@ class Retrieval:
         features = {one: (*left.features.get(one, ()), *right.features.get(one, ())) for one in names}
         return Seen((*left.labels, *right.labels), features)
 
-    def finalise(self, state: Seen, layers: Mapping[str, Any]) -> tuple[Table, ...]:
+    def finalize(self, state: Seen, layers: Mapping[str, Any]) -> tuple[Table, ...]:
         """Return both scores for queries and galleries of either network.
 
         Args:

@@ -5,7 +5,7 @@ Paper: "Reviving Autoencoder Pretraining", Sec. 2 and A.4: the right singular ve
     columns of V, rows of ``Vh``, up to sign.
 Scores: the energy ||V_r'm||^2 / ||m||^2 of class means m of the layer's input, in the first r directions and in all
     active ones (singular value above ``tolerance`` times the largest); |cos| of each vector with each class mean, both
-    centred; principal angles to the principal components of the data (uncentred second moment) and to the same layer of
+    centered; principal angles to the principal components of the data (uncentered second moment), to the same layer of
     another network; the best match of each vector, as an image, with an image of the data. If singular values are
     equal, single vectors are arbitrary within their subspace: use the energy and angles of subspaces.
 LPIPS, the paper's score, needs AlexNet's weights (``lpips_trunk``); correlation and SSIM are no substitute.
@@ -114,7 +114,7 @@ class SingularFeatures:
     Attributes:
         top: Number of directions, at least 1.
         tolerance: Singular values above this share of the largest are active; None for float32's resolution.
-        image_range: Lowest and highest possible value of a normalised image, numbers or one per channel; without it
+        image_range: Lowest and highest possible value of a normalized image, numbers or one per channel; without it
             vectors are not compared with images.
         lpips_trunk: File of AlexNet's weights, for LPIPS.
         lpips_sha256: SHA-256 of that file.
@@ -152,7 +152,7 @@ class SingularFeatures:
 
         Args:
             state: State so far.
-            images: Normalised, ``(batch, channels, height, width)``.
+            images: Normalized, ``(batch, channels, height, width)``.
             labels: Class indices, ``(batch,)``.
             inputs: Input of each layer, ``(batch, ...)``.
             layers: The layers by name.
@@ -194,7 +194,7 @@ class SingularFeatures:
         counts = {name: _plus(one, right.counts[name]) for name, one in left.counts.items()}
         return LayerSums(left.examples + right.examples, layers, counts)
 
-    def finalise(
+    def finalize(
         self,
         state: LayerSums,
         layers: Mapping[str, nn.Module],
@@ -265,7 +265,7 @@ class SingularFeatures:
             "energy": f"top {self.top}; active: singular value above {share} of the largest",
             "cosine": "absolute, both without their own mean",
             "angle_to_data": f"principal angles of the first {self.top} directions to as many principal components, "
-            "uncentred",
+            "uncentered",
             "angle_to_other": f"principal angles of the first {self.top} directions",
         }
         matched = MATCHES.get(what.removeprefix("match_"), "")

@@ -44,7 +44,7 @@ class StableRank:
     def merge(self, left: None, right: None) -> None:
         """Return the empty state."""
 
-    def finalise(self, state: None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
+    def finalize(self, state: None, network: nn.Module, layers: Mapping[str, nn.Module]) -> Table:
         """Return the table.
 
         Raises:

@@ -2,8 +2,8 @@
 
 Paper: Kornblith, Norouzi, Lee, Hinton (2019), "Similarity of Neural Network Representations Revisited", eq. 3 and 4;
     Bonheme and Grzes (2023), eq. 2.
-Equation: as ``cka``, from feature-space sums: <K_i, K_j> = |X_i'X_j|^2 of centred columns, and the diagonals'
-    products r_i.r_j, with r_i the squared norms of the centred rows. Sums are taken of rows less the first batch's
+Equation: as ``cka``, from feature-space sums: <K_i, K_j> = |X_i'X_j|^2 of centered columns, and the diagonals'
+    products r_i.r_j, with r_i the squared norms of the centered rows. Sums are taken of rows less the first batch's
     means and moved to the true means at the end, which is exact: with z' = z - d and D_l = sum over the columns of
     layer l of z d, the squared norm of a row of the layer becomes r' = r - 2 D_l + |d_l|^2.
 Choose it for many samples of narrow layers, such as positions of maps; memory is that of (P + Q)^2 float64, P and Q
@@ -188,7 +188,7 @@ class StreamedCKA(FlatteningMetric):
         digests = (*left.digests, *right.digests)
         return Streamed(left.examples + right.examples, left.axes, sums, digests, broken)
 
-    def finalise(
+    def finalize(
         self, state: Streamed, layers: Mapping[str, Any], other_layers: Mapping[str, Any]
     ) -> tuple[Table, Table]:
         """Return the tables.

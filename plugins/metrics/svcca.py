@@ -1,7 +1,7 @@
 """SVCCA of all layers of two networks.
 
 Paper: Raghu, Gilmer, Yosinski, Sohl-Dickstein (2017), "SVCCA".
-Equations: with U_x, U_y the leading left singular vectors of the centred columns of two layers, those with ``share`` of
+Equations: with U_x, U_y the leading left singular vectors of the centered columns of two layers with ``share`` of
     the variance, the mean of the canonical correlations rho_i, which are the singular values of U_x'U_y.
 Reading: correlations are invariant to any invertible linear map, but the choice of directions only to rotations and
     scale. Unrelated layers are far above 0 unless samples are many times the directions. Where the directions of two

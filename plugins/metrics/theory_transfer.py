@@ -88,7 +88,7 @@ class Transfer:
     """The bounds of a source and a target as a function of the source's labels."""
 
     def __init__(self, source: Floats, target: Floats, *, jitter: float = 0.0) -> None:
-        """Factorise both Gram matrices.
+        """Factorize both Gram matrices.
 
         Args:
             source: Unit vectors, float64 ``(n_P, d)``.
@@ -198,7 +198,7 @@ class TheoryTransfer(LossMetric):
                 subject="source",
             )
 
-    def finalise(self, state: Kept | None, classes: Sequence[str]) -> Table:
+    def finalize(self, state: Kept | None, classes: Sequence[str]) -> Table:
         """Return the table."""
         cells = [Cell(None, "undefined", "no examples")] * len(QUANTITIES)
         if state is not None:

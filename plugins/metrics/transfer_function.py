@@ -4,7 +4,7 @@ Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With R
 Equation: f(sigma_i) = tau_i = sqrt(v_i' B v_i), with v_i the eigenvectors of the data's covariance, sigma_i^2 their
     eigenvalues, and B the covariance of the filters: the deviation of the filters along v_i. Where B is aligned with
     the data, tau_i^2 are its eigenvalues; where it is not, this is the definition.
-Reading: the paper sees curves that rise and then fall. At the initialisation tau is flat; compare with ``other``.
+Reading: the paper sees curves that rise and then fall. At the initialization tau is flat; compare with ``other``.
 Cost: one pass for the patches' covariance, an eigendecomposition of d x d numbers for each layer.
 """
 
@@ -56,7 +56,7 @@ def transfer_curve(data: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
 class TransferFunction(PatchMetric):
     """The table ``transfer_function``: sigma and tau of each layer and direction, the strongest first."""
 
-    def finalise(
+    def finalize(
         self,
         state: SeenPatches,
         layers: Mapping[str, nn.Module],

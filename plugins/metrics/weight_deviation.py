@@ -3,8 +3,8 @@
 Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3, Table 1 and 2, Fig. 2.
 Equation: 1 / sqrt(n) sum over layers l of |W_l - W0_l|_F, with n the number of target training examples: a sum of
     norms, not the norm of everything. W0 are the weights that the run started from: pretrained ones; for a new head, or
-    a network from scratch, its random initialisation.
-Counted: weights of convolutions and linear layers; neither biases nor normalisation.
+    a network from scratch, its random initialization.
+Counted: weights of convolutions and linear layers; neither biases nor normalization.
 Control: Gaussian filters of the norms of W, which lie as far from W0 as weights that know nothing of it.
 Cost: none beside the weights; norms are added up in float64.
 """
@@ -58,7 +58,7 @@ class WeightDeviation:
     def merge(self, left: None, right: None) -> None:
         """Return the empty state."""
 
-    def finalise(
+    def finalize(
         self,
         state: None,
         network: nn.Module,
@@ -119,7 +119,7 @@ class WeightDeviation:
             cells=tuple(cells),
             unit="1",
             direction="lower",
-            estimator=f"sum of Frobenius norms of weights without biases and normalisation, / sqrt({self.examples})",
+            estimator=f"sum of Frobenius norms of weights without biases and normalization, / sqrt({self.examples})",
             count=self.examples,
             paper=PAPER,
             equation="Sec. 3, Table 1",

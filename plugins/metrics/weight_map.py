@@ -3,9 +3,9 @@
 Paper: "Towards Understanding the Transferability of Deep Representations" (2020), Sec. 3, Fig. 4, App. A: t-SNE of the
     distances between the weights of fine-tuned networks; those of one pretraining lie together, whatever their target.
 Equations: distance: |W_a - W_b|_F over all weights in one vector; ``mds``: classical scaling (Torgerson 1952), the
-    leading eigenvectors of the doubly centred squared distances times the roots of their eigenvalues; ``tsne``:
+    leading eigenvectors of the doubly centered squared distances times the roots of their eigenvalues; ``tsne``:
     van der Maaten and Hinton (2008) on the distances, as in the paper.
-Reading: of some 6 to 30 points t-SNE shows neighbours, not distances; the matrix has the figures, and
+Reading: of some 6 to 30 points t-SNE shows neighbors, not distances; the matrix has the figures, and
     ``weight_map/kept`` the share of the squared distances that two axes of ``mds`` keep.
 Cost: none beside the weights, compared in float64, pair by pair.
 """
@@ -80,7 +80,7 @@ class WeightMap:
     def merge(self, left: None, right: None) -> None:
         """Return the empty state."""
 
-    def finalise(self, state: None, network: nn.Module, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
+    def finalize(self, state: None, network: nn.Module, layers: Mapping[str, nn.Module]) -> tuple[Table, ...]:
         """Return the tables.
 
         Raises:
@@ -118,7 +118,7 @@ class WeightMap:
                 axes={"network": names, "from": names},
                 cells=tuple(Cell(float(one)) for one in distances.flatten()),
                 unit="1",
-                estimator=f"Frobenius, {len(known)} weights without biases and normalisation",
+                estimator=f"Frobenius, {len(known)} weights without biases and normalization",
                 equation="App. A",
                 **facts,
             ),
@@ -167,8 +167,8 @@ def classical_scaling(distances: NDArray[np.float64]) -> tuple[NDArray[np.float6
         distances: Symmetric, ``(n, n)``.
     """
     squares = distances**2
-    centred = squares - squares.mean(0) - squares.mean(1, keepdims=True) + squares.mean()
-    values, vectors = np.linalg.eigh(-centred / 2)
+    centered = squares - squares.mean(0) - squares.mean(1, keepdims=True) + squares.mean()
+    values, vectors = np.linalg.eigh(-centered / 2)
     order = np.argsort(values)[::-1][:2]
     top = np.maximum(values[order], 0)
     vectors = vectors[:, order] * np.where(vectors[np.abs(vectors[:, order]).argmax(0), order] < 0, -1, 1)

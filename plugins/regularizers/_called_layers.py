@@ -34,8 +34,8 @@ class Called:
     Attributes:
         path: In the whole network, as in its state dict.
         layer: A convolution or a linear layer.
-        normed: Whether a normalisation takes what it gives.
-        followers: Normalisation that is called before the next such layer.
+        normed: Whether a normalization takes what it gives.
+        followers: Normalization that is called before the next such layer.
     """
 
     path: str
@@ -140,7 +140,7 @@ def _any(name: str, wanted: Sequence[str]) -> bool:
 
 @contextmanager
 def first_step_statistics(state: TaskState) -> Iterator[None]:
-    """Let the network run as in its first step: batch normalisation by each batch, but no dropout, nothing is stored.
+    """Let the network run as in its first step: batch normalization by each batch, but no dropout, nothing is stored.
 
     Eval mode would use stored statistics, which say nothing before the first step.
     """

@@ -8,7 +8,7 @@ from compatkit import SetUp, Task, hookimpl
 from compatkit.errors import UsageError
 
 IDENTITY = {"mean": (0.0,), "std": (1.0,)}
-"""Normalisation that leaves pixels from 0 to 1."""
+"""Normalization that leaves pixels from 0 to 1."""
 
 
 class ImageObjective:
@@ -19,7 +19,7 @@ class ImageObjective:
         """Return the task without a class layer, with pixels from 0 to 1.
 
         Raises:
-            UsageError: It has a normalisation of its own.
+            UsageError: It has a normalization of its own.
         """
         if task.normalisation is not None and dict(task.normalisation) != IDENTITY:
             raise UsageError(

@@ -54,7 +54,7 @@ def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, fl
 def draw(
     called: Called, scheme: str, scale: float, layers: Mapping[str, float], rng: torch.Generator
 ) -> None:
-    """Draw a layer's weight; its bias becomes zero, and normalisation behind it as when it was built.
+    """Draw a layer's weight; its bias becomes zero, and normalization behind it as when it was built.
 
     Where n weights make an output and an input takes part in m: ``"he"``, normal of deviation sqrt(2 / n) (He et al.
     2015); ``"glorot"``, uniform within sqrt(6 / (n + m)) (Glorot and Bengio 2010); ``"orthogonal"``, orthonormal rows

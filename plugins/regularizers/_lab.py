@@ -15,7 +15,7 @@ TO_XYZ = (
 )
 """CIE XYZ of linear sRGB; each row adds up to the white of D65."""
 LEVELS = 52
-"""Levels of each of red, green and blue among which the colours that there are were looked for."""
+"""Levels of each of red, green and blue among which the colors that there are were looked for."""
 
 
 def lightness_and_chroma(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,18 +38,18 @@ def lightness_and_chroma(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return y, 500 * (fx - fy), 200 * (fy - fz)
 
 
-def without_colours(luminance: Tensor) -> Tensor:
-    """Return the grey sRGB value from 0 to 1 that has this luminance, and so the same L of CIE Lab."""
+def without_colors(luminance: Tensor) -> Tensor:
+    """Return the gray sRGB value from 0 to 1 that has this luminance, and so the same L of CIE Lab."""
     bright = 1.055 * luminance.clamp(min=0.0031308) ** (1 / 2.4) - 0.055
     return torch.where(luminance <= 0.0031308, 12.92 * luminance, bright)
 
 
 @functools.cache
 def bins(side: int) -> tuple[tuple[int, int], ...]:
-    """Return the middles (a, b), multiples of ``side``, of all bins that a colour of sRGB falls into, in order."""
+    """Return the middles (a, b), multiples of ``side``, of all bins that a color of sRGB falls into, in order."""
     level = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
-    colours = torch.cartesian_prod(level, level, level)
-    _, a, b = lightness_and_chroma(colours)
+    colors = torch.cartesian_prod(level, level, level)
+    _, a, b = lightness_and_chroma(colors)
     found = torch.unique(torch.stack([a, b], 1).div(side).round().long(), dim=0) * side
     return tuple((int(one), int(other)) for one, other in found)
 
@@ -70,7 +70,7 @@ class Lookup:
 
     @classmethod
     def of(cls, side: int, device: str) -> Lookup:
-        """Return the table of ``bins(side)``; places that no colour falls into have the nearest bin."""
+        """Return the table of ``bins(side)``; places that no color falls into have the nearest bin."""
         middles = torch.tensor(bins(side)) // side
         low, high = middles.amin(0), middles.amax(0)
         places = torch.cartesian_prod(

@@ -14,7 +14,7 @@ from compatkit.errors import UsageError
 LATENT, SAMPLE, LAST = "latent", "sample", "decoder"
 """Layers of ``vae_conv`` and ``vae_dense``: mean and log-variance, the drawn variables, logits of pixels."""
 IDENTITY = {"mean": 0.0, "std": 1.0}
-"""Normalisation that leaves pixels from 0 to 1, as the Bernoulli likelihood takes them."""
+"""Normalization that leaves pixels from 0 to 1, as the Bernoulli likelihood takes them."""
 
 
 def bernoulli(logits: Tensor, images: Tensor) -> Tensor:
@@ -25,7 +25,7 @@ def bernoulli(logits: Tensor, images: Tensor) -> Tensor:
         images: Of the same shape, from 0 to 1.
 
     Returns:
-        Scalar; the entropy of grey pixels is part of it, so that it does not reach 0 for them.
+        Scalar; the entropy of gray pixels is part of it, so that it does not reach 0 for them.
     """
     return F.binary_cross_entropy_with_logits(logits, images, reduction="sum") / len(images)
 
@@ -63,7 +63,7 @@ class VariationalObjective:
         """Return the task without a class layer, with pixels from 0 to 1.
 
         Raises:
-            UsageError: It is cut elsewhere than behind the decoder, has another objective already, has a normalisation,
+            UsageError: It is cut elsewhere than behind the decoder, has another objective already, has a normalization,
                 or starts from components.
         """
         whose = f"Task {task.name!r} is trained as a variational autoencoder"

@@ -6,7 +6,7 @@ Equations: L = CE(h_new(f_new(x)), y) + CE(h_old(f_new(x)), y), the second over 
     knows, divided by the batch size, which keeps the weight of an example. ``forward`` times
     CE(h_new(f_old(x)), y) is added where it is above 0, so that old features stay readable too.
 Deviation: gradients pass through the old head to the features and end there: no weight of it moves, and its batch
-    normalisation uses stored statistics (``frozen_statistics="stored"``).
+    normalization uses stored statistics (``frozen_statistics="stored"``).
 Cost: one more head forward and backward a step; with ``forward`` an extractor's forward and a second pass of the head.
 """
 

@@ -54,11 +54,11 @@ def _grouped(value: Any) -> tuple[tuple[int, int, float], ...]:
 
 @attrs.define(eq=False)
 class CodeRecovery(ImageObjective):
-    """Penalises the error with which a generator's reverse pass recovers chosen codes.
+    """Penalizes the error with which a generator's reverse pass recovers chosen codes.
 
     Attributes:
         groups: Rows of first code, code after the last, and weight.
-        bn_reverse: Statistics of batch normalisation on the way back, as for ``reverse_pass``.
+        bn_reverse: Statistics of batch normalization on the way back, as for ``reverse_pass``.
 
     Raises:
         UsageError: A setting is invalid.

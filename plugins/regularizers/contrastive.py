@@ -1,7 +1,7 @@
 """Contrastive prediction: one shared head learns which two views are of one image, on all extractors.
 
 Paper: Chen, Kornblith, Norouzi, Hinton (2020), "A Simple Framework for Contrastive Learning of Visual Representations"
-    (SimCLR), arXiv:2002.05709, Sec. 2, App. A (views) and B.9 (small images: no blur, colour strength .5, temperature
+    (SimCLR), arXiv:2002.05709, Sec. 2, App. A (views) and B.9 (small images: no blur, color strength .5, temperature
     .5). Named as a task to try by Gygli et al. (2021), App. A.
 Equations: Eq. 1 (NT-Xent), l(i, j) = -log(exp(sim(z_i, z_j) / tau) / sum over k != i of exp(sim(z_i, z_k) / tau)), its
     mean over both views of every image; sim is the cosine, z = s(f_t(view)).
@@ -10,7 +10,7 @@ Negatives: both views of the other images in the same batch of the same task. Im
     they are those of the process, under gradient accumulation those of the piece, so that both change the loss.
 Differences: the projection head has the shape of a target head (what comes after the cut), as all shared heads, and
     not of two linear layers; crops whose sides would be longer than the image are cut off instead of drawn again; hues
-    turn in the plane of YIQ and not of HSV, and colours change in a fixed order and not in a random one.
+    turn in the plane of YIQ and not of HSV, and colors change in a fixed order and not in a random one.
 Cost: an extractor pass twice as large, and twice the batch through one more head, a step; draws on the CPU.
 """
 
@@ -32,8 +32,8 @@ from compatkit.limits import FLAG, Number
 compatkit_api = 1
 LONGEST = 4 / 3
 """Largest ratio of the sides of a crop."""
-CHANGED, GREY = 0.8, 0.2
-"""Share of the views whose colours are changed, and of those that are made grey."""
+CHANGED, GRAY = 0.8, 0.2
+"""Share of the views whose colors are changed, and of those that are made gray."""
 BRIGHTNESS, HUE = 0.8, 0.2
 """Range of the factors of brightness, contrast and saturation, and of turns of the hue, at a strength of 1."""
 YIQ = ((0.299, 0.587, 0.114), (0.595716, -0.274453, -0.321263), (0.211456, -0.522591, 0.311135))
@@ -47,7 +47,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 
 def nt_xent(one: Tensor, other: Tensor, temperature: float) -> Tensor:
-    """Return the normalised temperature-scaled cross-entropy of two views of every image, in nats.
+    """Return the normalized temperature-scaled cross-entropy of two views of every image, in nats.
 
     Args:
         one: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
@@ -83,19 +83,19 @@ def cropped(images: Tensor, least_area: float, flip: bool) -> Tensor:
     area = least_area + (1 - least_area) * torch.rand(count)
     ratio = torch.exp((2 * torch.rand(count) - 1) * math.log(LONGEST))
     sides = torch.stack([(area * ratio).sqrt(), (area / ratio).sqrt()], 1).clamp(max=1)  # width, height
-    centre = (1 - sides) * (2 * torch.rand(count, 2) - 1)
+    center = (1 - sides) * (2 * torch.rand(count, 2) - 1)
     mirrored = torch.rand(count) < 0.5
     if flip:
         sides[:, 0] = torch.where(mirrored, -sides[:, 0], sides[:, 0])
-    affine = torch.cat([torch.diag_embed(sides), centre[:, :, None]], 2)
+    affine = torch.cat([torch.diag_embed(sides), center[:, :, None]], 2)
     grid = F.affine_grid(affine.to(images.device, non_blocking=True), list(images.shape), align_corners=False)
     return F.grid_sample(images, grid.to(images.dtype), padding_mode="border", align_corners=False)
 
 
-def coloured(images: Tensor, strength: float) -> Tensor:
-    """Return images in other colours, drawn from torch's CPU generator.
+def colored(images: Tensor, strength: float) -> Tensor:
+    """Return images in other colors, drawn from torch's CPU generator.
 
-    Brightness and contrast change, of images of three channels saturation and hue too; a fifth of these is made grey.
+    Brightness and contrast change, of images of three channels saturation and hue too; a fifth of these is made gray.
 
     Args:
         images: On the scale 0 to 1, ``(batch, 1 or 3, height, width)``.
@@ -107,11 +107,11 @@ def coloured(images: Tensor, strength: float) -> Tensor:
     count = len(images)
     factors = 1 + BRIGHTNESS * strength * (2 * torch.rand(3, count) - 1)
     turn = 2 * math.pi * HUE * strength * (2 * torch.rand(count) - 1)
-    changed, grey = torch.rand(count) < CHANGED, torch.rand(count) < GREY
+    changed, gray = torch.rand(count) < CHANGED, torch.rand(count) < GRAY
     brightness, contrast, saturation = torch.where(changed, factors, torch.ones(()))
     if images.shape[1] == 3:
-        mixing = _mixing(saturation, turn * changed) * ~grey[:, None, None]
-        mixing = mixing + grey[:, None, None] * torch.tensor([YIQ[0]] * 3)
+        mixing = _mixing(saturation, turn * changed) * ~gray[:, None, None]
+        mixing = mixing + gray[:, None, None] * torch.tensor([YIQ[0]] * 3)
         mixing = mixing.to(images)
         parts = images.unbind(1)
         images = sum(one[:, None] * mixing[:, :, place, None, None] for place, one in enumerate(parts))  # type: ignore[assignment]
@@ -136,7 +136,7 @@ def _mixing(saturation: Tensor, turn: Tensor) -> Tensor:
 class Contrastive:
     """Trains a shared projection head on two views of every image.
 
-    Extractor and head see both views in one batch (the paper: Sec. 2.2, global BN): normalised apart, their statistics
+    Extractor and head see both views in one batch (the paper: Sec. 2.2, global BN): normalized apart, their statistics
     would reveal the set of a view, and with it half of the negatives. The extractor's running statistics are not
     updated. Random numbers are drawn for every task, step, micro-batch and process, from the seed of the run.
 
@@ -145,7 +145,7 @@ class Contrastive:
         dimensions: Of the projection, at least 2.
         least_area: Of a crop, as a share of the image's, above 0 and at most 1. The paper's .08 is small for digits.
         flip: Whether half of the views are mirrored; False for digits.
-        strength: Of changes of brightness, contrast, saturation and hue, 0 to 1; 0 does not change colours.
+        strength: Of changes of brightness, contrast, saturation and hue, 0 to 1; 0 does not change colors.
 
     Raises:
         UsageError: A setting outside its range.
@@ -189,5 +189,5 @@ class Contrastive:
         mean, std = self._scales[step.task.name]
         view = cropped(step.batch.images, self.least_area, self.flip)
         if self.strength:
-            view = (coloured(view * std + mean, self.strength) - mean) / std
+            view = (colored(view * std + mean, self.strength) - mean) / std
         return view.contiguous(memory_format=step.precision.memory_format)

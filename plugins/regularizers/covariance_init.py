@@ -1,8 +1,8 @@
-"""Covariance initialisation: filters are drawn from a normal distribution with a given covariance.
+"""Covariance initialization: filters are drawn from a normal distribution with a given covariance.
 
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 2.4, Fig. 5:
     filters drawn with the covariance of those that were trained on random labels help as much as the trained ones.
-Equation: w ~ N(0, Sigma_w), biases 0; the layer is then scaled to the norm that it was initialised with.
+Equation: w ~ N(0, Sigma_w), biases 0; the layer is then scaled to the norm that it was initialized with.
 Cost: one eigendecomposition of d x d numbers for each layer, before the first step.
 """
 

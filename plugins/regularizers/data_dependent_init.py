@@ -1,11 +1,11 @@
-"""Data-dependent initialisation: every channel of every layer starts with one mean and variance 1 on the data.
+"""Data-dependent initialization: every channel of every layer starts with one mean and variance 1 on the data.
 
 Paper: Kraehenbuehl, Doersch, Donahue, Darrell (2016), "Data-dependent Initializations of Convolutional Neural
-    Networks": normalisation within a layer, and initialisation by principal components.
+    Networks": normalization within a layer, and initialization by principal components.
 Equation: for each layer, in the order of the calls, with mean m_k and deviation s_k of channel k of its output over
     images and positions: w_k <- w_k / s_k, b_k <- mean - (m_k - b_k) / s_k. With ``directions="pca"`` the filters are
     first the principal directions of the layer's input, each divided by the deviation along it.
-Left out: the normalisation of learning rates between layers, and k-means filters.
+Left out: the normalization of learning rates between layers, and k-means filters.
 Difference: random-label pretraining and ``eigenvector_init`` keep strong directions strong; this whitens.
 Cost: ``images`` passes through the layers below each layer (two with ``"pca"``), before the first step.
 """
@@ -40,10 +40,10 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class DataDependentInit:
-    """Normalises the outputs of layers before the first step by their weights and biases.
+    """Normalizes the outputs of layers before the first step by their weights and biases.
 
     It has no loss: its weight says nothing, but that 0 leaves it out. If another plugin draws weights before the first
-    step too, say which comes first: ``use("data_dependent_init", after="scaled_init")``. Batch normalisation uses the
+    step too, say which comes first: ``use("data_dependent_init", after="scaled_init")``. Batch normalization uses the
     statistics of each batch; it undoes what is done to a layer right before it.
 
     Attributes:
@@ -81,10 +81,10 @@ class DataDependentInit:
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
-        """Normalise all tasks; return what was done to each layer, by task."""
+        """Normalize all tasks; return what was done to each layer, by task."""
         return {
             state.name: {
-                name: self._normalise(pretraining, state, name, layer)
+                name: self._normalize(pretraining, state, name, layer)
                 for name, layer in self._layers(setup, state).items()
             }
             for state in setup.tasks.values()
@@ -100,7 +100,7 @@ class DataDependentInit:
             ]
         return chosen_layers(NAME, state, wanted, device) if wanted else {}
 
-    def _normalise(
+    def _normalize(
         self, pretraining: Pretraining, state: TaskState, name: str, layer: nn.Module
     ) -> dict[str, Any]:
         """Set the weight and bias of a layer; return facts about it."""

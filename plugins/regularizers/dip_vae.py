@@ -40,8 +40,8 @@ def covariance(mean: Tensor, log_variance: Tensor, kind: str) -> Tensor:
         log_variance: The same.
         kind: ``"i"`` or ``"ii"``.
     """
-    centred = mean - mean.mean(0)
-    of_means = centred.T @ centred / len(mean)
+    centered = mean - mean.mean(0)
+    of_means = centered.T @ centered / len(mean)
     return of_means if kind == "i" else of_means + torch.diag(log_variance.exp().mean(0))
 
 

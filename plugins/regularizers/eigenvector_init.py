@@ -1,9 +1,9 @@
-"""Eigenvector initialisation: filters are principal directions of their input, layer after layer.
+"""Eigenvector initialization: filters are principal directions of their input, layer after layer.
 
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 2.5 and App. E.3,
     Tables 1 to 6.
 Equation: for each layer, in the order of the calls, e_1, e_2, ... are the eigenvectors, by decreasing eigenvalue, of
-    the covariance of the patches that the initialised layers before it give it. Filter j is s_j tau_j e_j, with
+    the covariance of the patches that the initialized layers before it give it. Filter j is s_j tau_j e_j, with
     signs s_j; with ``sampled`` it is the sum over j of tau_j g_j e_j with standard normal g_j. Biases are 0.
 tau: ``f2`` is 1. The paper's f1 and f3 are drawn in its Fig. 23, with values from 1 to 4, and printed nowhere. Ours are
     f1 = (1, 2, 3, 4, 4, ...) / 4, which weighs the strongest directions down, and f3 = (2, 3, 4, 4, ...) / 4, which
@@ -92,11 +92,11 @@ class DirectionChoice:
 
 @attrs.define(eq=False)
 class EigenvectorInit:
-    """Initialises convolutions from the training images before the first step; the layers between stay as drawn.
+    """Initializes convolutions from the training images before the first step; the layers between stay as drawn.
 
     It has no loss: its weight says nothing, but that 0 leaves it out. If another plugin draws weights before the first
     step too, say which comes first: ``use("eigenvector_init", after="scaled_init")``. Where a layer has more filters
-    than directions, they are sampled, and the report in ``fit.run["pretraining"]`` says so. Batch normalisation uses
+    than directions, they are sampled, and the report in ``fit.run["pretraining"]`` says so. Batch normalization uses
     the statistics of each batch.
 
     Attributes:
@@ -140,21 +140,21 @@ class EigenvectorInit:
 
         Raises:
             UnknownName: The network has no such layer.
-            UsageError: A layer that is named cannot be initialised, or none can.
+            UsageError: A layer that is named cannot be initialized, or none can.
         """
         left = {state.name: self._layers(setup, state)[1] for state in setup.tasks.values()}
         setup.tell({"left out": left})
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
-        """Initialise all tasks; return what each layer was initialised from, by task.
+        """Initialize all tasks; return what each layer was initialized from, by task.
 
         Raises:
             DataError: There are fewer patches than directions.
         """
         return {
             state.name: {
-                name: self._initialise(setup, pretraining, state, name, layer)
+                name: self._initialize(setup, pretraining, state, name, layer)
                 for name, layer in self._layers(setup, state)[0].items()
             }
             for state in setup.tasks.values()
@@ -171,7 +171,7 @@ class EigenvectorInit:
             name, reason = next(iter(left.items()), ("", "it has no convolution"))
             where = f"the layer {name!r} of task {state.name!r}" if name else f"task {state.name!r}"
             raise UsageError(
-                f"{NAME} cannot initialise {where}: {reason}. Name other layers, or leave the plugin out.",
+                f"{NAME} cannot initialize {where}: {reason}. Name other layers, or leave the plugin out.",
                 subject=name or state.name,
             )
         return {name: layer for name, layer in chosen.items() if name not in left}, left
@@ -187,7 +187,7 @@ class EigenvectorInit:
     def _skip(self, name: str) -> int:
         return self.skip.get(name, 0) if isinstance(self.skip, Mapping) else self.skip
 
-    def _initialise(
+    def _initialize(
         self, setup: SetUp, pretraining: Pretraining, state: TaskState, name: str, layer: nn.Module
     ) -> dict[str, Any]:
         """Set the weight of a layer; return facts about it."""

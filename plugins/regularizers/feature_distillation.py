@@ -28,7 +28,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class FeatureDistillation:
-    """Compares features with those of a released extractor, which gets images normalised as its contract states."""
+    """Compares features with those of a released extractor, which gets images normalized as its contract states."""
 
     _old: dict[str, Callable[[Tensor], Tensor]] = attrs.field(factory=dict, init=False)
 

@@ -4,9 +4,9 @@ Papers: Howard, Ruder (2018), "Universal Language Model Fine-tuning for Text Cla
     in each epoch. With ``stages=1``: Kumar, Raghunathan, Jones, Ma, Liang (2022), "Fine-Tuning can Distort Pretrained
     Features and Underperform Out-of-Distribution": the head alone, then everything.
 Rule: the network has k stages below its class layer, the stem counted, by timm's coarse ``group_matcher``; joined in
-    neighbours they make ``stages`` groups. After ``every`` steps the group nearest the class layer learns too, after
+    neighbors they make ``stages`` groups. After ``every`` steps the group nearest the class layer learns too, after
     twice as many the one below it. What does not learn yet has no gradient, so that no optimizer moves or decays it,
-    and its batch normalisation uses stored statistics.
+    and its batch normalization uses stored statistics.
 Cost: none beside a step; gradients of what does not learn yet are computed and dropped.
 """
 
@@ -73,7 +73,7 @@ class GradualUnfreezing:
 
     @hookimpl
     def compatkit_views(self, step: Step, batch: Batch) -> Batch:
-        """Put batch normalisation that does not learn yet into eval mode."""
+        """Put batch normalization that does not learn yet into eval mode."""
         for path, layer in _layers(step.task):
             if isinstance(layer, _BatchNorm) and layer not in step.task.frozen_norms:
                 layer.train(self._open(step, f"{path}.weight"))

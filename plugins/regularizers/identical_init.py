@@ -57,7 +57,7 @@ class IdenticalInit:
         """
         states = list(setup.tasks.values())
         for state in states:
-            setup.initialise(
+            setup.initialize(
                 state, "identical_init", seed=self.seed, class_layer=self.class_layer == "identical"
             )
         for head in setup.frozen.values():

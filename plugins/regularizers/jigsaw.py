@@ -6,9 +6,9 @@ Paper: Noroozi, Favaro (2016), "Unsupervised Learning of Visual Representations 
     extractor sees them together. Named as a task to try by Gygli et al. (2021), App. A.
 Equations: 1/P of the sum over the permutations p of CE(s(f_t(p(x))), p), all P of every image; the first is the image
     itself, and the target head sees that one only.
-Differences: tiles keep the pixels at their edges (no gaps, no normalisation tile by tile), so that continued edges
-    reveal neighbours; every image is shown in all permutations instead of a random one, so that P is small.
-Batch normalisation: all permutations go through extractor and head in one batch, since the statistics of a batch of one
+Differences: tiles keep the pixels at their edges (no gaps, no normalization tile by tile), so that continued edges
+    reveal neighbors; every image is shown in all permutations instead of a random one, so that P is small.
+Batch normalization: all permutations go through extractor and head in one batch, since the statistics of a batch of one
     permutation would reveal it; the extractor's running statistics are not updated.
 Cost: an extractor pass P times as large, and P times the batch through one more head, a step.
 """
@@ -68,7 +68,7 @@ def far_apart(tiles: int, count: int) -> tuple[tuple[int, ...], ...]:
 def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
     """Return images whose tiles lie in another order.
 
-    Where a side is no multiple of ``grid``, tiles cover the largest centred part whose sides are, and the pixels around
+    Where a side is no multiple of ``grid``, tiles cover the largest centered part whose sides are; the pixels around
     it are not moved.
 
     Args:

@@ -4,7 +4,7 @@ Paper: Li, Grandvalet, Davoine (2018), "Explicit Inductive Bias for Transfer Lea
     Sec. 3, Eq. 2.
 Equation: alpha / 2 |w - w0|^2 over all parameters that the network started from, plus beta / 2 |v|^2 over those of a
     class layer that is new. It takes the place of weight decay: set ``weight_decay=0``.
-w0 is a copy of the parameters at the beginning of the run. Biases and normalisation count, as in the paper.
+w0 is a copy of the parameters at the beginning of the run. Biases and normalization count, as in the paper.
 Cost: a copy of the weights, and one pass over them a step.
 """
 

@@ -28,7 +28,7 @@ def compatkit_regularizers(register: Register) -> None:
     register("random_labels", RandomLabels)
 
 
-def randomly_labelled(split: Split, classes: int, seed: int) -> Split:
+def randomly_labeled(split: Split, classes: int, seed: int) -> Split:
     """Return the images with labels drawn evenly from ``classes`` by their bytes and ``seed``.
 
     Args:
@@ -86,6 +86,6 @@ class RandomLabels:
                 subject=task.name,
             )
         train, test = (
-            randomly_labelled(split, self.classes, self.seed) for split in (task.data.train, task.data.test)
+            randomly_labeled(split, self.classes, self.seed) for split in (task.data.train, task.data.test)
         )
         return attrs.evolve(task, data=DataSet(task.data.name, train, test))

@@ -38,7 +38,7 @@ def _several(instance: object, attribute: object, value: object) -> None:
 class Retrain:
     """Trains some layers of a network that starts from given weights (``Task.weights``), and no others.
 
-    With the same seed, a layer that starts anew has the values that it has in a run from scratch. Batch normalisation
+    With the same seed, a layer that starts anew has the values that it has in a run from scratch. Batch normalization
     in layers that are kept uses its stored statistics.
 
     Attributes:

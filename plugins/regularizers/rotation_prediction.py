@@ -4,7 +4,7 @@ Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by 
     Representations", Sec. 3.2; the task is Gidaris et al. (2018), arXiv:1803.07728.
 Equations: 1/4 of the sum over r in {0, 90, 180, 270} degrees of CE(s(f_t(rot_r x)), r), all four rotations of
     every image; the target head sees upright images only.
-Batch normalisation: the paper does not say how the four views are batched. Views that are normalised apart leak the
+Batch normalization: the paper does not say how the four views are batched. Views that are normalized apart leak the
     answer: the statistics of a batch of one angle encode it, so that even images that look the same at every angle are
     told apart (``views``). So all four go through extractor and head in one batch.
 Cost: an extractor pass four times as large and four times the batch through one more head, a step.
@@ -56,10 +56,10 @@ class RotationPrediction:
     """Trains a shared head to predict rotations.
 
     Attributes:
-        views: The images whose statistics batch normalisation uses. ``"mixed"``: one pass of extractor and head over
+        views: The images whose statistics batch normalization uses. ``"mixed"``: one pass of extractor and head over
             all four views together, which does not update the extractor's running statistics; the target head keeps its
             own pass over upright images, which does. The other two leak the angle through the statistics:
-            ``"per_view"``: the extractor normalises every view by itself, the upright one in the target head's pass,
+            ``"per_view"``: the extractor normalizes every view by itself, the upright one in the target head's pass,
             and the rotation head sees all four together; ``"separate"``: a pass of extractor and head for each view,
             each updating the running statistics.
         half_turn: ``"rotate"``, or ``"flip"`` for digits.

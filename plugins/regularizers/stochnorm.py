@@ -1,12 +1,12 @@
-"""StochNorm: each channel of batch normalisation uses stored statistics or those of the batch, drawn anew in each step.
+"""StochNorm: each channel of batch normalization uses stored statistics or those of the batch, drawn anew in each step.
 
 Paper: Kou, You, Long, Wang (2020), "Stochastic Normalization", NeurIPS; formulas as in the public code of its group
     (Transfer-Learning-Library), whose probability is .5.
 Equations: for channel c, s_c ~ Bernoulli(p): x' = (1 - s_c) (x - stored mean) / sqrt(stored variance + eps) + s_c (x -
     batch mean) / sqrt(batch variance + eps), then scale and shift. Stored statistics are those before the step, which
-    updates them as usual. With p = 1 it is batch normalisation.
+    updates them as usual. With p = 1 it is batch normalization.
 Networks that are published are as before: outside of training nothing differs.
-Cost: a second normalisation in each layer, and its activations in memory.
+Cost: a second normalization in each layer, and its activations in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def compatkit_regularizers(register: Register) -> None:
 
 @attrs.define(eq=False)
 class StochNorm:
-    """Mixes both kinds of statistics in every layer of batch normalisation that is trained.
+    """Mixes both kinds of statistics in every layer of batch normalization that is trained.
 
     Attributes:
         p: Probability that a channel uses the statistics of the batch, from 0 to 1.
@@ -49,7 +49,7 @@ class StochNorm:
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
-        """Watch the layers of batch normalisation.
+        """Watch the layers of batch normalization.
 
         Raises:
             UsageError: A task has none that is trained and keeps statistics.
@@ -65,7 +65,7 @@ class StochNorm:
                 layers = [one for one in layers if one in set(state.head.modules())]
             if not layers:
                 raise UsageError(
-                    f"stochnorm mixes statistics of batch normalisation; task {name!r} trains no such layer. Choose "
+                    f"stochnorm mixes statistics of batch normalization; task {name!r} trains no such layer. Choose "
                     "another network, or leave it out.",
                     subject=name,
                 )

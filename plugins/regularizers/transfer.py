@@ -1,10 +1,10 @@
 """Transfer: keep the first layers of given weights, re-scaled to their initial norms, and draw the others anew.
 
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 1.1, A.4, A.9,
-    A.10: after pretraining the class layer is new, each layer is re-scaled to its norm at initialisation, and for Fig.
+    A.10: after pretraining the class layer is new, each layer is re-scaled to its norm at initialization, and for Fig.
     6 only the first layers are kept. The paper says that re-scaling does not affect predictions; with biases that holds
     only for ``scale_bias="cumulative"``.
-Equations: w_l <- f_l w_l with f_l = |w_l at initialisation| / |w_l|. In a chain of ReLU layers, b_l <- f_1 ... f_l b_l
+Equations: w_l <- f_l w_l with f_l = |w_l at initialization| / |w_l|. In a chain of ReLU layers, b_l <- f_1 ... f_l b_l
     then multiplies the output of layer l by f_1 ... f_l.
 Cost: none in a step; two passes of four images before the first.
 """
@@ -78,11 +78,11 @@ class Transfer:
 
     Attributes:
         first: How many convolutions and linear layers, in the order of their calls, are kept; None keeps all.
-            Normalisation is kept with the layer before it.
+            Normalization is kept with the layer before it.
         fresh: Paths or globs of further layers to draw anew, such as ``["dense"]``.
         zero_biases: Whether the biases of kept layers become zero.
         norms: Norms to which the weights of kept layers are re-scaled, by layer; None changes none. Layers whose output
-            is normalised are skipped: their scale has no effect.
+            is normalized are skipped: their scale has no effect.
         scale_bias: What happens to biases then, see ``rescale``.
         scheme: Of layers drawn anew, as for ``scaled_init``; so are ``scale`` and ``layers``.
     """
@@ -126,7 +126,7 @@ class Transfer:
                 if missing:
                     raise UnknownName(
                         f"transfer: norms has no norm of {', '.join(missing)}, which task {state.name!r} keeps. Give "
-                        "those of its weights at initialisation, or name the layers in fresh.",
+                        "those of its weights at initialization, or name the layers in fresh.",
                         subject=missing[0],
                     )
                 self._check_chain(state, setup, found, moved)
@@ -181,7 +181,7 @@ class Transfer:
         others = [name for name, one in named.items() if id(one) not in known]
         if others:
             raise UsageError(
-                f"transfer draws convolutions, linear layers and normalisation anew; task {state.name!r} "
+                f"transfer draws convolutions, linear layers and normalization anew; task {state.name!r} "
                 f"({state.task.backbone}) has other parameters, whose layer is not known: {', '.join(others[:3])}. "
                 "Keep all layers, or take another network.",
                 subject=state.name,
@@ -207,7 +207,7 @@ class Transfer:
             raise UsageError(
                 f"transfer: there is no factor by which re-scaling multiplies the function of task {state.name!r} "
                 f"({state.task.backbone}): doubling {', '.join(one.path for one in moved[:3])}, ... does not double "
-                f"what follows (relative error {float(error):.2g}). Shortcuts, normalisation and activations such as "
+                f"what follows (relative error {float(error):.2g}). Shortcuts, normalization and activations such as "
                 "tanh do this. Set norms=None, as the paper does for residual networks.",
                 subject=state.name,
             )

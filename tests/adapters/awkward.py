@@ -305,7 +305,7 @@ class Counts(Tiny):
 
 
 class Stubborn(Tiny):
-    """Keeps a normalisation in eval mode."""
+    """Keeps a normalization in eval mode."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

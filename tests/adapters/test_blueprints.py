@@ -11,9 +11,9 @@ import torch
 
 from compatkit.adapters.blueprints import build, build_pair, plan, with_classes
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.initialisation import without_draws
+from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UnknownName, UsageError
-from compatkit.registry.weights.tensorfile import deserialise, serialise
+from compatkit.registry.weights.tensorfile import deserialize, serialize
 
 SWIN = {"depths": [1, 2, 1, 1], "embed_dim": 24}
 CASES = [
@@ -70,7 +70,7 @@ def test_rebuilt_from_blueprint_and_bytes_a_part_is_the_same(model, split, size,
             parameter.add_(0.01 * signal(parameter.shape, 5))
     state = torch.get_rng_state()
     rebuilt = [
-        build(blueprint, state=deserialise(serialise(part.state_dict())))
+        build(blueprint, state=deserialize(serialize(part.state_dict())))
         for blueprint, part in ((planned.extractor, extractor), (planned.head, head))
     ]
     other = build(planned.extractor, seed=11)
@@ -143,7 +143,7 @@ def test_whole_weights_come_from_a_file_and_the_class_layer_may_differ(tmp_path:
     planned = plan("lenet", "pool2", kwargs={"num_classes": 3})
     source = timm.create_model("lenet", num_classes=7)
     path = tmp_path / "lenet.safetensors"
-    path.write_bytes(serialise(source.state_dict()))
+    path.write_bytes(serialize(source.state_dict()))
     whole, extractor, _ = build_pair(planned.extractor, planned.head, seed=0, weights=path)
     assert torch.equal(extractor.state_dict()["conv1.weight"], source.conv1.weight)
     assert torch.equal(whole.dense2.weight, source.dense2.weight)

@@ -20,7 +20,7 @@ from compatkit.adapters.blueprints import build
 from compatkit.adapters.bounds import bounded_building, bounded_run
 from compatkit.adapters.builders import create
 from compatkit.adapters.fingerprint import probe
-from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import split
 from compatkit.contracts.contract import Probe

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from compatkit.adapters.builders import create
-from compatkit.adapters.initialisation import seeded
+from compatkit.adapters.initialization import seeded
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from compatkit.adapters.blueprints import build, build_pair, plan
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.initialisation import without_draws
+from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError
 
 

@@ -22,7 +22,7 @@ from compatkit.adapters.cutting.planning import working_cut
 from compatkit.adapters.cutting.proof import unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.initialisation import seeded
+from compatkit.adapters.initialization import seeded
 from compatkit.contracts.contract import Blueprint
 
 

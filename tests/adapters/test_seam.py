@@ -75,8 +75,8 @@ def test_shrinking_by_whole_factors_is_the_average_of_blocks() -> None:
 def triangles(given: int, wanted: int) -> np.ndarray:
     """Rows of weights: a triangle around each new position, as wide as the step between positions (at least 1)."""
     step = given / wanted
-    centres = (np.arange(wanted) + 0.5) * step
-    distance = np.abs(np.arange(given)[None, :] + 0.5 - centres[:, None]) / max(step, 1.0)
+    centers = (np.arange(wanted) + 0.5) * step
+    distance = np.abs(np.arange(given)[None, :] + 0.5 - centers[:, None]) / max(step, 1.0)
     weights = np.maximum(0.0, 1.0 - distance)
     return weights / weights.sum(axis=1, keepdims=True)
 

@@ -14,7 +14,7 @@ from compatkit.adapters import torchvision as adapter
 from compatkit.adapters.blueprints import build_pair, plan, prove
 from compatkit.adapters.builders import create
 from compatkit.adapters.cutting.signals import signal
-from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import class_layer, config_of, input_of
 from compatkit.errors import CutError, EnvironmentFailure, UnknownName, UsageError
 
@@ -108,7 +108,7 @@ def test_there_are_no_auxiliary_outputs(model: str) -> None:
 
 
 def test_the_configuration_takes_the_place_of_transform_input() -> None:
-    """Images normalised as the configuration says, or ImageNet's way and then by the network: the same logits."""
+    """Images normalized as the configuration says, or ImageNet's way and then by the network: the same logits."""
     with seeded(3):
         network = create("torchvision", "googlenet", {"num_classes": 4}).eval()
     inside = built("googlenet", num_classes=4, transform_input=True).eval()

@@ -76,7 +76,7 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     words = (
         "--lr",
         ".001",
-        "--optimiser",
+        "--optimizer",
         "adam",
         "--weight-decay",
         ".1",
@@ -107,7 +107,7 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     ).decode()
     for fact in (
         '"lr":0.001',
-        '"optimiser":"adam"',
+        '"optimizer":"adam"',
         '"weight_decay":0.1',
         '"seed":3',
         '"statistics":"batch"',
@@ -120,7 +120,7 @@ def test_a_policy_decides_on_what_is_published(run: Run, place: Path) -> None:
     """A name that promises to work with a head is not given to an extractor that does not."""
     policy = ("d/left.extractor", "--mode", "backward", "--data", "left.npz", "--tolerance", "0")
     assert run("--registry", "parts", "policy", "set", *policy).code == 0
-    words = ("--data", "photos", "--publish", "d/left.extractor", "--lr", "1", "--optimiser", "adam", *QUICK)
+    words = ("--data", "photos", "--publish", "d/left.extractor", "--lr", "1", "--optimizer", "adam", *QUICK)
     found = run("--registry", "parts", "adapt", *NAMES, *words, "--version", "1.1.0", "--data-root", ".")
     assert found.code == 1 and "policy-broken" in found.err
     assert len(ck.Registry.open("parts").store.versions("d/left.extractor")) == 1

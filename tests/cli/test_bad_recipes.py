@@ -42,7 +42,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     ),
     "no TOML": ([('prefix = "digits"', "prefix = digits")], 2, "is not a TOML file"),
     "unknown key": (
-        [('prefix = "digits"', 'prefix = "digits"\nregularisers = []')],
+        [('prefix = "digits"', 'prefix = "digits"\nregularizers = []')],
         2,
         "Did you mean 'regularizers'",
     ),
@@ -60,10 +60,10 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "rate not finite": ([("steps = 2", "steps = 2\nlr = nan")], 2, "finite"),
     "rate below zero": ([("steps = 2", "steps = 2\nlr = -0.1")], 2, "not negative"),
     "seed below zero": ([("steps = 2", "steps = 2\nseed = -1")], 2, "not negative"),
-    "optimiser": (
-        [("steps = 2", 'steps = 2\noptimiser = "adma"')],
+    "optimizer": (
+        [("steps = 2", 'steps = 2\noptimizer = "adma"')],
         2,
-        "There is no optimiser 'adma'. Did you mean 'ada",
+        "There is no optimizer 'adma'. Did you mean 'ada",
     ),
     "schedule": ([("steps = 2", 'steps = 2\nschedule = "stpe"')], 2, "Did you mean 'step'"),
     "batch larger than the data": ([("batch_size = 8", "batch_size = 4096")], 2, "48"),

@@ -59,7 +59,7 @@ def test_every_pair_must_be_what_is_required(run: Any) -> None:
     assert said.code == 1
     text = " ".join(said.out.split())
     assert (
-        "--require compatible under normalisation batch: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with"
+        "--require compatible under normalization batch: not for 4 of 4 (exit code 1): digits/left.extractor@1.0.0 with"
         in text
     )
     assert text.endswith("and 1 more")
@@ -85,14 +85,14 @@ def test_a_pair_at_chance_satisfies_nothing_and_a_measured_one_says_its_figures(
     )
 
 
-def test_what_is_required_is_measured_under_the_normalisation_that_is_meant(run: Any, parts: Path) -> None:
+def test_what_is_required_is_measured_under_the_normalization_that_is_meant(run: Any, parts: Path) -> None:
     """Measured under batch statistics first, then at chance under stored ones: both questions have their answer."""
     store = Store.open(parts)
     for measured in (cell("perfect", 90, policy="batch"), cell("chance", 10, policy="running")):
         keep(store, store.manifest(LEFT), store.manifest(RIGHT), measured)
     assert run("check", LEFT, RIGHT, "--require", "compatible").code == 0
     said = run("check", LEFT, RIGHT, "--require", "compatible", "--bn-policy", "running")
-    assert said.code == 1 and "--require compatible under normalisation running: no (exit code 1)" in said.out
+    assert said.code == 1 and "--require compatible under normalization running: no (exit code 1)" in said.out
     found = run("check", LEFT, "*right.head", "--require", "perfect", "--normalisation", "running", "--json")
     assert found.code == 1 and found.json["bn_policy"] == "running" and found.json["unsatisfied"]
     assert run("check", LEFT, RIGHT, "--json").json["bn_policy"] == "batch"

@@ -66,7 +66,7 @@ def test_what_is_wrong_is_told(run: Any, photos: Path) -> None:
         [str(beetle / "9.png"), str(photos / "train" / "ant" / "000.png")]
     ] and found["shared"] == {
         "count": 1,
-        "relabelled": 0,
+        "relabeled": 0,
         "first": [[str(photos / "train" / "ant" / "001.png"), str(photos / "val" / "ant" / "9.png")]],
     }
 

@@ -165,7 +165,7 @@ WAYS: dict[str, Way] = {
         lambda root: f"{class_folder(root / 'photos', {'ant': 9, 'bee': 9, 'cat': 9})}/",
         {"classes": ["cat", "ant"], "train": 12},
     ),
-    "grey images that are shifted": (
+    "gray images that are shifted": (
         lambda root: f"{class_folder(root / 'photos', {'ant': 6, 'bee': 6})}/",
         {"channels": "L", "shift": {"blur": 0.5}},
     ),
@@ -243,7 +243,7 @@ def test_images_without_labels(run: Any, tmp_path: Path) -> None:
 
 
 def test_a_loader_of_ones_own(tmp_path: Path) -> None:
-    """The example of the page, with bytes and with floats that are normalised already."""
+    """The example of the page, with bytes and with floats that are normalized already."""
     import torch
 
     data = ck.data.load(f"{class_folder(tmp_path / 'photos', {'ant': 6, 'bee': 6})}/")

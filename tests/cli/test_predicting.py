@@ -12,7 +12,7 @@ import pytest
 from photos import encoded, photo
 
 import compatkit as ck
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 
 LEFT, RIGHT, OWN = "digits/left.extractor", "digits/right.head", "digits/left.head"
 
@@ -126,7 +126,7 @@ class TestStatistics:
     def test_images_name_where_they_are_estimated(self, run: Any, parts: Path, photos: Path) -> None:
         words = LEFT, photos, "--head", RIGHT
         found = said(run, *words, "--images", photos)
-        model = ck.Registry.open(parts).recombine(LEFT, RIGHT, images=read_unlabelled(photos))
+        model = ck.Registry.open(parts).recombine(LEFT, RIGHT, images=read_unlabeled(photos))
         assert [row["label"] for row in found["predictions"]] == model.predict(photos).labels
         assert found["bn_policy"] == "reestimate"
         assert found["predictions"] != said(run, *words)["predictions"]

@@ -90,7 +90,7 @@ def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
 def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
     said = words(run("show", "pairs/ab").out)
     assert "kind recombination" in said and "network resnet8_cifar, put together at layer2" in said
-    assert "normalisation batch: statistics of each batch" in said
+    assert "normalization batch: statistics of each batch" in said
     assert "extractor digits/left.extractor@1.0.0 sha256:" in said and "head digits/right.head@1.0.0" in said
     assert "recombination" in run("ls", "pairs/*").out
     found = run("search", "--kind", "recombination", "--json").json["components"]
@@ -140,7 +140,7 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     text = words(seen.out)
     assert "exported recombination from pairs/ab@1.0.0 sha256:" in text
     assert "parts resnet8_cifar up to layer2; resnet8_cifar after layer2" in text
-    assert "normalisation batch" in text and "classes 0, 1, 2" in text
+    assert "normalization batch" in text and "classes 0, 1, 2" in text
     found = run("inspect", "ab.safetensors", "--json").json["exported"]
     assert found["kind"] == "recombination" and found["names"] == "whole"
     again = run("export", "pairs/ab", "ab.safetensors", "--names", "parts", "--json").json
@@ -158,10 +158,10 @@ def test_an_export_goes_nowhere_where_it_cannot(run: Any, kept: Path, tmp_path: 
 def test_inspect_says_where_a_description_cannot_be_read(run: Any, tmp_path: Path) -> None:
     import torch
 
-    from compatkit.registry.weights.tensorfile import serialise
+    from compatkit.registry.weights.tensorfile import serialize
 
     file = tmp_path / "odd.safetensors"
-    file.write_bytes(serialise({"w": torch.zeros(1)}, json.dumps({"schema": 9})))
+    file.write_bytes(serialize({"w": torch.zeros(1)}, json.dumps({"schema": 9})))
     said = run("inspect", file)
     assert said.code == 0 and "not readable as an export" in said.out and "newer compatkit" in words(said.out)
     assert run("inspect", file, "--json").json["exported"] is None

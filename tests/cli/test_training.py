@@ -11,7 +11,7 @@ from small import data_set, write_pack
 
 from compatkit.adapters.blueprints import build_pair, plan
 from compatkit.registry.store import Store
-from compatkit.registry.weights.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialize
 
 
 def test_a_recipe_becomes_published_parts(run: Any, recipe: Any, tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_data_sets_of_plugins_are_found_and_only_the_one_asked_for_is_import
 def test_a_recipe_may_start_from_weights_beside_it(run: Any, recipe: Any, tmp_path: Path) -> None:
     planned = plan("resnet8_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 3}, size=(16, 16))
     network, _, _ = build_pair(planned.extractor, planned.head, seed=9)
-    (tmp_path / "recipes" / "start.safetensors").write_bytes(serialise(network.state_dict()))
+    (tmp_path / "recipes" / "start.safetensors").write_bytes(serialize(network.state_dict()))
     file = recipe(('name = "left"', 'name = "left"\nweights = "start.safetensors"'))
     said = run("train", file, "--registry", tmp_path / "parts", "--json")
     assert (

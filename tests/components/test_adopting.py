@@ -136,11 +136,11 @@ def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, 
 
 def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    grey = timm.create_model("resnet18", num_classes=4, in_chans=1, layers=[1, 1, 1, 1])
-    save_file(grey.state_dict(), tmp_path / "grey.safetensors")
+    gray = timm.create_model("resnet18", num_classes=4, in_chans=1, layers=[1, 1, 1, 1])
+    save_file(gray.state_dict(), tmp_path / "gray.safetensors")
     parts = registry.adopt(
-        tmp_path / "grey.safetensors",
-        "zoo/grey",
+        tmp_path / "gray.safetensors",
+        "zoo/gray",
         model="resnet18",
         point="layer2",
         kwargs={"layers": [1, 1, 1, 1]},
@@ -264,7 +264,7 @@ def test_tensors_without_a_name_are_refused(registry: ck.Registry, state: State)
         ({"images": {"std": [58.4]}}, UsageError, "divide them by 255"),
         ({"images": {"interpolation": "best"}}, UsageError, "'interpolation' must be one of"),
         ({"images": {"crop_pct": 0}}, UsageError, "crop_pct is a share above 0"),
-        ({"images": {"colour": "red"}}, UsageError, "'colour' is not a known fact about images"),
+        ({"images": {"color": "red"}}, UsageError, "'color' is not a known fact about images"),
         ({"key": "model_ema"}, UsageError, "there is no entry 'model_ema'"),
         ({"kwargs": {"checkpoint_path": "/etc/passwd"}}, UsageError, "is no part of a blueprint"),
         ({"kwargs": {"num_classes": 3}}, CheckpointMismatch, "fc.weight is 10x64 where 3x64 is expected"),

@@ -57,7 +57,7 @@ def test_the_defaults_are_the_papers() -> None:
         0.0,
         "constant",
     )
-    assert (trainer.optimiser, trainer.momentum, trainer.batch_size) == ("sgd", 0.9, 64)
+    assert (trainer.optimizer, trainer.momentum, trainer.batch_size) == ("sgd", 0.9, 64)
 
 
 @pytest.mark.parametrize("statistics", ["stored", "batch"])
@@ -77,7 +77,7 @@ def test_the_extractor_moves_as_a_loop_by_hand_moves_it(registry: ck.Registry, s
     pixels = (pixels - data.mean[0]) / data.std[0]
     views = [pixels, pixels.rot90(1, (-2, -1)), pixels.flip(-2), pixels.rot90(3, (-2, -1))]
     wanted = torch.arange(4).repeat_interleave(len(images))
-    optimiser = torch.optim.SGD(extractor.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(extractor.parameters(), lr=0.01, momentum=0.9)
     loss = torch.zeros(())
     for _ in range(steps):
         with torch.no_grad():
@@ -87,9 +87,9 @@ def test_the_extractor_moves_as_a_loop_by_hand_moves_it(registry: ck.Registry, s
         for name, value in extractor.named_buffers():
             value.data.copy_(stored[name])
         loss = F.cross_entropy(head(features), wanted)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
 
     for name, value in extractor.state_dict().items():
         torch.testing.assert_close(weights(adapted)[name], value, rtol=1e-3, atol=1e-4)
@@ -101,7 +101,7 @@ def test_the_extractor_moves_as_a_loop_by_hand_moves_it(registry: ck.Registry, s
 def test_labels_that_are_shuffled_or_absent_give_the_same_bits(registry: ck.Registry) -> None:
     images = target()
     given = registry.adapt(*NAMES, images, trainer=fast())
-    for other in (shuffled(images), images.unlabelled()):
+    for other in (shuffled(images), images.unlabeled()):
         again = registry.adapt(*NAMES, other, trainer=fast())
         assert same(given, again)
         assert again.fit.plan == given.fit.plan
@@ -132,7 +132,7 @@ def test_only_the_extractor_moves(registry: ck.Registry) -> None:
         NAMES[1]: adapted.fit.tasks["target"].head,
         NAMES[2]: adapted.fit.auxiliary["rotation"].module,
     }
-    for name, module in after.items():  # statistics of batch normalisation are among them
+    for name, module in after.items():  # statistics of batch normalization are among them
         assert all(torch.equal(value, before[name][key]) for key, value in module.state_dict().items())
     moved = weights(adapted)
     assert any(
@@ -178,7 +178,7 @@ def test_what_is_published_says_where_it_came_from(registry: ck.Registry) -> Non
         ("initialised_from", digests[0]),
         ("adapted_against", digests[1]),
     ]
-    bare = images.unlabelled()
+    bare = images.unlabeled()
     assert manifest.training["data"] == {"name": "right/train", "digest": bare.digest, "labelled": False}
     assert manifest.training["steps"] == 3
     assert manifest.training["plugins"][0]["settings"]["half_turn"] == "flip"
@@ -224,21 +224,21 @@ def test_an_adapted_extractor_can_be_adapted_again(registry: ck.Registry) -> Non
 
 
 def test_images_are_brought_into_the_channels_and_size_of_the_extractor(registry: ck.Registry) -> None:
-    grey = target()
-    colour = attrs.evolve(grey, images=np.repeat(grey.images, 3, axis=3))
-    adapted = registry.adapt(*NAMES, colour, trainer=fast(steps=1))
+    gray = target()
+    color = attrs.evolve(gray, images=np.repeat(gray.images, 3, axis=3))
+    adapted = registry.adapt(*NAMES, color, trainer=fast(steps=1))
     state = adapted.fit.tasks["target"]
     assert state.examples.size == (16, 16) and state.examples.channels == "L"
     assert state.data.mean == registry.store.manifest(NAMES[0]).contract.data.mean
 
 
-@pytest.mark.parametrize("name", ["jigsaw", "colourisation", "contrastive"])
+@pytest.mark.parametrize("name", ["jigsaw", "colorization", "contrastive"])
 def test_every_self_supervised_head_will_do(registry: ck.Registry, name: str) -> None:
-    colour, settings = data_set("colour", channels=3), {"colourisation": {"cells": 2}}.get(name, {})
-    task = ck.Task("colour", colour, BACKBONE, "layer2", size=16)
+    color, settings = data_set("color", channels=3), {"colorization": {"cells": 2}}.get(name, {})
+    task = ck.Task("color", color, BACKBONE, "layer2", size=16)
     registry.publish(quick(steps=1).fit([task], [ck.use(name, **settings)]), prefix="c")
     images = data_set("other", seed=1, channels=3).train
-    parts = "c/colour.extractor", "c/colour.head", f"c/shared.{name}"
+    parts = "c/color.extractor", "c/color.head", f"c/shared.{name}"
     adapted, again = (registry.adapt(*parts, one, trainer=fast()) for one in (images, shuffled(images)))
     assert same(adapted, again)
     assert list(adapted.fit.history[0]["losses"]) == [f"{name}/loss"]

@@ -112,8 +112,8 @@ def test_measured_own_pairs_count_apart_in_the_headline(store: Store) -> None:
     assert table.summary() == "4 pairs: 2 own pairs, 2 perfect" and table.counts() == {"perfect": 4}
 
 
-def test_evidence_counts_under_the_normalisation_that_was_asked_about(registry: ck.Registry) -> None:
-    """Whatever was measured last: another normalisation makes another network of the same two parts."""
+def test_evidence_counts_under_the_normalization_that_was_asked_about(registry: ck.Registry) -> None:
+    """Whatever was measured last: another normalization makes another network of the same two parts."""
     pair, table = ("a/one.extractor", "a/one.head"), ("a/*.extractor", "a/*.head")
     measure(registry.store, *pair, cell("perfect", 90, policy="batch"))
     measure(registry.store, *pair, cell("chance", 10, policy="running"))
@@ -142,21 +142,21 @@ def test_evidence_counts_under_the_normalisation_that_was_asked_about(registry: 
         registry.check_all(*table, bn_policy="bathc")
 
 
-def test_without_batch_normalisation_every_figure_counts(registry: ck.Registry) -> None:
+def test_without_batch_normalization_every_figure_counts(registry: ck.Registry) -> None:
     """No policy changes what such a pair computes."""
     measure(
-        registry.store, "a/one.extractor", "a/one.head", cell("weak", 30, policy="running", normalised=False)
+        registry.store, "a/one.extractor", "a/one.head", cell("weak", 30, policy="running", normalized=False)
     )
     assert registry.check("a/one.extractor", "a/one.head", bn_policy="batch").evidence == "weak"
 
 
-def test_figures_under_another_normalisation_leave_a_pair_unproven(store: Store) -> None:
+def test_figures_under_another_normalization_leave_a_pair_unproven(store: Store) -> None:
     publish(store, "x/left", extractor(), 1)
     publish(store, "x/right", head(), 2)
     measure(store, "x/left", "x/right", cell("perfect", policy="running"))
     report = ck.Registry.open(store.root).check("x/left", "x/right")
     (found,) = [one for one in report.findings if one.code == "unproven"]
-    assert report.word == "unproven" and "only figures under normalisation running" in found.came
+    assert report.word == "unproven" and "only figures under normalization running" in found.came
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])

@@ -84,7 +84,7 @@ def bits(module: torch.nn.Module) -> str:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str) -> None:
     made = recombined(registry, policy)
     assert registry.publish(made, "pairs/ab") == "pairs/ab@1.0.0"
@@ -440,7 +440,7 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     change = registry.diff("pairs/ab@1.0.0", "pairs/ab@2.0.0")
     reasons = [reason for (_, reason) in change.told()["blueprint"]]
     assert reasons == [
-        "other parts, adapters between them, or another policy of normalisation, without a passed measurement"
+        "other parts, adapters between them, or another policy of normalization, without a passed measurement"
     ]
     about = ck.Registry.open(registry.store.root)
     retitled = attrs.evolve(

@@ -11,14 +11,14 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.adapters.blueprints import structural
-from compatkit.components.verification import normalisation_of, probe_of
+from compatkit.components.verification import normalization_of, probe_of
 from compatkit.contracts.channels import channel_statistics
 from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Contract, Protocol, Statistical
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import Manifest, Payload, to_bytes
 from compatkit.evaluation.statistics import Moments, feature_moments
-from compatkit.registry.weights.tensorfile import serialise, state_digest
+from compatkit.registry.weights.tensorfile import serialize, state_digest
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,7 +50,7 @@ def derived(manifest: Manifest, module: torch.nn.Module, moments: tuple[Moments,
     ports = None if blueprint.side == "extractor" else stated.structural.inputs
     shape = structural(module, blueprint, feature_ports=ports)
     state = module.state_dict()
-    stored = serialise(state)
+    stored = serialize(state)
     payload = Payload(
         attrs.evolve(manifest.payload.file, blob=digest(stored), bytes=len(stored)),
         state_digest(state),
@@ -61,7 +61,7 @@ def derived(manifest: Manifest, module: torch.nn.Module, moments: tuple[Moments,
     contract = Contract(
         shape,
         attrs.evolve(stated.data, labels=names),
-        Protocol(normalisation_of(module), stated.protocol.anchors),
+        Protocol(normalization_of(module), stated.protocol.anchors),
         Statistical(tuple(one.statistics() for one in moments), probe_of(module, shape, blueprint)),
     )
     return attrs.evolve(manifest, payload=payload, contract=contract)

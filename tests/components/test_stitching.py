@@ -28,13 +28,13 @@ from compatkit.contracts.manifest import to_bytes
 from compatkit.contracts.stitch import on_port
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, IncompatibleError, IntegrityError, InvalidName, UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.reports.contracts import summary
 
-GREY = {"in_chans": 1, "num_classes": 3}
-VIT = {**GREY, "img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 16, "num_heads": 2}
+GRAY = {"in_chans": 1, "num_classes": 3}
+VIT = {**GRAY, "img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 16, "num_heads": 2}
 SWIN = {
-    **GREY,
+    **GRAY,
     "img_size": 32,
     "patch_size": 4,
     "window_size": 4,
@@ -45,12 +45,12 @@ SWIN = {
 SMALL = (16, 16)
 
 NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int] | None]] = {
-    "narrow": ("resnet8_cifar", "layer1", GREY, SMALL),  # 16 channels, any size
-    "wide": ("resnet8_cifar", "layer2", GREY, SMALL),  # 32 channels, any size
-    "last": ("resnet8_cifar", "layer3", GREY, SMALL),  # 64 channels
-    "pooled": ("resnet8_cifar", "global_pool", GREY, SMALL),  # 64 channels, one position
-    "fixed": ("lenet", "pool2", GREY, (32, 32)),  # 16 channels of exactly 5x5
-    "flat": ("lenet", "dense2", GREY, (32, 32)),  # a vector of 84
+    "narrow": ("resnet8_cifar", "layer1", GRAY, SMALL),  # 16 channels, any size
+    "wide": ("resnet8_cifar", "layer2", GRAY, SMALL),  # 32 channels, any size
+    "last": ("resnet8_cifar", "layer3", GRAY, SMALL),  # 64 channels
+    "pooled": ("resnet8_cifar", "global_pool", GRAY, SMALL),  # 64 channels, one position
+    "fixed": ("lenet", "pool2", GRAY, (32, 32)),  # 16 channels of exactly 5x5
+    "flat": ("lenet", "dense2", GRAY, (32, 32)),  # a vector of 84
     "classy": ("vit_tiny_patch16_224", "blocks.0", VIT, None),  # a class token and 16 patches
     "patches": (
         "vit_tiny_patch16_224",
@@ -61,7 +61,7 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], tuple[int, int] | None]] = {
     "dynamic": (  # 32 channels, any count of patches
         "pvt_v2_b0",
         "stages.0.blocks.0",
-        {**GREY, "depths": [1, 1, 1, 1]},
+        {**GRAY, "depths": [1, 1, 1, 1]},
         (32, 32),
     ),
     "plain": (
@@ -123,7 +123,7 @@ def features(registry: ck.Registry, name: str, images: Split) -> Tensor:
     reference = f"zoo/{name}.extractor"
     data = registry.store.manifest(reference).contract.data
     with torch.no_grad():
-        return registry.load(reference)(normalise(prepare(images, data).images, data))
+        return registry.load(reference)(normalize(prepare(images, data).images, data))
 
 
 def square(tokens: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def test_adapters_without_parameters_are_put_in(
     assert [one.model for one in model.contract.adapters] == names
     with torch.no_grad():
         expected = registry.load(f"zoo/{right}.head")(between(features(registry, left, images)))
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     torch.testing.assert_close(model(pixels).detach(), expected, atol=1e-5, rtol=1e-5)
     assert torch.equal(model.predict(images).positions, expected.argmax(1))
 
@@ -202,7 +202,7 @@ def test_a_recombination_names_its_adapters(registry: ck.Registry, images: Split
 
 
 @pytest.mark.parametrize("policy", ["running", "batch", "reestimate"])
-def test_every_normalisation_policy_works_with_adapters(
+def test_every_normalization_policy_works_with_adapters(
     registry: ck.Registry, images: Split, policy: str
 ) -> None:
     kept = images if policy == "reestimate" else None
@@ -210,7 +210,7 @@ def test_every_normalisation_policy_works_with_adapters(
     head = registry.load("zoo/narrow.head")
     given = features(registry, "last-axis", images).permute(0, 3, 1, 2)
     stored = {name: value.clone() for name, value in model.head.named_buffers()}
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     logits = model(pixels).detach()
     assert all(torch.equal(value, stored[name]) for name, value in model.head.named_buffers())
     if policy == "running":
@@ -284,7 +284,7 @@ def test_a_known_mixing_of_channels_is_undone(
     monkeypatch.setattr("compatkit.components.projecting.usual_strength", lambda count: 1e-9)
     model = recombine(registry, "mixed", "plain", data=images)
     bound = recombine(registry, "plain", "plain")
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     torch.testing.assert_close(model(pixels), bound(pixels), atol=1e-4, rtol=0)
     assert model.inserted[0].training["residual"] < 1e-8
     assert "linear layer from 32 to 16" in str(model.inserted[0])
@@ -318,7 +318,7 @@ def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, im
     models = ("drop-tokens", "permute", "resize", "project")
     assert names == [f"zoo/{one}@1.0.0" for one in models]
     again = mine.recombine("zoo/classy.extractor", "zoo/wide.head", adapters=names)
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     assert torch.equal(model(pixels), again(pixels))
     assert again.contract == model.contract
     assert [one.reference for one in again.inserted] == names
@@ -338,7 +338,7 @@ def test_published_adapters_come_back_as_the_same_function(mine: ck.Registry, im
     assert words["fitted by"].startswith("ridge, ") and words["trained on"] == "noise/train"
 
 
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_an_adapter_for_any_count_of_tokens_is_kept_too(tmp_path: Path, images: Split) -> None:
     """A network that takes any image size states its tokens as ``L``, and a map of them as ``H`` and ``W``."""
     registry = cut(tmp_path, "wide", "dynamic")
@@ -480,13 +480,13 @@ def test_tokens_of_unknown_grids_are_not_paired(registry: ck.Registry, images: S
 
 
 def test_images_that_are_all_the_same_are_nothing_to_fit_on(registry: ck.Registry, images: Split) -> None:
-    grey = attrs.evolve(images, images=np.full_like(images.images, 127))
+    gray = attrs.evolve(images, images=np.full_like(images.images, 127))
     with pytest.raises(DataError, match="do not change from image to image"):
-        recombine(registry, "last", "flat", data=grey)
+        recombine(registry, "last", "flat", data=gray)
 
 
 class Half(nn.Module):
-    """An extractor in bfloat16: 4 channels of grey images."""
+    """An extractor in bfloat16: 4 channels of gray images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -507,12 +507,12 @@ def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Regist
         left, right, report, adapters=put_in(registry.store, places, left, right, None)
     )
     assert [str(one) for one in model.inserted] == ["cast to float32"]
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     assert torch.equal(model(pixels), right.module(left.module(pixels).float()))
 
 
 class Two(nn.Module):
-    """Features and a skip connection, both of grey images; ``mixing`` maps the channels of the second."""
+    """Features and a skip connection, both of gray images; ``mixing`` maps the channels of the second."""
 
     def __init__(self, mixing: Tensor) -> None:
         super().__init__()
@@ -551,7 +551,7 @@ def test_each_of_several_tensors_is_adapted_and_fitted_by_itself(images: Split) 
     first = standing(permute, build_adapter(permute.blueprint), left)
     second = fit_projection(project, left, own, images, before=[first], strength=1e-9)
     model = ck.Recombination.of(left, right, report, adapters=[first, second])
-    pixels = normalise(prepare(images, model.data).images, model.data)
+    pixels = normalize(prepare(images, model.data).images, model.data)
     tokens, skip = own.module(pixels)
     expected = Ends()((tokens.flatten(2).transpose(1, 2), skip))
     torch.testing.assert_close(model(pixels), expected, atol=1e-4, rtol=1e-4)

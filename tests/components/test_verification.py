@@ -98,16 +98,16 @@ LIES: list[tuple[str, str, Change, str]] = [
         "does not take input",
     ),
     (
-        "no batch normalisation",
+        "no batch normalization",
         "extractor",
         changed("protocol", normalisation="none"),
-        "holds batch normalisation",
+        "holds batch normalization",
     ),
     (
-        "batch normalisation",
+        "batch normalization",
         "tokens",
         changed("protocol", normalisation="batch"),
-        "holds no batch normalisation",
+        "holds no batch normalization",
     ),
     (
         "more channels",
@@ -199,7 +199,7 @@ LIES: list[tuple[str, str, Change, str]] = [
         "an extractor has none",
     ),
     (
-        "grey images",
+        "gray images",
         "extractor",
         changed("data", channels="L", mean=(0.5,), std=(0.5,)),
         "Images are L, the port 'image' takes 3",
@@ -324,7 +324,7 @@ def test_a_head_was_trained_with_one_extractor_of_its_own_network(
     others = split("resnet8_cifar", "layer2", kwargs={"num_classes": 3, "in_chans": 1}, size=(16, 16))
     classes = split("resnet8_cifar", "layer2", kwargs={"num_classes": 7}, size=(16, 16))
     digests = {}
-    for name, part in {"own": parts["extractor"], "grey": others["extractor"]}.items():
+    for name, part in {"own": parts["extractor"], "gray": others["extractor"]}.items():
         registry.publish(manifest_of(registry, part), name, state=part.module.state_dict())
         digests[name] = str(registry.store.resolve(name).digest)
 
@@ -337,9 +337,9 @@ def test_a_head_was_trained_with_one_extractor_of_its_own_network(
     with pytest.raises(
         IntegrityError, match=r"trained with is the extractor of resnet8_cifar .*'in_chans': 1"
     ):
-        register(parts["head"], "grey")
+        register(parts["head"], "gray")
     with pytest.raises(IntegrityError, match="It was trained with 2 extractors; a head has one"):
-        register(parts["head"], "own", "grey")
+        register(parts["head"], "own", "gray")
     # Other classes on the same features are honest: the extractor holds no class layer.
     assert register(classes["head"], "own") == "head@1.0.0"
 
@@ -365,7 +365,7 @@ def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, Draft]) 
         registry.publish(lie, "lies", state=parts["extractor"].module.state_dict())
     text = str(caught.value)
     for one in (
-        "- Normalisation 'none'",
+        "- Normalization 'none'",
         "- The output 'features' is stated as float16",
         "is stated as pooled",
     ):

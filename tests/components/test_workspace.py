@@ -26,7 +26,7 @@ from compatkit.errors import (
     UsageError,
 )
 from compatkit.evaluation.assembly import BatchStatisticsWarning
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 LEFT, RIGHT = "digits/left.extractor", "digits/right.head"
 
@@ -71,7 +71,7 @@ def tests(tasks: list[ck.Task]) -> list[ck.Split]:
 
 def images_of(model: ck.Recombination, split: ck.Split) -> torch.Tensor:
     examples = prepare(split, model.data)
-    return normalise(examples.images, model.data)
+    return normalize(examples.images, model.data)
 
 
 def test_the_main_job_in_ten_lines(tmp_path: Path, tasks: list[ck.Task]) -> None:
@@ -192,7 +192,7 @@ def test_two_recombinations_share_no_tensor(registry: ck.Registry) -> None:
 
 
 @pytest.mark.parametrize("policy", ["running", "batch", "reestimate"])
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Split], policy: str) -> None:
     """The matrix shuffles and cuts the images by its own rules; one batch of all makes both the same."""
     images = tests[0] if policy == "reestimate" else None
@@ -204,7 +204,7 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
     assert cell.bound == matrix.cell(LEFT, "digits/left.head").restricted
 
 
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests: list[ck.Split]) -> None:
     model = registry.recombine(LEFT, RIGHT)
     assert model.normalisation == "batch"

@@ -1,4 +1,4 @@
-"""Policies of batch normalisation under the old name of the parameter, and formats under both spellings."""
+"""Policies of batch normalization under the old name of the parameter, and formats under both spellings."""
 
 from __future__ import annotations
 

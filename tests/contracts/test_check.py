@@ -8,7 +8,7 @@ import sys
 
 import attrs
 import pytest
-from sample_components import GREY, extractor, figures, head, initial, labels, maps, shared
+from sample_components import GRAY, extractor, figures, head, initial, labels, maps, shared
 
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Data
@@ -47,7 +47,7 @@ def test_findings_of_every_level_stand_together_whatever_the_count_of_classes(cl
         classes=labels(*names),
         features=figures(0.9, 0.8),
     )
-    data = attrs.evolve(GREY, labels=labels(*names[1:]))
+    data = attrs.evolve(GRAY, labels=labels(*names[1:]))
     found = check(left, right, data=data).findings
     assert len(found) == 8
     assert {one.level for one in found} == {"structural", "data", "protocol", "statistical"}

@@ -146,7 +146,7 @@ def test_fields_with_a_default_may_be_absent_and_a_whole_number_is_a_fraction():
         ({"leaves": {}}, "tree.leaves: "),
         ({"named": {"x": {"number": 1, "word": "c"}}}, "tree.named.x.word: "),
         ({"named": {"x": {"number": 1, "later": [1, 2.5]}}}, "tree.named.x.later[1]: "),
-        ({"named": {"x": {"number": 1, "colour": 2}}}, "tree.named.x: unknown field 'colour'"),
+        ({"named": {"x": {"number": 1, "color": 2}}}, "tree.named.x: unknown field 'color'"),
         ({"named": {"x": 3}}, "tree.named.x: "),
         ({"size": 1.0}, "tree.size: "),
         ({"size": {"number": None}}, "tree.size.number: "),

@@ -14,7 +14,7 @@ import attrs
 import pytest
 from sample_components import (
     FEATURES,
-    GREY,
+    GRAY,
     extractor,
     figures,
     head,
@@ -66,13 +66,13 @@ def seam(output: Port, taken: Port) -> Pair:
 def several(names: Sequence[str], taken: Sequence[str]) -> Pair:
     given, asked = ([attrs.evolve(FEATURES, name=name) for name in side] for side in (names, taken))
     return Pair(
-        manifest("extractor", Contract(Structural((FEATURES,), tuple(given)), GREY, Protocol("none"))),
-        manifest("head", Contract(Structural(tuple(asked), (FEATURES,)), GREY, Protocol("none"))),
+        manifest("extractor", Contract(Structural((FEATURES,), tuple(given)), GRAY, Protocol("none"))),
+        manifest("head", Contract(Structural(tuple(asked), (FEATURES,)), GRAY, Protocol("none"))),
     )
 
 
 def asked(of_head: Sequence[str], *names: str) -> Pair:
-    return Pair(extractor(), head(classes=labels(*of_head)), attrs.evolve(GREY, labels=labels(*names)))
+    return Pair(extractor(), head(classes=labels(*of_head)), attrs.evolve(GRAY, labels=labels(*names)))
 
 
 def anchored(left: Any, right: Any) -> Pair:
@@ -91,7 +91,7 @@ def made_with(one: Manifest, other: Manifest) -> Pair:
 
 
 SAME = Pair(extractor(), head())
-HALF = attrs.evolve(GREY, size=(4, 4))
+HALF = attrs.evolve(GRAY, size=(4, 4))
 
 CASES = [
     Case(
@@ -237,7 +237,7 @@ CASES = [
     Case("labels-disjoint", "data", "warns", "not defined", asked("ab", "c"), asked("ab", "b")),
     Case("labels-look-alike", "data", "warns", "rename", asked(["c\u0430t"], "cat"), asked(["dog"], "cat")),
     Case(
-        "normalisation-needed",
+        "normalization-needed",
         "protocol",
         "informs",
         "reestimate",
@@ -325,6 +325,6 @@ def test_another_name_of_a_class_is_looked_at_too() -> None:
     pair = Pair(
         extractor(),
         head(classes=(Label("automobile", ("c\u0430t",)),)),
-        attrs.evolve(GREY, labels=labels("cat")),
+        attrs.evolve(GRAY, labels=labels("cat")),
     )
     assert "labels-look-alike" in {one.code for one in found(pair)}

@@ -6,7 +6,7 @@ import time
 
 import attrs
 import pytest
-from sample_components import GREY, codes, extractor, head, labels, only
+from sample_components import GRAY, codes, extractor, head, labels, only
 
 from compatkit.contracts import labels as compared
 from compatkit.contracts.check import check
@@ -29,7 +29,7 @@ def test_other_input_images_are_only_said() -> None:
 
 
 def asked(*names: str) -> Data:
-    return attrs.evolve(GREY, labels=labels(*names))
+    return attrs.evolve(GRAY, labels=labels(*names))
 
 
 def test_classes_are_compared_by_name_only_with_the_data_asked_for() -> None:
@@ -144,5 +144,5 @@ def test_comparisons_are_remembered_up_to_a_number_and_a_size(monkeypatch: pytes
 
 
 def test_data_without_classes_is_said_to_have_none() -> None:
-    report = check(extractor(), head(classes=DIGITS), data=attrs.evolve(GREY, labels=()))
+    report = check(extractor(), head(classes=DIGITS), data=attrs.evolve(GRAY, labels=()))
     assert only(report, "labels-disjoint").expected == "no named classes"

@@ -31,7 +31,7 @@ def test_wilson_agrees_with_scipy(correct: int, n: int) -> None:
 
 
 def test_wilson_of_seven_in_twenty_worked_by_hand() -> None:
-    # z^2 = 3.841459; centre = (.35 + 3.841459 / 40) / (1 + 3.841459 / 20) = .446036 / 1.192073 = .374169
+    # z^2 = 3.841459; center = (.35 + 3.841459 / 40) / (1 + 3.841459 / 20) = .446036 / 1.192073 = .374169
     # half = 1.959964 / 1.192073 * sqrt(.35 * .65 / 20 + 3.841459 / 1600) = 1.644164 * .1173708 = .192977
     assert wilson(7, 20) == pytest.approx((0.181192, 0.567146), abs=2e-6)
 

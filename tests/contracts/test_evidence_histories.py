@@ -86,7 +86,7 @@ class Truth:
     data: str
     name: str
     images: int
-    normalised: bool
+    normalized: bool
     policy: str
     batch_size: int
     seed: int
@@ -98,8 +98,8 @@ class Truth:
 
     def effective(self) -> tuple[Any, ...]:
         """Return what the figure is made of, written out."""
-        if not self.normalised:
-            order: tuple[Any, ...] = ("no normalisation",)
+        if not self.normalized:
+            order: tuple[Any, ...] = ("no normalization",)
         elif self.policy == "running":
             order = ("running",)
         else:
@@ -114,8 +114,8 @@ class Truth:
 
     def asked(self) -> tuple[Any, ...]:
         """Return the question: without version, digest and bound, and with the name of the data."""
-        order: tuple[Any, ...] = ("no normalisation",)
-        if self.normalised:
+        order: tuple[Any, ...] = ("no normalization",)
+        if self.normalized:
             order = (self.policy,) + ((self.batch_size, self.seed) if self.policy != "running" else ())
         images = self.data if self.sample else self.name
         return (self.extractor, self.head, images, self.precision, self.adapters, *order)
@@ -321,7 +321,7 @@ class World:
         between = (how["adapters"] or {}).get((left.reference, right.reference), ())
         found = conditions.settings(
             ImageFacts(split.name, split.digest, len(split), sample=split.sample),
-            normalised=truth.normalised,
+            normalized=truth.normalized,
             bound=truth.bound,
             adapters=[(one.function, str(one)) for one in between],
         )
@@ -389,7 +389,7 @@ def question(held: World, wanted: Wanted) -> None:
             for one, _ in held.log
             if (one.extractor, one.head) == functions
             and not one.adapters
-            and (one.policy == wanted.policy or not one.normalised)
+            and (one.policy == wanted.policy or not one.normalized)
         ]
         fresh = [one for one in bare if one.version == cells.METRIC_VERSION]
         assert outline.answers.evidence == ("perfect" if fresh else "stale" if bare else "none")

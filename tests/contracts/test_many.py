@@ -10,7 +10,7 @@ import attrs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_components import GREY, extractor, figures, head, initial, labels, maps, shared, vector
+from sample_components import GRAY, extractor, figures, head, initial, labels, maps, shared, vector
 from sample_contracts import cells, data, manifests
 
 from compatkit.contracts import check as engine
@@ -128,7 +128,7 @@ def test_the_wrong_part_is_named() -> None:
         check_all({"x/y": head()}, {})
     with pytest.raises(UsageError, match="but head 1 is of kind extractor"):
         check_all([extractor()], [extractor()])
-    asked = attrs.evolve(GREY, labels=labels("cat"))
+    asked = attrs.evolve(GRAY, labels=labels("cat"))
     with pytest.raises(DataError, match=r"Two of the classes of the head x/twice have the same name"):
         check_all([extractor()], {"x/twice": head(classes=labels("cat", "Cat"))}, data=asked)
 
@@ -137,7 +137,7 @@ def test_classes_alone_say_what_those_of_data_say() -> None:
     asked = labels("cat", "owl")
     parts = [extractor()], {"x/h": head(classes=labels("cat", "dog"))}
     alone, with_data, none = (
-        check_all(*parts, data=one).to_json() for one in (asked, attrs.evolve(GREY, labels=asked), None)
+        check_all(*parts, data=one).to_json() for one in (asked, attrs.evolve(GRAY, labels=asked), None)
     )
     assert alone == with_data != none
 
@@ -244,7 +244,7 @@ def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
     lefts, rights = [], []
     for number in range(count):
         anchors = (initial(str(number)), shared(str(number)), shared(str(number // 2)))
-        images = attrs.evolve(GREY, size=(8, 8 + number))
+        images = attrs.evolve(GRAY, size=(8, 8 + number))
         seam = maps(4 + number % 5, measured={f"8x{8 + number}": (4 + number, 4)})
         features = figures(number / 100, 0.8)
         left = extractor(seam, data=images, anchors=anchors, normalisation="batch", features=features)
@@ -255,7 +255,7 @@ def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
 
 
 def test_a_thousand_different_pairs_take_less_than_a_tenth_of_a_millisecond_each() -> None:
-    parts, asked = varied(32), attrs.evolve(GREY, labels=labels(*(f"class {one}" for one in range(10))))
+    parts, asked = varied(32), attrs.evolve(GRAY, labels=labels(*(f"class {one}" for one in range(10))))
     taken = []
     for _ in range(3):
         begun = time.process_time()
@@ -267,7 +267,7 @@ def test_a_thousand_different_pairs_take_less_than_a_tenth_of_a_millisecond_each
 @pytest.mark.case("H")
 @pytest.mark.slow
 def test_ninety_thousand_different_pairs_take_less_than_ten_seconds() -> None:
-    parts, asked = varied(300), attrs.evolve(GREY, labels=labels(*(f"class {one}" for one in range(10))))
+    parts, asked = varied(300), attrs.evolve(GRAY, labels=labels(*(f"class {one}" for one in range(10))))
     begun = time.process_time()
     table = check_all(*parts, data=asked)
     assert time.process_time() - begun < 10

@@ -1,4 +1,4 @@
-"""The protocol level: whose statistics batch normalisation needs, and what both were trained against."""
+"""The protocol level: whose statistics batch normalization needs, and what both were trained against."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from compatkit.contracts.check import check
         ("batch", "batch", "the extractor and the head"),
     ],
 )
-def test_batch_normalisation_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
-    found = only(check(extractor(normalisation=left), head(normalisation=right)), "normalisation-needed")
+def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
+    found = only(check(extractor(normalisation=left), head(normalisation=right)), "normalization-needed")
     assert (found.level, found.severity) == ("protocol", "informs")
-    assert found.whose == f"batch normalisation in {named}"
-    assert "reestimate (unlabelled images" in found.remedy
+    assert found.whose == f"batch normalization in {named}"
+    assert "reestimate (unlabeled images" in found.remedy
 
 
-def test_without_batch_normalisation_no_policy_is_needed() -> None:
-    assert "normalisation-needed" not in codes(check(extractor(), head()))
+def test_without_batch_normalization_no_policy_is_needed() -> None:
+    assert "normalization-needed" not in codes(check(extractor(), head()))
 
 
 def test_shared_initial_weights_are_no_promise_and_a_shared_head_is() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_components import FEATURES, GREY, codes, extractor, figures, head, manifest, only, sha256
+from sample_components import FEATURES, GRAY, codes, extractor, figures, head, manifest, only, sha256
 
 from compatkit.contracts.channels import ChannelFigures
 from compatkit.contracts.check import check
@@ -92,7 +92,7 @@ def test_several_ports_are_compared_each_with_its_own() -> None:
 
     def part(kind: Any, *values: FeatureStatistics) -> Manifest:
         sides = ((FEATURES,), ports) if kind == "extractor" else (ports, (FEATURES,))
-        return manifest(kind, Contract(Structural(*sides), GREY, Protocol("none"), Statistical(values)))
+        return manifest(kind, Contract(Structural(*sides), GRAY, Protocol("none"), Statistical(values)))
 
     near, far = FeatureStatistics(0.0, 1.0, 10), FeatureStatistics(7.0, 1.0, 10)
     found = only(check(part("extractor", near, far), part("head", near, near)), "statistics-far")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from sample_components import FEATURES, GREY, codes, extractor, head, manifest, maps, only, tokens, vector
+from sample_components import FEATURES, GRAY, codes, extractor, head, manifest, maps, only, tokens, vector
 
 from compatkit.contracts.check import check
 from compatkit.contracts.contract import Contract, Port, Protocol, Scaled, Structural
@@ -98,7 +98,7 @@ def test_sizes_follow_from_the_extractors_images() -> None:
     output = maps(8, *half)
     fixed = head(maps(8, 4, 4))
     assert check(extractor(output), fixed).wiring == "direct"
-    larger = check(extractor(output, data=attrs.evolve(GREY, size=(9, 9))), fixed)
+    larger = check(extractor(output, data=attrs.evolve(GRAY, size=(9, 9))), fixed)
     assert only(larger, "spatial-differs").came == "5x5 positions for images of 9x9"
 
 
@@ -114,7 +114,7 @@ def test_measured_sizes_win_over_the_formula_and_a_free_head_absorbs_a_differenc
 def with_ports(kind: str, *names: str) -> object:
     ports = tuple(attrs.evolve(FEATURES, name=name) for name in names)
     sides = ((FEATURES,), ports) if kind == "extractor" else (ports, (FEATURES,))
-    return manifest(kind, Contract(Structural(*sides), GREY, Protocol("none")))  # type: ignore[arg-type]
+    return manifest(kind, Contract(Structural(*sides), GRAY, Protocol("none")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_components import FEATURES, GREY
+from sample_components import FEATURES, GRAY
 
 from compatkit.adapters.stitching.layers import build_adapter
 from compatkit.contracts.contract import Data, Port, Scaled
@@ -20,7 +20,7 @@ from compatkit.contracts.report import Finding
 from compatkit.contracts.stitch import after, described, needed, on_port, project
 from compatkit.errors import IncompatibleError, UsageError
 
-WIDE = attrs.evolve(GREY, size=(8, 16))
+WIDE = attrs.evolve(GRAY, size=(8, 16))
 HALVES = (Scaled("H", floordiv=4), Scaled("W", floordiv=4))
 
 
@@ -42,7 +42,7 @@ def vector(width: int, **changes: Any) -> Port:
     return Port("features", ("N", width), layout="NC", **{"pooled": True, **changes})
 
 
-def plan(output: Port, taken: Port, data: Data = GREY, head_data: Data = GREY) -> list[str]:
+def plan(output: Port, taken: Port, data: Data = GRAY, head_data: Data = GRAY) -> list[str]:
     return [described(one) for one in adapters_for([output], [taken], data, head_data)]
 
 
@@ -88,8 +88,8 @@ def test_the_order_of_adapters(output: Port, taken: Port, order: list[str]) -> N
 
 def test_remedies_are_the_adapters_that_would_be_put_in() -> None:
     for output, taken, _ in ORDERS:
-        told = findings([output], [taken], GREY, GREY)
-        expected = [needed(one) for one in adapters_for([output], [taken], GREY, GREY)]
+        told = findings([output], [taken], GRAY, GRAY)
+        expected = [needed(one) for one in adapters_for([output], [taken], GRAY, GRAY)]
         assert [one.remedy for one in told if one.severity == "adaptable"] == expected
 
 
@@ -108,10 +108,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("output", "taken", "remedy"), REFUSED)
 def test_what_no_adapter_mends(output: Port, taken: Port, remedy: str) -> None:
-    (refused,) = [one for one in findings([output], [taken], GREY, GREY) if one.severity == "refuses"]
+    (refused,) = [one for one in findings([output], [taken], GRAY, GRAY) if one.severity == "refuses"]
     assert remedy in refused.remedy
     with pytest.raises(IncompatibleError, match="No adapter makes these parts fit"):
-        adapters_for([output], [taken], GREY, GREY)
+        adapters_for([output], [taken], GRAY, GRAY)
 
 
 def test_without_a_layout_or_a_batch_axis_only_equal_shapes_are_wired() -> None:
@@ -123,9 +123,9 @@ def test_without_a_layout_or_a_batch_axis_only_equal_shapes_are_wired() -> None:
             shape = list(port.shape)
             shape[axis] = 7
             other = attrs.evolve(port, shape=tuple(shape))
-            (found,) = findings([other], [port], GREY, GREY)
+            (found,) = findings([other], [port], GRAY, GRAY)
             assert (found.code, found.severity) == ("layout-differs", "refuses")
-    (found,) = findings([windows], [tokens(8, 49)], GREY, GREY)
+    (found,) = findings([windows], [tokens(8, 49)], GRAY, GRAY)
     assert found.came == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
     assert plan(attrs.evolve(shared, dtype="float16"), shared) == ["cast to float32"]
 
@@ -134,11 +134,11 @@ def test_shapes_without_a_layout_follow_the_images() -> None:
     channels_first = Port("features", ("N", 8, Scaled("H", floordiv=2)), layout="other")
     fixed = attrs.evolve(channels_first, shape=("N", 8, 4))
     assert plan(channels_first, fixed) == []
-    (found,) = findings([channels_first], [fixed], attrs.evolve(GREY, size=(10, 10)), GREY)
+    (found,) = findings([channels_first], [fixed], attrs.evolve(GRAY, size=(10, 10)), GRAY)
     assert (found.severity, found.came) == ("refuses", "N x 8 x 5 (other)")
     free = attrs.evolve(channels_first, shape=("N", 8, "L"))
     assert plan(channels_first, free) == plan(free, fixed) == []
-    assert findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GREY, GREY)
+    assert findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GRAY, GRAY)
 
 
 def test_tokens_form_a_grid_of_the_images_proportions() -> None:
@@ -149,19 +149,19 @@ def test_tokens_form_a_grid_of_the_images_proportions() -> None:
     assert grid_at(vector(8), (8, 8)) is None and spatial_at(tokens(8, "L"), (8, 8)) is None
     (adapter,) = adapters_for([tokens(8, 8)], [maps(8, "h", "w")], WIDE, WIDE)
     assert adapter.kwargs == {"layout": "NLC", "to": "NCHW", "sides": [2, 4]}
-    (adapter,) = adapters_for([tokens(8, 16)], [maps(8, "h", "w")], GREY, GREY)
+    (adapter,) = adapters_for([tokens(8, 16)], [maps(8, "h", "w")], GRAY, GRAY)
     assert adapter.kwargs == {"layout": "NLC", "to": "NCHW"}, "a square is found again at any size"
 
 
 def test_tokens_of_an_unknown_count_become_a_map_for_square_images_only() -> None:
     assert plan(tokens(8, "L"), maps(8, "h", "w")) == ["permute NLC to NCHW"]
     with pytest.raises(IncompatibleError, match="proportions, 8x16"):
-        adapters_for([tokens(8, "L")], [maps(8, "h", "w")], WIDE, GREY)
+        adapters_for([tokens(8, "L")], [maps(8, "h", "w")], WIDE, GRAY)
 
 
 def test_equal_counts_in_other_grids_are_resized() -> None:
     """16 positions as 2x8 are not the 4x4 that the head learnt positions for."""
-    strip = attrs.evolve(GREY, size=(4, 16))
+    strip = attrs.evolve(GRAY, size=(4, 16))
     assert plan(maps(8, 2, 8), tokens(8, 16), strip) == ["resize to 4x4", "permute NCHW to NLC"]
     assert plan(tokens(8, 16), maps(8, 4, 4), strip) == ["permute NLC to NCHW", "resize to 4x4"]
     assert plan(tokens(8, 16), tokens(8, 16), strip) == [], "tokens for tokens are counted"
@@ -180,7 +180,7 @@ def test_a_projection_comes_with_the_positions_that_it_is_fitted_to() -> None:
 
 
 def test_a_vector_of_flattened_maps_is_no_average() -> None:
-    found = list(findings([maps(8, 4, 4)], [vector(128, pooled=False)], GREY, GREY))
+    found = list(findings([maps(8, 4, 4)], [vector(128, pooled=False)], GRAY, GRAY))
     assert [(one.code, one.severity) for one in found] == [
         ("rank-differs", "adaptable"),
         ("pooled-differs", "warns"),
@@ -190,7 +190,7 @@ def test_a_vector_of_flattened_maps_is_no_average() -> None:
 
 def test_a_projection_is_clamped_where_the_head_was_trained_after_relu() -> None:
     for kind, clamped in (("nonnegative", True), ("signed", False), ("any", False)):
-        (adapter,) = adapters_for([maps(8, 4, 4)], [maps(6, 4, 4, range=kind)], GREY, GREY)
+        (adapter,) = adapters_for([maps(8, 4, 4)], [maps(6, 4, 4, range=kind)], GRAY, GRAY)
         assert adapter.kwargs["nonnegative"] is clamped
         assert after([maps(8, 4, 4)], adapter)[0].range == ("nonnegative" if clamped else "signed")
 
@@ -199,18 +199,18 @@ def test_several_tensors_are_adapted_one_by_one() -> None:
     names = ("features", "skip")
     outputs = [attrs.evolve(maps(8, 4, 4), name="features"), attrs.evolve(maps(4, 8, 8), name="skip")]
     inputs = [attrs.evolve(tokens(8, 16), name="features"), attrs.evolve(maps(4, 2, 2), name="skip")]
-    found = adapters_for(outputs, inputs, GREY, GREY)
+    found = adapters_for(outputs, inputs, GRAY, GRAY)
     assert [(one.model, one.kwargs["port"], one.cut_outputs) for one in found] == [
         ("permute", 0, 2),
         ("resize", 1, 2),
     ]
-    features: Any = tuple(torch.zeros(tensor_shape(one, GREY.size, 3)) for one in outputs)
+    features: Any = tuple(torch.zeros(tensor_shape(one, GRAY.size, 3)) for one in outputs)
     ports: Any = outputs
     for one in found:
         features, ports = build_adapter(one)(features), after(ports, one)
     assert [tuple(one.shape) for one in features] == [(3, 16, 8), (3, 4, 2, 2)]
     assert tuple(one.name for one in ports) == names
-    assert not list(findings(ports, inputs, GREY, GREY))
+    assert not list(findings(ports, inputs, GRAY, GRAY))
 
 
 def test_an_adapter_of_another_hand_is_described_whatever_it_holds() -> None:
@@ -270,7 +270,7 @@ def test_what_is_adaptable_is_adapted_on_real_tensors_and_then_direct(data: st.D
     """Each adapter gives the shape and dtype that its port says; the last gives what the head takes."""
     size, head_size = data.draw(SIZES), data.draw(SIZES)
     output, taken = data.draw(ports(size, True)), data.draw(ports(head_size, True))
-    mine, theirs = attrs.evolve(GREY, size=size), attrs.evolve(GREY, size=head_size)
+    mine, theirs = attrs.evolve(GRAY, size=size), attrs.evolve(GRAY, size=head_size)
     severities = {one.severity for one in findings([output], [taken], mine, theirs)}
     if "refuses" in severities:
         with pytest.raises(IncompatibleError):

@@ -17,7 +17,7 @@ import compatkit as ck
 from compatkit.data import bars
 from compatkit.data.bars import bar, silent
 from compatkit.data.survey import survey
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 
 
 class Terminal(io.StringIO):
@@ -41,7 +41,7 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 WORK: dict[str, tuple[str, Callable[[Path], object]]] = {
     "listing": ("bee", lambda root: ck.data.load(root)),
-    "listing without classes": ("images", lambda root: read_unlabelled(root / "bee")),
+    "listing without classes": ("images", lambda root: read_unlabeled(root / "bee")),
     "digest": ("reading images", lambda root: ck.data.load(root).train.digest),
     "states": ("looking at files", lambda root: ck.data.load(root, digest="unverified").train.digest),
     "damaged": ("decoding images", lambda root: ck.data.load(root, damaged="skip")),

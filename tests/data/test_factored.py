@@ -57,7 +57,7 @@ class TestSprites:
         areas = (data.images > 0).sum((1, 2, 3)).reshape(3, 2)
         np.testing.assert_allclose(areas[:, 1] / areas[:, 0], 4, rtol=0.12)
 
-    def test_by_name_they_are_labelled_by_shape(self) -> None:
+    def test_by_name_they_are_labeled_by_shape(self) -> None:
         data = ck.data.load("sprites")
         assert data.classes == SHAPES and (len(data.train), len(data.test)) == (5530, 614)
 
@@ -274,8 +274,8 @@ class TestFactored:
         assert (by_place.test.labels == data.factors["x"][test]).all()
         assert not set(train) & set(test) and len(train) + len(test) == len(data)
         with pytest.raises(UnknownName) as caught:
-            data.labelled("colour")
-        assert caught.value.subject == "colour"
+            data.labelled("color")
+        assert caught.value.subject == "color"
 
     def test_a_sample_keeps_factors_and_test_images(self) -> None:
         images = np.arange(20, dtype=np.uint8)[:, None, None, None] * np.ones((1, 2, 2, 1), dtype=np.uint8)

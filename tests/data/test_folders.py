@@ -148,10 +148,10 @@ def test_classes_called_like_parts_within_parts(tmp_path: Path) -> None:
 
 def test_what_lies_beside_parts_is_left_out_and_told(tmp_path: Path) -> None:
     root = tmp_path / "photos"
-    for part in ("train", "val", "unlabelled"):
+    for part in ("train", "val", "unlabeled"):
         class_folder(root / part, {"ant": 2})
     (root / "annotations").mkdir()
-    with pytest.warns(DataWarning, match=r"unlabelled/ \(1 in all\)"):
+    with pytest.warns(DataWarning, match=r"unlabeled/ \(1 in all\)"):
         assert ck.data.load(root).train.counts == (2,)
 
 

@@ -34,7 +34,7 @@ def test_samples_are_the_states_before_and_the_state_after() -> None:
     assert found[:, :, 0, 0].tolist() == [[4, 4.5, 3, 3.5, 1, 1.5, 6.5], [6, 6.5, 5, 5.5, 3, 3.5, 8.5]]
 
 
-def test_flows_are_standardised_by_the_training_simulations_and_divided_by_simulation() -> None:
+def test_flows_are_standardized_by_the_training_simulations_and_divided_by_simulation() -> None:
     data = flow_forecasts(simulations=4, each=4, size=8, lead=2, back=(0, 2))
     assert (len(data.train), len(data.test), data.train.size) == (4, 12, (9 * 8, 8))
     # frames are two apart: what is known two frames before is what was known a sample earlier

@@ -16,7 +16,7 @@ EIGENVALUES = np.linspace(0.1, 3.0, 30)
 
 def vectors_of(split: ck.Split, eigenvalues: Any) -> np.ndarray:
     """Return the vectors that a network sees, ``(n, d)``."""
-    stated = ck.data.gaussian_normalisation(eigenvalues)
+    stated = ck.data.gaussian_normalization(eigenvalues)
     return (split.read(range(len(split)))[:, 0, :, 0] / 255 - stated["mean"]) / stated["std"]
 
 
@@ -54,7 +54,7 @@ def test_a_dense_network_trains_on_them() -> None:
         "fully_connected",
         "blocks.0",
         kwargs={"widths": [8], "img_size": [1, 3]},
-        normalisation=ck.data.gaussian_normalisation([1.0, 2.0, 3.0]),
+        normalisation=ck.data.gaussian_normalization([1.0, 2.0, 3.0]),
     )
     assert quick(steps=2).fit([task]).tasks["vectors"].feature_shape == (2, 8)
 

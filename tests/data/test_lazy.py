@@ -30,7 +30,7 @@ def rgb(data: bytes) -> np.ndarray:
     return np.asarray(image)
 
 
-def grey(values: np.ndarray) -> np.ndarray:
+def gray(values: np.ndarray) -> np.ndarray:
     return np.repeat(np.asarray(values, dtype=np.uint8)[..., None], 3, axis=2)
 
 
@@ -46,10 +46,10 @@ def test_the_exif_orientation_is_applied(turn: int) -> None:
     assert np.array_equal(rgb(stored), np.asarray(wanted))
 
 
-def test_grey_and_bilevel_and_palettes_take_their_colours() -> None:
+def test_gray_and_bilevel_and_palettes_take_their_colors() -> None:
     values = np.arange(35, dtype=np.uint8).reshape(5, 7) * 7
-    assert np.array_equal(rgb(encoded(Image.fromarray(values))), grey(values))
-    assert np.array_equal(rgb(encoded(Image.fromarray(values > 100))), grey((values > 100) * 255))
+    assert np.array_equal(rgb(encoded(Image.fromarray(values))), gray(values))
+    assert np.array_equal(rgb(encoded(Image.fromarray(values > 100))), gray((values > 100) * 255))
     few = photo(5, 7).quantize(8)
     assert np.array_equal(rgb(encoded(few)), np.asarray(few.convert("RGB")))
     assert np.array_equal(rgb(encoded(few, transparency=bytes([0, 128]))), np.asarray(few.convert("RGB")))
@@ -62,10 +62,10 @@ def test_transparency_is_dropped_and_not_blended() -> None:
         image.putalpha(alpha)
         assert np.array_equal(rgb(encoded(image)), np.asarray(image)[..., :3])
         pale = image.convert("LA")
-        assert np.array_equal(rgb(encoded(pale)), grey(np.asarray(pale)[..., 0]))
+        assert np.array_equal(rgb(encoded(pale)), gray(np.asarray(pale)[..., 0]))
 
 
-def test_four_inks_become_colours_as_pillow_does_it() -> None:
+def test_four_inks_become_colors_as_pillow_does_it() -> None:
     inks = photo(5, 7).convert("CMYK")
     assert np.array_equal(rgb(encoded(inks, "TIFF")), np.asarray(inks.convert("RGB")))
     stored = encoded(inks, "JPEG", quality=95)
@@ -74,14 +74,14 @@ def test_four_inks_become_colours_as_pillow_does_it() -> None:
 
 @pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
 def test_sixteen_bits_are_divided_by_257(format: str) -> None:
-    assert np.array_equal(rgb(encoded(Image.fromarray(RAMP), format)), grey(RAMP // 257))
+    assert np.array_equal(rgb(encoded(Image.fromarray(RAMP), format)), gray(RAMP // 257))
 
 
 SIZES = [(37, 53), (53, 37), (224, 225), (31, 400), (301, 299), (20, 19)]
 
 
 @pytest.mark.parametrize(("size", "crop_pct"), [((32, 32), 0.875), ((24, 40), 0.9), ((33, 33), 1.0)])
-def test_centre_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], crop_pct: float) -> None:
+def test_center_crops_are_those_of_timm(tmp_path: Path, size: tuple[int, int], crop_pct: float) -> None:
     from timm.data import create_transform
 
     (tmp_path / "p").mkdir()
@@ -131,7 +131,7 @@ def whole(split: Split) -> np.ndarray:
         lambda split: split.shifted(hue=0.3, brightness=0.7, blur=1.2),
         lambda split: split.shifted(hue=0.3).converted("RGB"),
         lambda split: split.subset(6).shifted(blur=0.5).of_classes(["bee"]),
-        lambda split: split.unlabelled().renamed("x"),
+        lambda split: split.unlabeled().renamed("x"),
     ],
 )
 def test_changes_stay_lazy_and_equal_those_of_an_array(both: tuple[Split, Split], change: object) -> None:
@@ -154,7 +154,7 @@ def test_changes_stay_lazy_and_equal_those_of_an_array(both: tuple[Split, Split]
         lambda split: split.converted("L").resized((20, 8)),
     ],
 )
-def test_grey_and_size_differ_from_those_of_an_array_by_roundings(
+def test_gray_and_size_differ_from_those_of_an_array_by_roundings(
     both: tuple[Split, Split], change: object
 ) -> None:
     lazy, array = (change(one) for one in both)  # type: ignore[operator]
@@ -162,12 +162,12 @@ def test_grey_and_size_differ_from_those_of_an_array_by_roundings(
     assert np.abs(whole(lazy).astype(int) - whole(array)).max() <= 2
 
 
-def test_grey_images_have_no_colours_again(both: tuple[Split, Split]) -> None:
+def test_gray_images_have_no_colors_again(both: tuple[Split, Split]) -> None:
     again = whole(both[0].converted("L").converted("RGB"))
     assert np.array_equal(again, np.repeat(whole(both[0].converted("L")), 3, axis=3))
 
 
-def test_a_hue_of_grey_images_is_refused_when_it_is_asked_for(both: tuple[Split, Split]) -> None:
+def test_a_hue_of_gray_images_is_refused_when_it_is_asked_for(both: tuple[Split, Split]) -> None:
     for split in both:
         with pytest.raises(DataError, match="no hue"):
             split.converted("L").shifted(hue=0.1)

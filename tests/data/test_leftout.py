@@ -15,7 +15,7 @@ from photos import class_folder, encoded, photo
 
 import compatkit as ck
 from compatkit.data.leftout import LeftOutWarning
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of
 
@@ -61,7 +61,7 @@ def loaded(root: Path) -> int:
 
 DOORS: dict[str, Callable[[Path], int]] = {
     "load": loaded,
-    "unlabelled": lambda root: len(read_unlabelled(root)),
+    "unlabeled": lambda root: len(read_unlabeled(root)),
     "predict": lambda root: len(list(arrays_of(root))),
 }
 
@@ -116,7 +116,7 @@ def test_a_list_that_is_remembered_tells_it_again(root: Path) -> None:
     told = []
     for _ in range(2):
         with pytest.warns(LeftOutWarning) as caught:
-            read_unlabelled(root)
+            read_unlabeled(root)
         told.append(str(caught[0].message))
     assert told[0] == told[1]
 
@@ -127,7 +127,7 @@ def test_linked_folders_are_followed_at_every_level(root: Path, tmp_path: Path) 
     (more / "x" / "deeper").symlink_to(more / "y")
     data = ck.data.load(f"{root}/")
     assert [sum(pair) for pair in zip(data.train.counts, data.test.counts, strict=True)] == [11, 4]
-    assert len(read_unlabelled(root)) == 15
+    assert len(read_unlabeled(root)) == 15
     survey = {Path(data.train.name_of(place)).parent.name for place in range(len(data.train))}
     assert survey == {"ant", "batch2", "deeper", "bee"}
 

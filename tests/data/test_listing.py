@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.data import listing as lists
 from compatkit.data.files import image_folders
 from compatkit.data.listing import FolderListing, listing
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DataError
 
 FOLDERS = ["ant", "bee"]
@@ -171,7 +171,7 @@ def test_names_that_are_no_text_stay_what_they_are(root: Path) -> None:
 def test_images_without_classes_are_listed_once_too(root: Path, read: list[str]) -> None:
     flat = class_folder(root / "bee" / "flat", {"": 2})
     time.sleep(0.02)
-    assert len(read_unlabelled(flat)) == len(read_unlabelled(flat)) == 2 and read == [""]
+    assert len(read_unlabeled(flat)) == len(read_unlabeled(flat)) == 2 and read == [""]
 
 
 class TestUnverified:

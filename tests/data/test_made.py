@@ -118,7 +118,7 @@ def test_the_sphere_rule_is_the_published_one():
     share = labels.mean()
     assert round(-(share * np.log2(share) + (1 - share) * np.log2(1 - share)), 5) == 0.99916
     assert len(set(zip(ones.tolist(), edges.tolist(), opposite.tolist(), strict=True))) == 64
-    # An icosahedron has 30 edges and 6 axes, and every corner 5 neighbours.
+    # An icosahedron has 30 edges and 6 axes, and every corner 5 neighbors.
     assert (edges[-1], opposite[-1]) == (30, 6)
     assert {int(e) for e, k in zip(edges, ones, strict=True) if k == 11} == {25}
 

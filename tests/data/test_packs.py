@@ -37,9 +37,9 @@ def test_a_pack_is_read(write, arrays):
     assert read_pack(write(arrays), name="other").test.name == "other/test"
 
 
-def test_grey_images_need_no_channel_axis(write, arrays):
-    grey = arrays | {f"x_{part}": arrays[f"x_{part}"][..., 0] for part in ("train", "test")}
-    data = read_pack(write(grey))
+def test_gray_images_need_no_channel_axis(write, arrays):
+    gray = arrays | {f"x_{part}": arrays[f"x_{part}"][..., 0] for part in ("train", "test")}
+    data = read_pack(write(gray))
     assert (data.train.channels, data.train.images.shape) == ("L", (9, 4, 5, 1))
 
 
@@ -119,7 +119,7 @@ def test_a_pickle_in_place_of_a_pack_is_never_loaded(tmp_path):
         (b"PK\x03\x04 and then nothing", "is damaged, or no data pack"),
     ],
 )
-def test_a_foreign_file_is_recognised(tmp_path, content, message):
+def test_a_foreign_file_is_recognized(tmp_path, content, message):
     path = tmp_path / "foreign.npz"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):

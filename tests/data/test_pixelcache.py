@@ -33,13 +33,13 @@ def split(tmp_path: Path) -> Split:
     return photos(tmp_path / "pets").train
 
 
-@pytest.mark.parametrize("how", ["as they are", "fitted", "shrunk", "grey"])
+@pytest.mark.parametrize("how", ["as they are", "fitted", "shrunk", "gray"])
 def test_pixels_are_those_of_the_files(split: Split, how: str) -> None:
     given = {
         "as they are": split,
         "fitted": fitted(split),
         "shrunk": split.shrunk((16, 16), interpolation="bicubic", crop_pct=0.875),
-        "grey": split.converted("L"),
+        "gray": split.converted("L"),
     }[how]
     kept = decoded_once(given)
     assert kept is not None

@@ -28,7 +28,7 @@ def ppm(kind: bytes, most: int, values: np.ndarray) -> bytes:
 
 
 def inked(values: np.ndarray) -> np.ndarray:
-    """Return the colors of grey in four inks."""
+    """Return the colors of gray in four inks."""
     return np.stack([255 - values] * 3 + [np.zeros_like(values)], axis=2)
 
 

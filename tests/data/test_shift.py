@@ -1,4 +1,4 @@
-"""A shift in colour and blur: hand-worked colours, scipy's blur, nothing random."""
+"""A shift in color and blur: hand-worked colors, scipy's blur, nothing random."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_half_a_turn_worked_by_hand():
 
 
 @pytest.mark.parametrize("turns", [0.1, 0.3, 0.77])
-def test_a_rotation_keeps_length_and_grey(turns):
+def test_a_rotation_keeps_length_and_gray(turns):
     matrix = rotation(turns).astype(float)
     np.testing.assert_allclose(matrix @ matrix.T, np.eye(3), atol=1e-6)
     np.testing.assert_allclose(np.ones(3) @ matrix, np.ones(3), atol=1e-6)
@@ -68,8 +68,8 @@ def test_no_shift_changes_nothing_and_a_shift_is_repeatable():
     assert split.shifted(0.3, 0.7, 1.0).digest == split.shifted(0.3, 0.7, 1.0).digest != split.digest
 
 
-def test_grey_images_have_no_hue():
-    with pytest.raises(DataError, match="grey images have no hue"):
+def test_gray_images_have_no_hue():
+    with pytest.raises(DataError, match="gray images have no hue"):
         shifted(noise(1, 4, 4, 1), Shift(hue=0.3))
 
 

@@ -56,7 +56,7 @@ def test_statistics_agree_with_float64(make_split):
     np.testing.assert_allclose(std, scaled.std(axis=(0, 1, 2)), rtol=1e-12)
 
 
-def test_a_constant_channel_has_no_deviation_to_normalise_by():
+def test_a_constant_channel_has_no_deviation_to_normalize_by():
     split = Split(np.full((2, 3, 3, 1), 7, np.uint8), np.array([0, 1]), CLASSES, "flat/train")
     with pytest.raises(DataError, match=r"flat/train: every pixel of channel 0 has the value 7"):
         split.statistics()
@@ -141,19 +141,19 @@ def test_one_image_a_class_cannot_be_halved():
         numbered([0, 1, 2]).halves()
 
 
-def test_grey_becomes_colour_by_repetition_and_back_by_luma(make_split):
-    grey = make_split([0, 1, 2])
-    coloured = grey.converted("RGB")
-    assert coloured.channels == "RGB"
-    assert all((coloured.images[..., [channel]] == grey.images).all() for channel in range(3))
-    assert (coloured.converted("L").images == grey.images).all()
-    assert grey.converted("L") is grey
+def test_gray_becomes_color_by_repetition_and_back_by_luma(make_split):
+    gray = make_split([0, 1, 2])
+    colored = gray.converted("RGB")
+    assert colored.channels == "RGB"
+    assert all((colored.images[..., [channel]] == gray.images).all() for channel in range(3))
+    assert (colored.converted("L").images == gray.images).all()
+    assert gray.converted("L") is gray
     primary = Split(
         np.array([[[[255, 0, 0], [0, 255, 0], [0, 0, 255]]]], np.uint8), np.array([0]), CLASSES, "x"
     )
     assert primary.converted("L").images.ravel().tolist() == [76, 150, 29]  # 255 x .299, .587, .114, rounded
     with pytest.raises(DataError, match="'L' or 'RGB', not 'CMYK'"):
-        grey.converted("CMYK")  # type: ignore[arg-type]
+        gray.converted("CMYK")  # type: ignore[arg-type]
 
 
 IMAGES, LABELS = np.zeros((2, 3, 3, 1), np.uint8), np.array([0, 1])
@@ -231,7 +231,7 @@ def test_describe_gives_json_values(make_split):
     assert described["train"]["mean"] == list(data.train.statistics()[0])
 
 
-def test_some_classes_are_labelled_by_their_places_in_the_order_asked_for():
+def test_some_classes_are_labeled_by_their_places_in_the_order_asked_for():
     split = numbered([0, 1, 2, 1, 0])
     some = split.of_classes(["cat", "ant"])
     assert some.classes == ("cat", "ant") and some.sample

@@ -12,7 +12,7 @@ from photos import class_folder, encoded, photo
 import compatkit as ck
 from compatkit.data.split import Split
 from compatkit.data.survey import FIRST, survey
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 
 
 def array(images: np.ndarray, labels: list[int], name: str) -> Split:
@@ -30,8 +30,8 @@ def test_copies_are_those_of_a_plain_list(seed: int) -> None:
     between = [(picks.index(one), place) for place, one in enumerate(others) if one in picks]
     copies, shared = found.parts[0].copies, found.shared
     assert shared is not None and (copies.count, shared.count) == (len(inside), len(between))
-    assert copies.relabelled == sum(labels[one] != labels[two] for one, two in inside)
-    assert shared.relabelled == sum(labels[one] != theirs[two] for one, two in between)
+    assert copies.relabeled == sum(labels[one] != labels[two] for one, two in inside)
+    assert shared.relabeled == sum(labels[one] != theirs[two] for one, two in between)
     assert shared.first == tuple(
         (f"image {one} of x/train", f"image {two} of x/test") for one, two in between[:FIRST]
     )
@@ -42,7 +42,7 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
     turned = photo(6, 30).getexif()
     turned[0x0112] = 6
     (root / "ant" / "turned.jpg").write_bytes(encoded(photo(6, 30), "JPEG", exif=turned))
-    (root / "bee" / "grey.png").write_bytes(encoded(photo(100, 3).convert("L")))
+    (root / "bee" / "gray.png").write_bytes(encoded(photo(100, 3).convert("L")))
     (root / "bee" / "none.gif").write_bytes(b"GIF89a")
     data = ck.data.load(root, hold_out=0.2)
     told: list[str] = []
@@ -67,7 +67,7 @@ def test_files_are_measured_as_they_are_turned(tmp_path: Path) -> None:
 def test_nothing_that_can_be_decoded(tmp_path: Path) -> None:
     root = class_folder(tmp_path / "photos", {"ant": 1})
     (root / "ant" / "000.png").write_bytes(b"")
-    found = survey([read_unlabelled(root / "ant")])
+    found = survey([read_unlabeled(root / "ant")])
     assert found.parts[0].heights is None and found.parts[0].kinds == {} and found.shared is None
     assert found.parts[0].classes == {} and len(found.parts[0].damaged) == 1
 
@@ -84,5 +84,5 @@ def test_files_with_a_color_profile_are_counted(tmp_path: Path) -> None:
             (root / "ant" / f"{name}.{ending}").write_bytes(
                 encoded(photo(12, 12), format, icc_profile=profile)
             )
-    found = survey([read_unlabelled(root / "ant")])
+    found = survey([read_unlabeled(root / "ant")])
     assert found.parts[0].kinds == {"RGB": 8, "RGB with a color profile": 4}

@@ -13,7 +13,7 @@ Floats = NDArray[np.float64]
 
 
 class Features(nn.Module):
-    """Grey image to a map of 4 channels: weights, batch normalisation, ReLU, dropout."""
+    """Gray image to a map of 4 channels: weights, batch normalization, ReLU, dropout."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Features(nn.Module):
 
 
 class Classes(nn.Module):
-    """Map of 4 channels to logits: weights, batch normalisation, ReLU, average, linear."""
+    """Map of 4 channels to logits: weights, batch normalization, ReLU, average, linear."""
 
     def __init__(self, seed: int, outputs: int = 3) -> None:
         super().__init__()

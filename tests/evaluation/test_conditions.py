@@ -48,7 +48,7 @@ THE_SAME_CELL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "the batch size with stored statistics": ({"batch_size": 10}, {"batch_size": 20}),
     "batches of other sizes that are as many": (BATCH, {"batch_size": 27}),
     "the seed of a single batch": ({"policy": "batch", "seed": 1}, {"seed": 2}),
-    "everything about normalisation where there is none": (
+    "everything about normalization where there is none": (
         {**BATCH, "normalised": False},
         {"policy": "running", "batch_size": 7, "seed": 5},
     ),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from evaluation.networks import Classes, Features, reference
-from sample_components import FEATURES, GREY, extractor, head, initial, labels, loaded, shared
+from sample_components import FEATURES, GRAY, extractor, head, initial, labels, loaded, shared
 from torch import Tensor, nn
 
 from compatkit.contracts.contract import Label
@@ -21,7 +21,7 @@ from compatkit.errors import DataError, EnvironmentFailure, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions, Progress
 from compatkit.evaluation.matrix import measure
-from compatkit.evaluation.normalisation import batches
+from compatkit.evaluation.normalization import batches
 
 BATCH = 16
 
@@ -64,7 +64,7 @@ def by_pair(cells: list[Cell]) -> dict[tuple[str, str], Cell]:
 
 def slow_answers(left: Component, right: Component, split: Split, policy: str) -> np.ndarray:
     """Return logits of every image, batch by batch, from the float64 copies."""
-    x = (split.images.transpose(0, 3, 1, 2) / 255 - GREY.mean[0]) / GREY.std[0]
+    x = (split.images.transpose(0, 3, 1, 2) / 255 - GRAY.mean[0]) / GRAY.std[0]
     found = np.zeros((len(split), len(right.manifest.contract.data.labels or ())))
     for positions in batches(len(split), BATCH, 0):
         rows = positions.numpy()
@@ -177,7 +177,7 @@ def test_new_statistics_are_those_of_the_recombined_network() -> None:
     )
     whole = nn.Sequential(Features(0), Classes(11)).eval()
     norms = [one for one in whole.modules() if isinstance(one, nn.BatchNorm2d)]
-    x = ((torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255) - GREY.mean[0]) / GREY.std[0]
+    x = ((torch.from_numpy(split.images).permute(0, 3, 1, 2) / 255) - GRAY.mean[0]) / GRAY.std[0]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None
@@ -207,7 +207,7 @@ class Table(nn.Module):
         return self.rows[(x[:, 0, 0, 0] * 255).round().long()]
 
 
-RAW = attrs.evolve(GREY, mean=(0.0,), std=(1.0,))
+RAW = attrs.evolve(GRAY, mean=(0.0,), std=(1.0,))
 
 
 def numbered(labels: list[int], classes: tuple[str, ...]) -> Split:
@@ -277,7 +277,7 @@ def test_without_the_own_head_there_is_no_bound() -> None:
     assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
 
 
-def test_without_batch_normalisation_a_policy_changes_nothing_and_the_cell_says_so() -> None:
+def test_without_batch_normalization_a_policy_changes_nothing_and_the_cell_says_so() -> None:
     left, mine, other, split = table_parts()
     cells = [
         measured([left], [mine, other], {left.reference: split}, policy=one) for one in ("batch", "running")
@@ -418,7 +418,7 @@ def test_bad_input_is_refused() -> None:
     data = {lefts[0].reference: noise()}
     with pytest.raises(DataError, match="has no test images"):
         measured(lefts, rights, {})
-    with pytest.raises(UsageError, match="Unknown normalisation"):
+    with pytest.raises(UsageError, match="Unknown normalization"):
         measured(lefts, rights, data, policy="layernorm")
     with pytest.raises(UsageError, match="Did you mean 'float32'"):
         measured(lefts, rights, data, precision="float3")

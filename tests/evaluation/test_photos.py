@@ -14,7 +14,7 @@ from timm.data.loader import create_loader
 
 import compatkit as ck
 from compatkit.components.splitting import publish_split, split
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 pytestmark = pytest.mark.filterwarnings(  # timm leaves files open
     "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
@@ -85,7 +85,7 @@ def test_logits_and_accuracy_are_those_of_timms_validation(
     held = ck.data.load(photos).test
     prepared = prepare(held, whole.data)
     assert torch.equal(prepared.labels, truth)
-    images = normalise(prepared.images, whole.data)
+    images = normalize(prepared.images, whole.data)
     torch.testing.assert_close(images, torch.cat(given), rtol=0, atol=2e-6)
     with torch.no_grad():
         logits = whole(images)

@@ -6,12 +6,12 @@ import attrs
 import numpy as np
 import pytest
 import torch
-from sample_components import GREY
+from sample_components import GRAY
 
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.errors import DataError, TooCostly
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 
 def split(shape: tuple[int, ...]) -> Split:
@@ -36,7 +36,7 @@ def test_images_that_fit_are_only_turned_to_channels_first() -> None:
 
 def test_channels_are_converted_before_the_size() -> None:
     noise = split((3, 10, 12, 3))
-    found = prepare(noise, GREY).images
+    found = prepare(noise, GRAY).images
     assert found.shape == (3, 1, 8, 8)
     assert np.array_equal(found[:, 0].numpy(), noise.converted("L").resized((8, 8)).images[..., 0])
     assert prepare(split((3, 10, 12, 1)), RGB).images.shape == (3, 3, 8, 8)
@@ -59,21 +59,21 @@ def test_images_that_would_fill_the_memory_at_the_size_of_a_contract_are_refused
     assert len(prepare(noise, RGB)) == 400
 
 
-def test_normalise_subtracts_the_mean_and_divides_by_the_deviation() -> None:
+def test_normalize_subtracts_the_mean_and_divides_by_the_deviation() -> None:
     images = prepare(split((5, 8, 8, 3)), RGB).images
-    found = normalise(images, RGB)
+    found = normalize(images, RGB)
     mean, std = (torch.tensor(one, dtype=torch.float64).view(1, 3, 1, 1) for one in (RGB.mean, RGB.std))
     assert found.dtype == torch.float32
     assert torch.allclose(found.double(), (images.double() / 255 - mean) / std, atol=2e-6)
-    assert normalise(images, RGB, dtype=torch.bfloat16).dtype == torch.bfloat16
-    assert normalise(images, RGB, device="cpu").device.type == "cpu"
+    assert normalize(images, RGB, dtype=torch.bfloat16).dtype == torch.bfloat16
+    assert normalize(images, RGB, device="cpu").device.type == "cpu"
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    images = prepare(split((2, 8, 8, 1)), GREY).images
+    images = prepare(split((2, 8, 8, 1)), GRAY).images
     with pytest.raises(DataError, match="3 means"):
-        normalise(images, RGB)
+        normalize(images, RGB)
     with pytest.raises(DataError, match="above 0"):
-        normalise(images, attrs.evolve(GREY, std=(0.0,)))
+        normalize(images, attrs.evolve(GRAY, std=(0.0,)))
     with pytest.raises(DataError, match="hamming"):
-        prepare(split((2, 8, 8, 1)), attrs.evolve(GREY, interpolation="hamming"))
+        prepare(split((2, 8, 8, 1)), attrs.evolve(GRAY, interpolation="hamming"))

@@ -9,7 +9,7 @@ import torch
 from evaluation.networks import Classes, Features
 from sample_components import (
     FEATURES,
-    GREY,
+    GRAY,
     extractor,
     head,
     initial,
@@ -28,8 +28,8 @@ from compatkit.data.dataset import Split
 from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalisation import batches, reestimate
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.normalization import batches, reestimate
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.evaluation.recombination import Recombination
 
 
@@ -54,7 +54,7 @@ def right() -> Component:
 
 def pixels(left: Component, images: Split) -> torch.Tensor:
     data = left.manifest.contract.data
-    return normalise(prepare(images, data).images, data)
+    return normalize(prepare(images, data).images, data)
 
 
 def state(module: nn.Module) -> list[bytes]:
@@ -67,7 +67,7 @@ def adapter(left: Component, right: Component, module: nn.Module, strange: str =
     known = {"adapts": left.digest, "targets": right.trained_with}
     known |= {strange: sha256("another")} if strange else {}
     parents = tuple(Parent(relation, digest) for relation, digest in known.items() if digest)
-    return Adapter(project(given[0], 6, False, (8, 8)), module, given, taken, GREY, parents)
+    return Adapter(project(given[0], 6, False, (8, 8)), module, given, taken, GRAY, parents)
 
 
 def test_running_is_the_head_after_the_extractor(left: Component, right: Component, images: Split) -> None:
@@ -110,7 +110,7 @@ def test_reestimate_works_on_copies(left: Component, right: Component, images: S
     assert model.head.norm.num_batches_tracked == 3  # type: ignore[union-attr]
 
 
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_predict_takes_images_as_they_are(left: Component, right: Component, images: Split) -> None:
     model = Recombination.of(left, right, check(left.manifest, right.manifest)).train()
     before = state(model)
@@ -129,7 +129,7 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
 
     def severities(part: Component, policy: str) -> list[str]:
         model = Recombination.of(left, part, report, normalisation=policy)
-        return [one.severity for one in model.report.findings if one.code == "normalisation-needed"]
+        return [one.severity for one in model.report.findings if one.code == "normalization-needed"]
 
     assert severities(right, "running") == ["informs", "warns"]
     assert severities(right, "batch") == ["informs"]
@@ -141,7 +141,7 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
     assert "normalisation='running'" in repr(Recombination.of(left, own, report))
 
 
-def test_without_batch_normalisation_the_policy_is_said_to_change_nothing() -> None:
+def test_without_batch_normalization_the_policy_is_said_to_change_nothing() -> None:
     left = loaded("a", extractor(), nn.Conv2d(1, 4, 1))
     right = loaded("b", head(classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(256, 1)))
     model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from sample_components import GREY
+from sample_components import GRAY
 from torch import Tensor, nn
 
 from compatkit.contracts.channels import channel_bytes, channel_statistics
 from compatkit.contracts.contract import Data, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, FormatError, IntegrityError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.evaluation.statistics import Moments, feature_moments
 
 PORTS = {
@@ -26,7 +26,7 @@ PORTS = {
 
 
 class Features(nn.Module):
-    """Four channels out of one, with batch normalisation, in any layout."""
+    """Four channels out of one, with batch normalization, in any layout."""
 
     def __init__(self, layout: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def slow(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """All features at once, in float64."""
     with torch.no_grad():
-        features = module.eval()(normalise(prepare(images, data).images, data)).double()
+        features = module.eval()(normalize(prepare(images, data).images, data)).double()
     axis = 1 if layout in ("NCHW", "NC") else -1
     values = features.movedim(axis, 0).reshape(4, -1).numpy()
     return values.mean(axis=1), values.std(axis=1)
@@ -68,8 +68,8 @@ def slow(
 @pytest.mark.parametrize("batch_size", [7, 64])
 def test_mean_and_deviation_are_those_of_all_features_at_once(layout: str, batch_size: int) -> None:
     module, port = Features(layout), PORTS[layout]
-    (found,) = feature_moments(module, [port], split(), GREY, batch_size=batch_size)
-    means, stds = slow(module, split(), GREY, layout)
+    (found,) = feature_moments(module, [port], split(), GRAY, batch_size=batch_size)
+    means, stds = slow(module, split(), GRAY, layout)
     # 100 lies far from 0: sums of squares would lose four digits of the deviation.
     # What is left is the rounding of float32 features, which follows the batch.
     np.testing.assert_allclose(found.mean, means, rtol=1e-7)
@@ -86,8 +86,8 @@ def test_mean_and_deviation_are_those_of_all_features_at_once(layout: str, batch
 
 def test_the_images_are_evenly_spaced_over_the_split_and_no_more_than_asked_for() -> None:
     images = split(10)
-    (found,) = feature_moments(Features("NC"), [PORTS["NC"]], images, GREY, samples=4)
-    (expected,) = feature_moments(Features("NC"), [PORTS["NC"]], images.take([0, 2, 5, 7]), GREY)
+    (found,) = feature_moments(Features("NC"), [PORTS["NC"]], images, GRAY, samples=4)
+    (expected,) = feature_moments(Features("NC"), [PORTS["NC"]], images.take([0, 2, 5, 7]), GRAY)
     assert found.images == 4
     assert np.array_equal(found.mean, expected.mean)
 
@@ -104,8 +104,8 @@ def test_images_are_prepared_as_the_contract_says() -> None:
 def test_stored_statistics_are_used_and_stay_as_they_are() -> None:
     module = Features("NCHW").train()
     before = module.norm.running_mean.clone()
-    first = feature_moments(module, [PORTS["NCHW"]], split(), GREY, batch_size=50)[0]
-    second = feature_moments(module, [PORTS["NCHW"]], split(), GREY, batch_size=5)[0]
+    first = feature_moments(module, [PORTS["NCHW"]], split(), GRAY, batch_size=50)[0]
+    second = feature_moments(module, [PORTS["NCHW"]], split(), GRAY, batch_size=5)[0]
     assert module.training and module.norm.training and torch.equal(module.norm.running_mean, before)
     np.testing.assert_allclose(first.mean, second.mean, rtol=1e-6)
 
@@ -117,14 +117,14 @@ def test_every_port_of_a_tuple_has_its_own_figures() -> None:
             return super().forward(x), super().forward(x).mean((2, 3)), shared
 
     ports = [PORTS["NCHW"], PORTS["NC"], Port("table", (4, 2), layout="other")]
-    one, two, shared = feature_moments(Both("NCHW"), ports, split(), GREY, batch_size=9)
+    one, two, shared = feature_moments(Both("NCHW"), ports, split(), GRAY, batch_size=9)
     np.testing.assert_allclose(one.mean, two.mean, rtol=1e-6)
     assert (one.squares / one.count > two.squares / two.count).all()
     # What all images share is the same in every batch.
     np.testing.assert_allclose(shared.mean, [3, 4])
     np.testing.assert_allclose(shared.squares / shared.count, [5, 5])
     with pytest.raises(CutError, match="Expected 2 feature tensors, one per port; got 3"):
-        feature_moments(Both("NCHW"), ports[:2], split(), GREY)
+        feature_moments(Both("NCHW"), ports[:2], split(), GRAY)
 
 
 def test_moments_of_two_sets_make_those_of_both() -> None:
@@ -137,7 +137,7 @@ def test_moments_of_two_sets_make_those_of_both() -> None:
 
 
 def test_channels_whose_count_follows_the_image_are_not_kept_apart() -> None:
-    (found,) = feature_moments(Features("NC"), [Port("x", ("N", "L"), layout="other")], split(), GREY)
+    (found,) = feature_moments(Features("NC"), [Port("x", ("N", "L"), layout="other")], split(), GRAY)
     assert found.blob is None and found.statistics().per_channel is None
 
 
@@ -145,7 +145,7 @@ def test_features_that_are_not_finite_are_refused() -> None:
     module = Features("NC")
     module.norm.running_mean.fill_(float("inf"))
     with pytest.raises(IntegrityError, match="features at 'features' are not finite"):
-        feature_moments(module, [PORTS["NC"]], split(), GREY)
+        feature_moments(module, [PORTS["NC"]], split(), GRAY)
 
 
 def test_the_blob_is_means_then_deviations_as_little_endian_float32() -> None:

@@ -19,7 +19,7 @@ from compatkit.errors import UsageError
 from compatkit.experiments.recipes import read
 from compatkit.experiments.recipes.values import check_values, only
 from compatkit.plugins.discovery import providers
-from compatkit.registry.weights.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialize
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
 SMALL = """
@@ -35,7 +35,7 @@ backbone = "resnet20_cifar"
 split = "layer2"
 size = [16, 16]
 augment = ["crop"]
-normalisation = { mean = [0.5], std = [0.25] }
+normalization = { mean = [0.5], std = [0.25] }
 kwargs = { drop_rate = 0.1 }
 """
 
@@ -164,8 +164,8 @@ FINE_TUNED = """
 prefix = "digits"
 [trainer]
 steps = 5
-optimiser = "adamw"
-optimiser_options = { betas = [0.9, 0.95] }
+optimizer = "adamw"
+optimizer_options = { betas = [0.9, 0.95] }
 layer_decay = 0.75
 schedule = { kind = "cosine", warmup = 2, floor = 0.1 }
 [[tasks]]
@@ -185,7 +185,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
     """A folder of weights is looked for beside the recipe, also behind local-dir; the hub is asked by the run."""
     folder = small.parent / "nets" / "one"
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(serialise({"a": torch.zeros(2)}))
+    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
     monkeypatch.chdir(small.parents[1])
     for written, meant in (
         ("nets/one", str(folder)),
@@ -197,8 +197,8 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
         (task,) = plan.tasks
         assert (task.weights, task.freeze_stages, task.recompute_activations) == (meant, 2, True)
     rule = plan.trainer.decay
-    assert (plan.trainer.optimiser, plan.trainer.layer_decay) == ("adamw", 0.75)
-    assert plan.trainer.optimiser_options == {"betas": [0.9, 0.95]}
+    assert (plan.trainer.optimizer, plan.trainer.layer_decay) == ("adamw", 0.75)
+    assert plan.trainer.optimizer_options == {"betas": [0.9, 0.95]}
     assert (rule.kind, rule.warmup, rule.floor) == ("cosine", 2, 0.1)
 
 
@@ -208,7 +208,7 @@ def test_fine_tuning_as_in_timm_is_written_as_it_is_called(
         ("layer_decay", "layer_decai", "unknown key 'layer_decai'. Did you mean 'layer_decay'"),
         ("freeze_stages", "freeze_stage", "unknown key 'freeze_stage'. Did you mean 'freeze_stages'"),
         ("recompute_activations", "recompute", "unknown key 'recompute'"),
-        ('"adamw"', '"adamww"', "There is no optimiser 'adamww'. Did you mean 'adamw'"),
+        ('"adamw"', '"adamww"', "There is no optimizer 'adamww'. Did you mean 'adamw'"),
         ("betas", "bettas", "takes no option 'bettas'. Did you mean 'betas'"),
         ("floor", "flor", "[trainer.schedule] has the unknown key 'flor'. Did you mean 'floor'"),
         ("freeze_stages = 2", "freeze_stages = 'two'", "freeze_stages must be a whole number"),
@@ -221,7 +221,7 @@ def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
 ) -> None:
     folder = small.parent / "nets" / "one"
     folder.mkdir(parents=True)
-    (folder / "model.safetensors").write_bytes(serialise({"a": torch.zeros(2)}))
+    (folder / "model.safetensors").write_bytes(serialize({"a": torch.zeros(2)}))
     small.write_text(FINE_TUNED.replace(old, new))
     with pytest.raises(UsageError) as found:
         read(small)

@@ -16,60 +16,9 @@ import pytest
 from golden.observe import HERE, asked, collected, differences, plan, public, registry, unpack
 
 import compatkit as ck
-from compatkit.components.registry import FORMER
 from compatkit.contracts.manifest import from_bytes, to_bytes
 
-_CHECK = "/check digits/*@1.0.0 *.head@1.0.0/says/findings"
-_MATRIX = "/matrix digits/*.extractor@1.0.0 digits/*.head@1.0.0"
-MEANT: dict[str, str] = dict.fromkeys(
-    [
-        *(f"{_CHECK}/{place}/{field}" for place in (4, 14) for field in ("expected", "came")),
-        *(
-            f"{_MATRIX}{fill}/says/cells/{cell}/findings/4"
-            for fill in ("", " --fill none")
-            for cell in (0, 3)
-        ),
-    ],
-    "the finding one-network tells the extractor that the head names from another release that computes the same",
-)
-MEANT |= {
-    **{
-        f"/domains/measure/parameters/{name}": "imported there, no name of its own: it takes Conditions as one value"
-        for name in ("policy", "batch_size", "seed", "precision", "device")
-    },
-    **{
-        f"/Registry/methods/{name}/parameters/normalisation/1": "deprecated: None leaves the word to bn_policy"
-        for name in ("matrix", "set_policy")
-    },
-}
-MEANT |= {
-    "/Registry/methods/adopt/parameters/model/1": "None takes the network that config.json beside the weights names",
-}
-MEANT |= {
-    "/testing/Trainer": "imported there, no name of its own: conformance of regularizers trains with it",
-    "/domains/LoadedPart": "imported there, no name of its own: a loaded part is a Component",
-}
-MEANT |= {
-    "/Step/parameters/measured/1": "a step has a StepResult, and none before it is taken",
-}
-MEANT |= {
-    **{
-        f"/Registry/methods/{name}": f"is Registry.{former.path}; answers with a warning"
-        for name, former in FORMER.items()
-    },
-    "/Registry/methods/policies": "is a mapping, which can still be called",
-    **dict.fromkeys(
-        [
-            "/Registry/methods/publish/parameters/fit",
-            *(
-                f"/Registry/methods/publish/parameters/{name}"
-                for name in ("prefix", "version", "major", "about", "data", "progress")
-            ),
-        ],
-        "publish takes more types than a fit, each with its own settings; those of a fit are what they were",
-    ),
-    "/Registry/methods/frozen/parameters/heads/0": "heads can be given by its place",
-}
+MEANT: dict[str, str] = {}
 """Places, as a failure prints them, by the reason for the change."""
 
 

@@ -192,7 +192,7 @@ def test_a_file_states_the_version_of_the_hooks(write: Write) -> None:
     assert error.value.subject == str(path)
 
 
-def test_a_neighbour_is_not_imported(write: Write) -> None:
+def test_a_neighbor_is_not_imported(write: Write) -> None:
     write("x = 1\n", "blocks_of_tests.py")
     with pytest.raises(PluginError, match="lies beside it"):
         add_file(write("import blocks_of_tests\n" + PULL))

@@ -102,7 +102,7 @@ def test_principal_directions_are_ordered() -> None:
     assert vectors.abs().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
 
 
-def test_filters_are_centred_over_filters() -> None:
+def test_filters_are_centered_over_filters() -> None:
     filters = drawn(50, 3, 2, 2)
     wanted = np.cov(filters.flatten(1).double().numpy().T, bias=True)
     assert filter_covariance(filters).numpy() == pytest.approx(wanted, abs=1e-12)

@@ -169,13 +169,13 @@ class TestOrder:
         with pytest.raises(PluginError, match=r"a circle: (a before b before a|b before a before b)"):
             run(use("counter", as_="a", before="b"), use("counter", as_="b", before="a"))
 
-    def test_unknown_neighbour(self) -> None:
+    def test_unknown_neighbor(self) -> None:
         with pytest.raises(
             PluginError, match=r"names 'b0', which this run does not have\. Did you mean 'b1'"
         ):
             run(use("counter", as_="a", before="b0"), use("counter", as_="b1"))
 
-    def test_neighbour_of_weight_0_may_be_named(self) -> None:
+    def test_neighbor_of_weight_0_may_be_named(self) -> None:
         assert len(run(use("counter", as_="a", before="b"), use("counter", as_="b", weight=0))) == 1
 
     def test_two_instances_of_one_name(self) -> None:

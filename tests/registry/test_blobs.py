@@ -23,7 +23,7 @@ from compatkit.registry.blobs import GRACE_SECONDS, SMALL
 from compatkit.registry.memory import FILE, Memory
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import check_header
-from compatkit.registry.weights.tensorfile import deserialise, pieces, serialise
+from compatkit.registry.weights.tensorfile import deserialize, pieces, serialize
 
 Publish = Callable[..., Any]
 ZERO = "sha256:" + "0" * 64
@@ -63,11 +63,11 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_bytes_are_those_of_the_safetensors_library_but_for_the_blanks_behind_the_header():
     state = {"b": torch.randn(3, 2), "a": torch.randn(5), "n": torch.tensor(3), "é": torch.randn(1)}
     for note, metadata in ((None, None), ("note", {"compatkit": "note"})):
-        mine, theirs = serialise(state, note), safetensors.torch.save(state, metadata)
+        mine, theirs = serialize(state, note), safetensors.torch.save(state, metadata)
         (length, header, tensors), other = split_file(mine), split_file(theirs)
         assert (header.rstrip(), tensors) == (other[1].rstrip(), other[2])
         assert (8 + length) % 64 == 0
-    assert same(safetensors.torch.load(serialise(large())), large())
+    assert same(safetensors.torch.load(serialize(large())), large())
 
 
 def split_file(data: bytes) -> tuple[int, bytes, bytes]:
@@ -87,7 +87,7 @@ def test_weights_lie_where_torch_would_place_them_because_results_depend_on_it(s
         loaded = store.load_state(store.put_state(state, parameters=1), verify=verify)
         assert same(loaded, state)
         assert all(one.data_ptr() % 64 == 0 for one in loaded.values() if one.ndim > 1)
-    entries = check_header(serialise(state)).tensors
+    entries = check_header(serialize(state)).tensors
     whole = [one for one in entries if (one.stop - one.start) % 64 == 0]
     assert "fc.weight" in {one.name for one in whole}
     assert all(one.start % 64 == 0 for one in whole)
@@ -95,7 +95,7 @@ def test_weights_lie_where_torch_would_place_them_because_results_depend_on_it(s
 
 def test_files_of_others_are_copied_where_their_tensors_lie_elsewhere():
     state = {"a": torch.randn(5), "b": torch.randn(7, 7), "n": torch.tensor(3)}
-    loaded = deserialise(safetensors.torch.save(state))
+    loaded = deserialize(safetensors.torch.save(state))
     assert same(loaded, state) and loaded["b"].data_ptr() % 64 == 0
 
 

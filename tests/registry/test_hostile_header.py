@@ -20,7 +20,7 @@ import torch
 from compatkit.errors import FormatError
 from compatkit.registry.weights import header
 from compatkit.registry.weights.header import MAX_HEADER, MAX_TENSORS, check_header
-from compatkit.registry.weights.tensorfile import deserialise, serialise
+from compatkit.registry.weights.tensorfile import deserialize, serialize
 
 MakeFile = Callable[..., bytes]
 MIB = 2**20
@@ -83,7 +83,7 @@ JSON = {
 @pytest.mark.parametrize(("raw", "complaint"), JSON.values(), ids=JSON)
 def test_a_header_is_strict_json(make_file: MakeFile, raw: bytes, complaint: str):
     with pytest.raises(FormatError, match=complaint):
-        deserialise(make_file(raw))
+        deserialize(make_file(raw))
 
 
 @pytest.mark.case("A2")
@@ -107,7 +107,7 @@ def test_trailing_spaces_pad_a_header(make_file: MakeFile):
 )
 def test_a_key_stands_once(make_file: MakeFile, raw: bytes, complaint: str):
     with pytest.raises(FormatError, match=complaint):
-        deserialise(make_file(raw, b"xy"))
+        deserialize(make_file(raw, b"xy"))
 
 
 PLACES = {
@@ -145,7 +145,7 @@ PLACES = {
 @pytest.mark.parametrize(("raw", "body", "complaint"), PLACES.values(), ids=PLACES)
 def test_tensors_cover_the_file_exactly(make_file: MakeFile, raw: object, body: bytes, complaint: str):
     with pytest.raises(FormatError, match=complaint):
-        deserialise(make_file(raw, body))
+        deserialize(make_file(raw, body))
 
 
 TYPES = {
@@ -168,7 +168,7 @@ TYPES = {
 @pytest.mark.parametrize(("raw", "complaint"), TYPES.values(), ids=TYPES)
 def test_types_and_metadata_are_those_of_the_format(make_file: MakeFile, raw: object, complaint: str):
     with pytest.raises(FormatError, match=complaint):
-        deserialise(make_file(raw, b"xy"))
+        deserialize(make_file(raw, b"xy"))
 
 
 NAMES = [
@@ -291,7 +291,7 @@ FOREIGN = {
 @pytest.mark.parametrize(("data", "complaint"), FOREIGN.values(), ids=FOREIGN)
 def test_a_file_of_another_format_is_named(data: bytes, complaint: str):
     with pytest.raises(FormatError, match=complaint):
-        deserialise(data)
+        deserialize(data)
 
 
 @pytest.mark.case("A10")
@@ -305,7 +305,7 @@ def test_a_pickle_is_never_opened(tmp_path: Path):
     for protocol in range(6):
         for data in (pickle.dumps(Trap(), protocol), kept.getvalue()):
             with pytest.raises(FormatError):
-                deserialise(data)
+                deserialize(data)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -316,19 +316,19 @@ def test_a_header_length_that_looks_like_a_pickle_is_read(make_file: MakeFile):
 
 @pytest.mark.case("A3")
 def test_cut_files_are_refused_at_every_length():
-    data = serialise({"a": torch.arange(3), "b": torch.ones(2)})
+    data = serialize({"a": torch.arange(3), "b": torch.ones(2)})
     for length in range(len(data)):
         with pytest.raises(FormatError):
             check_header(data[:length])
 
 
 def test_random_damage_of_the_header_never_ends_in_another_error():
-    data, numbers = serialise({"a": torch.arange(3), "b": torch.ones(2, 2)}, "note"), random.Random(0)
+    data, numbers = serialize({"a": torch.arange(3), "b": torch.ones(2, 2)}, "note"), random.Random(0)
     length = 8 + int.from_bytes(data[:8], "little")
     for _ in range(500):
         damaged = bytearray(data)
         damaged[numbers.randrange(length)] ^= 1 << numbers.randrange(8)
         try:
-            deserialise(bytes(damaged))
+            deserialize(bytes(damaged))
         except FormatError:
             continue

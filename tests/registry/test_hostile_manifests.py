@@ -67,8 +67,8 @@ BROKEN: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     ),
     "an older schema": (lambda data: data.replace(b'"schema":1', b'"schema":0'), "expected 1, got 0"),
     "an unknown field": (
-        lambda data: data.replace(b'"kind":', b'"colour":1,"kind":'),
-        "unknown field 'colour'",
+        lambda data: data.replace(b'"kind":', b'"color":1,"kind":'),
+        "unknown field 'color'",
     ),
     "an unknown field deep inside": (
         lambda data: data.replace(b'"dtype":', b'"depth":1,"dtype":'),

@@ -532,6 +532,6 @@ def test_what_verify_finds_and_a_repair_moves_is_seen(hand: Hand, monkeypatch: p
 def test_rows_are_written_in_several_goes(hand: Hand, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     monkeypatch.setattr("compatkit.registry.index.tables.ROWS", rows)
     for number in range(7):
-        hand.publish(f"n{number}", "1.0.0", hand.put(part(about=tagged(of=str(number), colour="red"))))
+        hand.publish(f"n{number}", "1.0.0", hand.put(part(about=tagged(of=str(number), color="red"))))
     index = index_of(hand.root)
-    assert index.count(tags={"colour": "red"}) == 7 == len(index.listing()) and index.status().kept == "file"
+    assert index.count(tags={"color": "red"}) == 7 == len(index.listing()) and index.status().kept == "file"

@@ -24,10 +24,10 @@ from compatkit.registry.index.search import Query
 
 NAMES = ("a", "a/b", "a/b/c", "b")
 VERSIONS = ("0.9.0", "1.0.0", "1.1.0", "10.0.0")
-FIRST = to_bytes(part("extractor", about=tagged(colour="red")))
+FIRST = to_bytes(part("extractor", about=tagged(color="red")))
 MANIFESTS = (
     FIRST,
-    to_bytes(part("head", "vgg", about=tagged(colour="red", size="big"), parents=child_of(digest(FIRST)))),
+    to_bytes(part("head", "vgg", about=tagged(color="red", size="big"), parents=child_of(digest(FIRST)))),
     to_bytes(part("head", "vgg", channels=64)),
     b'{"schema":1,"kind":"nothing"}\n',
 )
@@ -35,13 +35,13 @@ QUERIES = (
     {},
     {"latest": True},
     {"kind": "head", "withdrawn": True},
-    {"tags": {"colour": "red"}},
-    {"tags": {"colour": "red", "size": "big"}, "latest": True},
+    {"tags": {"color": "red"}},
+    {"tags": {"color": "red", "size": "big"}, "latest": True},
     {"channels": 64},
     {"model": "v*", "pattern": "a*"},
     {"parent": digest(FIRST)},
     {"anywhere": "v"},
-    {"anywhere": "a colour=red", "latest": True},
+    {"anywhere": "a color=red", "latest": True},
     {"pattern": "[!b]*", "limit": 2, "offset": 1},
 )
 

@@ -53,7 +53,7 @@ class Large:
 def make(folder: Path, names: int, long: int) -> Large:
     """Write the files directly; version k of name i points at manifest i + 7919 k."""
     hand = Hand.init(folder / "parts")
-    plain = [to_bytes(part(kind, "net0", about=tagged(colour="c0", number="n0"))).decode() for kind in KINDS]
+    plain = [to_bytes(part(kind, "net0", about=tagged(color="c0", number="n0"))).decode() for kind in KINDS]
     digests = []
     for number in range(names):
         text = (
@@ -83,7 +83,7 @@ def bare_rebuild(large: Large) -> sqlite3.Connection:
     made = sqlite3.connect(large.path, isolation_level=None)
     made.execute("BEGIN")
     made.execute("CREATE TABLE v (name, version, digest)")
-    made.execute("CREATE TABLE m (digest, kind, model, colour, number, title, bytes, parameters, document)")
+    made.execute("CREATE TABLE m (digest, kind, model, color, number, title, bytes, parameters, document)")
     versions, refs = [], f"{large.root}/refs"
     for folder, _, files in os.walk(refs):
         if folder.endswith("/@versions"):
@@ -97,12 +97,12 @@ def bare_rebuild(large: Large) -> sqlite3.Connection:
             document = opened.read()
         value = json.loads(document)
         about, payload = value["about"], value["payload"]
-        facts = (value["kind"], value["blueprint"]["model"], about["tags"]["colour"], about["tags"]["number"])
+        facts = (value["kind"], value["blueprint"]["model"], about["tags"]["color"], about["tags"]["number"])
         rows.append(
             (digest, *facts, about["title"], payload["file"]["bytes"], payload["parameters"], document)
         )
     made.executemany("INSERT INTO m VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    for index in ("v (name, version)", "v (digest)", "m (colour, number)", "m (kind, model)", "m (digest)"):
+    for index in ("v (name, version)", "v (digest)", "m (color, number)", "m (kind, model)", "m (digest)"):
         made.execute(f"CREATE INDEX i{abs(hash(index))} ON {index}")
     made.execute("COMMIT")
     return made
@@ -122,7 +122,7 @@ def ratio(bare: Callable[[], object], ours: Callable[[], object], turns: int = 5
 def ratios(large: Large, index: Index, bare: sqlite3.Connection) -> dict[str, float]:
     """Return what each answer takes, as a multiple of bare SQL on a connection that is open."""
     columns = (
-        "v.name, v.version, m.digest, m.kind, m.model, m.colour, m.number, m.title, m.bytes, m.parameters"
+        "v.name, v.version, m.digest, m.kind, m.model, m.color, m.number, m.title, m.bytes, m.parameters"
     )
     one = f"SELECT {columns} FROM v JOIN m ON m.digest = v.digest WHERE v.name = ? AND v.version = ?"
     some = f"SELECT {columns} FROM m JOIN v ON v.digest = m.digest WHERE m.%s ORDER BY v.name, v.version LIMIT 200"
@@ -143,7 +143,7 @@ def ratios(large: Large, index: Index, bare: sqlite3.Connection) -> dict[str, fl
 
     return {
         "tag": ratio(
-            lambda: run(some % "colour = 'c3'"), lambda: index.search(tags={"colour": "c3"}, limit=200)
+            lambda: run(some % "color = 'c3'"), lambda: index.search(tags={"color": "c3"}, limit=200)
         ),
         "kind": ratio(
             lambda: run(some % "kind = 'head' AND m.model = 'net7'"),
@@ -159,8 +159,8 @@ def ratios(large: Large, index: Index, bare: sqlite3.Connection) -> dict[str, fl
 
 def check_answers(large: Large, index: Index, bare: sqlite3.Connection) -> None:
     assert index.count() == large.versions and len(index.names()) == large.names + 1
-    (versions,) = bare.execute("SELECT count(*) FROM v JOIN m USING (digest) WHERE colour = 'c3'").fetchone()
-    assert index.count(tags={"colour": "c3"}) == versions == len(index.search(tags={"colour": "c3"}))
+    (versions,) = bare.execute("SELECT count(*) FROM v JOIN m USING (digest) WHERE color = 'c3'").fetchone()
+    assert index.count(tags={"color": "c3"}) == versions == len(index.search(tags={"color": "c3"}))
     for name, version in large.asked(20):
         (found,) = (one for one in index.search(pattern=name) if one.version == version)
         sql = "SELECT m.digest, kind, model FROM v JOIN m USING (digest) WHERE name = ? AND version = ?"

@@ -211,7 +211,7 @@ def test_a_digest_that_is_none_never_becomes_a_path(store: Store, digest: str):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no umask")
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o444), (0o002, 0o444), (0o077, 0o400), (0o027, 0o440)])
-def test_files_are_read_only_and_honour_the_umask(
+def test_files_are_read_only_and_honor_the_umask(
     tmp_path: Path, publish: Callable[..., Any], umask: int, mode: int
 ):
     before = os.umask(umask)

@@ -21,9 +21,9 @@ from compatkit.contracts.report import Finding
 from compatkit.registry.versions.partners import Side, lost
 
 Partner = tuple[tuple[Port, ...], Data]
-GREY = Data((16, 16), "L", (0.5,), (0.5,))
+GRAY = Data((16, 16), "L", (0.5,), (0.5,))
 IMAGE, LOGITS = Port("image", ("N", 1, "H", "W")), Port("logits", ("N", 3), layout="NC", pooled=True)
-DATA = [attrs.evolve(GREY, size=size) for size in ((16, 16), (32, 16))]
+DATA = [attrs.evolve(GRAY, size=size) for size in ((16, 16), (32, 16))]
 RANK = {"NCHW": 4, "NHWC": 4, "NLC": 3, "NC": 2}
 HALF = Scaled("H", 1, 2), Scaled("W", 1, 2)
 POSITIONS: dict[str, list[tuple[Dimension, ...]]] = {
@@ -192,7 +192,7 @@ HEADS: dict[str, tuple[tuple[Port, ...], tuple[Port, ...], str]] = {
 def test_extractors_that_a_head_took_and_takes_no_longer(
     old: tuple[Port, ...], new: tuple[Port, ...], reason: str
 ) -> None:
-    found = lost(component("inputs", old, GREY), component("inputs", new, GREY))
+    found = lost(component("inputs", old, GRAY), component("inputs", new, GRAY))
     assert " ".join(found.values()).count(reason) if reason else not found
 
 
@@ -221,22 +221,22 @@ EXTRACTORS: dict[str, tuple[Port, Port, str]] = {
 
 @pytest.mark.parametrize(("old", "new", "reason"), EXTRACTORS.values(), ids=EXTRACTORS)
 def test_heads_that_took_an_output_and_take_it_no_longer(old: Port, new: Port, reason: str) -> None:
-    found = lost(component("outputs", (old,), GREY), component("outputs", (new,), GREY))
+    found = lost(component("outputs", (old,), GRAY), component("outputs", (new,), GRAY))
     assert " ".join(found.values()).count(reason) if reason else not found
 
 
 def test_other_images_move_the_positions_of_an_extractor() -> None:
     """The formula is the same, yet heads with fixed positions were wired to 8x8."""
     same = (port("NCHW", 8, HALF),)
-    larger = attrs.evolve(GREY, size=(32, 32))
-    found = lost(component("outputs", same, GREY), component("outputs", same, larger))
+    larger = attrs.evolve(GRAY, size=(32, 32))
+    found = lost(component("outputs", same, GRAY), component("outputs", same, larger))
     assert "take 8x8 positions" in found["contract", "data", "size"]
 
 
 @pytest.mark.parametrize(("before", "after", "loses"), [(1, 32, True), (32, 1, False), (32, 16, False)])
 def test_images_in_steps_of_many_pixels_are_partners_too(before: int, after: int, loses: bool) -> None:
     old, new = (
-        Contract(Structural((attrs.evolve(IMAGE, multiple_of=step),), ()), GREY, Protocol("none"))
+        Contract(Structural((attrs.evolve(IMAGE, multiple_of=step),), ()), GRAY, Protocol("none"))
         for step in (before, after)
     )
     assert bool(lost(old, new)) == loses
@@ -246,7 +246,7 @@ def test_the_count_of_classes_is_left_to_the_labels() -> None:
     def head(count: int, labels: int | None) -> Contract:
         names = None if labels is None else tuple(Label(str(one)) for one in range(labels))
         ports = Structural((FEATURES,), (port("NC", count, (), pooled=True),))
-        return Contract(ports, attrs.evolve(GREY, labels=names), Protocol("none"))
+        return Contract(ports, attrs.evolve(GRAY, labels=names), Protocol("none"))
 
     assert not lost(head(3, 3), head(4, 4))
     assert lost(head(3, None), head(4, None)) and lost(head(3, 3), head(4, 3))

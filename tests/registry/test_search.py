@@ -166,7 +166,7 @@ def test_order_limit_and_offset(index: Index) -> None:
         ({"anchor": "abc"}, "first 4 to 64"),
         ({"anchor": "sha256:XYZ0"}, "hexadecimal"),
         ({"parent": "A"}, "not valid"),
-        ({"colour": "red"}, "'colour' is no filter.*there are pattern, kind, tags"),
+        ({"color": "red"}, "'color' is no filter.*there are pattern, kind, tags"),
     ],
 )
 def test_what_no_search_can_mean_is_refused(index: Index, filters: dict[str, Any], expected: str) -> None:

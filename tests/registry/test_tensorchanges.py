@@ -8,7 +8,7 @@ import torch
 
 from compatkit.registry.versions.tensors import TensorChange, TensorForm, tensor_changes
 from compatkit.registry.weights.header import DTYPES
-from compatkit.registry.weights.tensorfile import deserialise, serialise
+from compatkit.registry.weights.tensorfile import deserialize, serialize
 
 
 def only(before: torch.Tensor, after: torch.Tensor) -> TensorChange:
@@ -35,7 +35,7 @@ def test_what_is_equal_bit_by_bit_is_left_out():
         "none": torch.empty(0, 3),
         "n": torch.tensor(4),
     }
-    assert tensor_changes(state, deserialise(serialise(state))) == ()
+    assert tensor_changes(state, deserialize(serialize(state))) == ()
     assert tensor_changes(state, {name: one.clone() for name, one in state.items()}) == ()
 
 

@@ -12,9 +12,9 @@ import torch
 from compatkit.errors import FormatError
 from compatkit.registry.weights.header import DTYPES, check_header
 from compatkit.registry.weights.tensorfile import (
-    deserialise,
+    deserialize,
     metadata,
-    serialise,
+    serialize,
     state_digest,
     tensor_digest,
 )
@@ -52,23 +52,23 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 @pytest.mark.case("A8", "A11")
 def test_every_dtype_and_layout_comes_back_bit_for_bit():
     given = state()
-    back = deserialise(serialise(given))
+    back = deserialize(serialize(given))
     assert back.keys() == given.keys()
     assert all(same_bits(back[name], given[name]) for name in given)
 
 
 def test_loaded_tensors_can_be_written():
-    deserialise(serialise({"a": torch.zeros(3)}))["a"].add_(1)
+    deserialize(serialize({"a": torch.zeros(3)}))["a"].add_(1)
 
 
 def test_the_same_state_gives_the_same_bytes_whatever_the_order():
     given = state()
-    assert len({serialise(dict(sorted(given.items(), reverse=flip)), "note") for flip in (True, False)}) == 1
+    assert len({serialize(dict(sorted(given.items(), reverse=flip)), "note") for flip in (True, False)}) == 1
 
 
 def test_metadata_is_one_text_and_not_part_of_the_tensor_digest():
     given = {"a": torch.arange(3)}
-    plain, noted = serialise(given), serialise(given, metadata='{"step": 3}')
+    plain, noted = serialize(given), serialize(given, metadata='{"step": 3}')
     assert metadata(plain) is None and metadata(noted) == '{"step": 3}'
     assert plain != noted and tensor_digest(plain) == tensor_digest(noted)
 
@@ -83,11 +83,11 @@ def test_the_tensor_digest_by_hand():
         for field in (name, dtype, shape, hashlib.sha256(content).digest()):
             whole += len(field).to_bytes(8, "little") + field
     expected = f"tensors:sha256:{hashlib.sha256(whole).hexdigest()}"
-    assert state_digest({"b": b, "a": a}) == expected == tensor_digest(serialise({"a": a, "b": b}))
+    assert state_digest({"b": b, "a": a}) == expected == tensor_digest(serialize({"a": a, "b": b}))
 
 
 def test_digest_in_memory_and_from_the_file_agree():
-    assert state_digest(state()) == tensor_digest(serialise(state()))
+    assert state_digest(state()) == tensor_digest(serialize(state()))
 
 
 @pytest.mark.parametrize(
@@ -107,14 +107,14 @@ def test_any_difference_changes_the_digest(other: dict[str, torch.Tensor]):
 
 def test_parameters_that_need_gradients_are_stored():
     weight = torch.nn.Parameter(torch.ones(2))
-    assert same_bits(deserialise(serialise({"w": weight}))["w"], weight.detach())
+    assert same_bits(deserialize(serialize({"w": weight}))["w"], weight.detach())
     assert state_digest({"w": weight}) == state_digest({"w": weight.detach()})
 
 
 @pytest.mark.case("A11")
 def test_tied_tensors_are_stored_once_a_name_and_come_back_apart():
     weight = torch.arange(4.0)
-    back = deserialise(serialise({"a": weight, "b": weight, "part": weight[1:3]}))
+    back = deserialize(serialize({"a": weight, "b": weight, "part": weight[1:3]}))
     back["a"].zero_()
     assert back["b"].tolist() == [0, 1, 2, 3] and back["part"].tolist() == [1, 2]
 
@@ -123,7 +123,7 @@ def test_tied_tensors_are_stored_once_a_name_and_come_back_apart():
 def test_buffers_alone_are_a_state():
     norm = torch.nn.BatchNorm2d(3, affine=False)
     norm(torch.randn(4, 3, 2, 2))
-    back = deserialise(serialise(norm.state_dict()))
+    back = deserialize(serialize(norm.state_dict()))
     assert back.keys() == {"running_mean", "running_var", "num_batches_tracked"}
     assert same_bits(back["num_batches_tracked"], torch.tensor(1)) and back["num_batches_tracked"].shape == ()
     torch.nn.BatchNorm2d(3, affine=False).load_state_dict(back, strict=True)
@@ -145,7 +145,7 @@ def test_buffers_alone_are_a_state():
     ],
 )
 def test_what_cannot_be_stored_is_refused_by_name(bad: dict[str, torch.Tensor], complaint: str):
-    for function in (serialise, state_digest):
+    for function in (serialize, state_digest):
         with pytest.raises(FormatError, match=complaint):
             function(bad)
 

@@ -52,7 +52,7 @@ def test_nothing_changed() -> None:
     assert diff(OLD, attrs.evolve(OLD)).changes == () and diff(OLD, OLD).bump == "none"
 
 
-def test_normalisation_that_asks_for_more_is_a_break() -> None:
+def test_normalization_that_asks_for_more_is_a_break() -> None:
     plain = with_contract(OLD, protocol=Protocol("none", (SHARED, INITIAL)))
     assert diff(plain, OLD).bump == "major"
 

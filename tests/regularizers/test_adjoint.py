@@ -94,7 +94,7 @@ def test_products_agree_and_gradients_are_those_of_the_layer(kind: str) -> None:
     )
     leaves = [y, *(one for name, one in layer.named_parameters() if "bias" not in name)]
     got = torch.autograd.grad(adjoint(layer, x, y).pow(3).sum(), leaves)
-    layer.eval()  # spectral normalisation goes on in every call in train mode
+    layer.eval()  # spectral normalization goes on in every call in train mode
     z = x.clone().requires_grad_()
     (slow,) = torch.autograd.grad(layer(z), z, y, create_graph=True)
     for one, other in zip(got, torch.autograd.grad(slow.pow(3).sum(), leaves), strict=True):

@@ -67,7 +67,7 @@ def test_losses_and_gradients_equal_the_formula_in_float64(kept: ck.Registry) ->
     watch, classes = Watch(), ("2", "9", "0")
     frozen = kept.frozen(head=HEAD, extractor=EXTRACTOR)
     uses = [ck.use("backward_compatibility", weight=0.5, forward=0.25), "feature_distillation", "watch"]
-    fit = quick(steps=1, optimiser="sgd", lr=TINY).fit(
+    fit = quick(steps=1, optimizer="sgd", lr=TINY).fit(
         [later(classes)], uses, frozen=frozen, factories={"watch": lambda: watch}
     )
     images, labels, features, _ = watch.steps[0]
@@ -122,7 +122,7 @@ def test_released_parts_do_not_move_and_get_no_gradients(kept: ck.Registry) -> N
 
 
 def test_the_forward_term_moves_no_buffer_of_the_new_head(kept: ck.Registry) -> None:
-    frozen, trainer = kept.frozen(head=HEAD, extractor=EXTRACTOR), quick(steps=1, optimiser="sgd", lr=TINY)
+    frozen, trainer = kept.frozen(head=HEAD, extractor=EXTRACTOR), quick(steps=1, optimizer="sgd", lr=TINY)
     plain = trainer.fit([later()]).tasks["right"].head
     with_it = trainer.fit([later()], [ck.use(BOTH[0], forward=1.0)], frozen=frozen).tasks["right"].head
     assert same(dict(plain.named_buffers()), dict(with_it.named_buffers()))

@@ -113,7 +113,7 @@ def test_it_is_the_same_across_a_cut(name, split, kwargs):
     assert chain_of((extractor, head), images()) == chain_of(whole, images())
 
 
-def test_normalisation_with_activation_inside_counts_as_both():
+def test_normalization_with_activation_inside_counts_as_both():
     norm = timm.layers.BatchNormAct2d(4)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), norm, nn.Flatten(), nn.Linear(144, 2))
     assert chain_of(network, images(8))[0] == Stage("0", norm="1", act="1.act")
@@ -199,11 +199,11 @@ def sequential(*layers: nn.Module) -> nn.Module:
         ),
         (lambda: Written(lambda self, x: self.a(OUTSIDE), a=conv()), "a takes what no layer gave"),
         (lambda: sequential(conv(), nn.Softmax(1)), "1 Softmax has no place in a chain"),
-        (lambda: sequential(nn.BatchNorm2d(3), conv()), "0 normalises before the first layer"),
+        (lambda: sequential(nn.BatchNorm2d(3), conv()), "0 normalizes before the first layer"),
         (lambda: sequential(nn.ReLU(), conv()), "0 activates before the first layer"),
         (
             lambda: sequential(conv(), nn.ReLU(), nn.BatchNorm2d(4)),
-            "2 normalises what was normalised or activated",
+            "2 normalizes what was normalized or activated",
         ),
         (lambda: sequential(conv(), nn.ReLU(), nn.Tanh()), "2 is a second activation"),
         (

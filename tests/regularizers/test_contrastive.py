@@ -15,7 +15,7 @@ import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers import contrastive
-from compatkit_plugins.regularizers.contrastive import Contrastive, coloured, cropped, nt_xent
+from compatkit_plugins.regularizers.contrastive import Contrastive, colored, cropped, nt_xent
 
 
 def reference(one: torch.Tensor, other: torch.Tensor, temperature: float) -> float:
@@ -89,15 +89,15 @@ def test_crops_lie_inside_the_image_and_have_the_area_that_was_drawn() -> None:
     assert 0.35 < float(views.mean()) < 0.65  # neither side is preferred
 
 
-def test_colours_keep_luma_but_for_brightness_and_contrast(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_keep_luma_but_for_brightness_and_contrast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contrastive, "BRIGHTNESS", 0.0)
     luma = torch.tensor(contrastive.YIQ[0])[:, None, None]
     images = 0.4 + 0.2 * torch.rand(64, 3, 4, 4)
-    views = coloured(images, 0.5)
+    views = colored(images, 0.5)
     torch.testing.assert_close((views * luma).sum(1), (images * luma).sum(1), rtol=1e-4, atol=1e-4)
-    grey = (views.amax(1) - views.amin(1)).flatten(1).amax(1) < 1e-5
+    gray = (views.amax(1) - views.amin(1)).flatten(1).amax(1) < 1e-5
     same = (views - images).abs().flatten(1).amax(1) < 1e-5
-    assert 0 < int(grey.sum()) < 32 and 0 < int(same.sum()) < 32 and not bool((grey & same).any())
+    assert 0 < int(gray.sum()) < 32 and 0 < int(same.sum()) < 32 and not bool((gray & same).any())
 
 
 def test_brightness_and_contrast_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def test_brightness_and_contrast_by_hand(monkeypatch: pytest.MonkeyPatch) -> Non
         return torch.full(shape, 0.75)
 
     monkeypatch.setattr(torch, "rand", drawn)
-    view = coloured(torch.tensor([[[[0.2, 0.6]]]]), 0.5)
+    view = colored(torch.tensor([[[[0.2, 0.6]]]]), 0.5)
     middle = 0.4 * 1.2
     wanted = [(0.2 * 1.2 - middle) * 1.2 + middle, (0.6 * 1.2 - middle) * 1.2 + middle]
     assert view.flatten().tolist() == pytest.approx(wanted, rel=1e-6)

@@ -1,4 +1,4 @@
-"""Filters drawn before training: from a covariance, from eigenvectors of the data, and normalised on the data."""
+"""Filters drawn before training: from a covariance, from eigenvectors of the data, and normalized on the data."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_depthwise_layer_that_is_named_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_layers_that_cannot_be_initialised_are_left_out_and_reported() -> None:
+def test_layers_that_cannot_be_initialized_are_left_out_and_reported() -> None:
     fit = started(use("eigenvector_init", batch_size=48), mobile())
     left = fit.run["plugins"][0]["chosen"]["left out"]["a"]
     said = fit.run["pretraining"]["plugins"]["eigenvector_init"]["a"]
@@ -221,7 +221,7 @@ def test_layers_that_cannot_be_initialised_are_left_out_and_reported() -> None:
     assert {one["sampled"] for one in said.values()} == {True, False}
 
 
-def test_batch_normalisation_uses_batches_and_stores_nothing() -> None:
+def test_batch_normalization_uses_batches_and_stores_nothing() -> None:
     plain = quick(steps=0).fit([task(norm="batch")]).weights("a")
     fit = started(use("eigenvector_init"), task(norm="batch"))
     found = fit.weights("a")
@@ -238,7 +238,7 @@ def test_too_few_patches_are_refused(name: str, more: dict[str, Any]) -> None:
         started(use(name, images=8, batch_size=8, patches=1, **more))
 
 
-# Normalised on the data
+# Normalized on the data
 
 
 @pytest.mark.parametrize("directions", ["drawn", "pca"])

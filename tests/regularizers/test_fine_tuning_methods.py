@@ -213,11 +213,11 @@ class TestGradualUnfreezing:
         after = fit.tasks["b"].extractor.state_dict()
         assert all(torch.equal(after[name], one) for name, one in before.items())
 
-    @pytest.mark.parametrize("optimiser", ["adam", "sgd", "adamw"])
+    @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adamw"])
     def test_any_optimizer_leaves_closed_stages_alone(
-        self, weights: dict[str, Tensor], optimiser: str
+        self, weights: dict[str, Tensor], optimizer: str
     ) -> None:
-        use, settings = ck.use("gradual_unfreezing", every=3), {"optimiser": optimiser, "weight_decay": 0.1}
+        use, settings = ck.use("gradual_unfreezing", every=3), {"optimizer": optimizer, "weight_decay": 0.1}
         fits = [tuned(weights, use, steps=n, momentum=0.9, **settings) for n in (0, 5)]
         before, after = (one.weights("b") for one in fits)
         assert torch.equal(before["layer1.0.conv1.weight"], after["layer1.0.conv1.weight"])

@@ -67,7 +67,7 @@ class Slow:
         return blocks.amax((3, 5)) if self.kind == "max" else blocks.mean((3, 5))
 
     def made(self, value: Tensor, of: Tensor | None, running: bool) -> Tensor:
-        """Normalisation by the statistics of ``of`` (of ``value`` itself: None), and activation."""
+        """Normalization by the statistics of ``of`` (of ``value`` itself: None), and activation."""
         if self.norm is not None:
             places = [0, *range(2, value.dim())]
             basis = value if of is None else of
@@ -82,7 +82,7 @@ class Slow:
 
 
 def grown(value: Tensor, size: torch.Size) -> Tensor:
-    """Nearest-neighbour upsampling: pixel i takes that at floor(i * here / there)."""
+    """Nearest-neighbor upsampling: pixel i takes that at floor(i * here / there)."""
     rows = [i * value.shape[2] // size[2] for i in range(size[2])]
     columns = [i * value.shape[3] // size[3] for i in range(size[3])]
     return value[:, :, rows][:, :, :, columns]
@@ -142,7 +142,7 @@ def paper() -> tuple[nn.Sequential, list[Slow], Tensor]:
 
 
 def odd() -> tuple[nn.Sequential, list[Slow], Tensor]:
-    """Sizes that pooling does not divide, a stride, a dense layer on pooled maps, no normalisation."""
+    """Sizes that pooling does not divide, a stride, a dense layer on pooled maps, no normalization."""
     torch.manual_seed(1)
     network = nn.Sequential(
         *(nn.Conv2d(2, 3, 3, stride=2), nn.Tanh(), nn.AvgPool2d(2)),

@@ -11,7 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit.registry.weights.tensorfile import serialise
+from compatkit.registry.weights.tensorfile import serialize
 
 Start = dict[str, dict[str, torch.Tensor]]
 
@@ -68,7 +68,7 @@ def test_given_weights_are_the_identical_start_and_the_class_layer_is_drawn(
 ) -> None:
     given = quick(steps=2).fit([task("old")]).weights("old")
     path = tmp_path / "old.safetensors"
-    path.write_bytes(serialise(given))
+    path.write_bytes(serialize(given))
     weights: Any = given if kind == "mapping" else path
     seen = start([task("a", weights=weights), task("b", weights=weights)], ["identical_init"])
     assert differing(seen["a"], seen["b"]) == set()

@@ -1,4 +1,4 @@
-"""What batch normalisation could give away: a task about views must be at chance where the views do not differ.
+"""What batch normalization could give away: a task about views must be at chance where the views do not differ.
 
 Half of every batch are ordinary digits, which a network learns the task on; half are probes that look the same in all
 views, so that nothing but the statistics of the batch could tell which view is shown. A fair network answers the same
@@ -74,7 +74,7 @@ def tiled_alike(grid: int) -> np.ndarray:
 
 
 def plain() -> np.ndarray:
-    """Return images of one colour each, which crops and mirrors leave as they are."""
+    """Return images of one color each, which crops and mirrors leave as they are."""
     return np.broadcast_to(noise(1, 1), (COUNT, SIDE, SIDE, 3)).copy()
 
 
@@ -117,37 +117,37 @@ def test_views_that_do_not_differ_are_told_apart_by_chance(
     assert told(witness) == pytest.approx(1 / views, abs=0.05)
 
 
-def test_views_that_are_normalised_apart_are_told_by_their_statistics() -> None:
+def test_views_that_are_normalized_apart_are_told_by_their_statistics() -> None:
     """The leak that the default does not have; without it the test above could not fail."""
     witness = watched(ck.use("rotation_prediction", views="per_view"), turned_alike(), steps=60)
     assert told(witness) > 0.4
 
 
 def test_two_views_of_a_plain_image_are_one_to_contrastive_prediction() -> None:
-    """Without changes of colour; normalised apart, each view would carry the statistics of its own draw."""
+    """Without changes of color; normalized apart, each view would carry the statistics of its own draw."""
     witness = watched(ck.use("contrastive", strength=0.0), plain(), steps=5)
     one, other = witness.of_probes(witness.features)
     assert one.std(0).max() > 0.1
     torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
 
-def test_colourisation_sees_nothing_but_brightness() -> None:
-    """Probes of two colours of one luminance, to 1e-6: what the head is given does not tell which."""
-    colours = np.array([(120, 120, 120), twin_of((120, 120, 120))], dtype=np.uint8)
-    probes = np.broadcast_to(colours[(np.arange(COUNT) // 2) % 2][:, None, None], (COUNT, SIDE, SIDE, 3))
-    witness = watched(ck.use("colourisation", cells=1), probes, steps=5)
+def test_colorization_sees_nothing_but_brightness() -> None:
+    """Probes of two colors of one luminance, to 1e-6: what the head is given does not tell which."""
+    colors = np.array([(120, 120, 120), twin_of((120, 120, 120))], dtype=np.uint8)
+    probes = np.broadcast_to(colors[(np.arange(COUNT) // 2) % 2][:, None, None], (COUNT, SIDE, SIDE, 3))
+    witness = watched(ck.use("colorization", cells=1), probes, steps=5)
     (features,) = witness.of_probes(witness.features)
     torch.testing.assert_close(features, features[:1].expand_as(features), rtol=1e-3, atol=1e-3)
 
 
-def twin_of(colour: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return a colour of nearly the same luminance (sRGB, D65) that lies far from ``colour``."""
+def twin_of(color: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return a color of nearly the same luminance (sRGB, D65) that lies far from ``color``."""
     levels = np.arange(256) / 255
     linear = np.where(levels <= 0.04045, levels / 12.92, ((levels + 0.055) / 1.055) ** 2.4)
     red, green, blue = (weight * linear for weight in (0.2126729, 0.7151522, 0.0721750))
     luminance = red[:, None, None] + green[None, :, None] + blue[None, None, :]
-    wanted = red[colour[0]] + green[colour[1]] + blue[colour[2]]
-    far = np.abs(np.arange(256)[:, None, None] - colour[0]) > 80
+    wanted = red[color[0]] + green[color[1]] + blue[color[2]]
+    far = np.abs(np.arange(256)[:, None, None] - color[0]) > 80
     distance = np.where(far, np.abs(luminance - wanted), np.inf)
     assert distance.min() < 1e-6
     return tuple(int(one) for one in np.unravel_index(distance.argmin(), distance.shape))  # type: ignore[return-value]

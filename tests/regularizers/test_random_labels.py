@@ -13,7 +13,7 @@ from small import data_set, quick, write_pack
 import compatkit as ck
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
-from compatkit_plugins.regularizers.random_labels import RandomLabels, randomly_labelled
+from compatkit_plugins.regularizers.random_labels import RandomLabels, randomly_labeled
 
 
 def task(**settings: Any) -> ck.Task:
@@ -23,18 +23,18 @@ def task(**settings: Any) -> ck.Task:
 
 def test_a_label_depends_on_image_and_seed_and_not_on_the_other_images() -> None:
     split = data_set("a", count=200).train
-    whole = randomly_labelled(split, 7, seed=1)
+    whole = randomly_labeled(split, 7, seed=1)
     some = np.array([150, 3, 20])
-    part = randomly_labelled(split.take(some), 7, seed=1)
+    part = randomly_labeled(split.take(some), 7, seed=1)
     assert part.labels.tolist() == whole.labels[np.sort(some)].tolist()
-    assert randomly_labelled(split, 7, seed=2).labels.tolist() != whole.labels.tolist()
+    assert randomly_labeled(split, 7, seed=2).labels.tolist() != whole.labels.tolist()
 
 
 def test_equal_images_have_equal_labels() -> None:
     split = data_set("a").train
     images = split.read(range(len(split)))
     twice = ck.Split(np.concatenate([images, images]), np.tile(split.labels, 2), split.classes, "twice")
-    found = randomly_labelled(twice, 50, seed=0).labels
+    found = randomly_labeled(twice, 50, seed=0).labels
     assert found[: len(split)].tolist() == found[len(split) :].tolist()
 
 
@@ -44,7 +44,7 @@ def test_labels_are_even_and_independent_of_the_real_ones(classes: int) -> None:
     count = 4000
     images = draw.integers(0, 256, (count, 4, 4, 1)).astype(np.uint8)
     split = ck.Split(images, np.arange(count) % 10, tuple("0123456789"), "noise")
-    found = randomly_labelled(split, classes, seed=0)
+    found = randomly_labeled(split, classes, seed=0)
     assert found.classes[-1] == f"random-{classes - 1}" and len(found.classes) == classes
     table = np.zeros((10, classes))
     np.add.at(table, (split.labels, found.labels), 1)
@@ -64,9 +64,9 @@ def test_a_network_is_built_for_the_random_classes_and_learns_them() -> None:
     with torch.no_grad():
         assert state.head(torch.zeros(1, 48)).shape == (1, 5)
     assert fit.evaluations[-1]["accuracy"] > 0.9
-    assert fit.run["tasks"][0]["data"]["digest"] == randomly_labelled(task().data.train, 5, 4).digest
+    assert fit.run["tasks"][0]["data"]["digest"] == randomly_labeled(task().data.train, 5, 4).digest
     # what was learned says nothing about images that were not seen
-    found: Any = ck.measure(state, randomly_labelled(task().data.test, 5, 4), ["accuracy"])
+    found: Any = ck.measure(state, randomly_labeled(task().data.test, 5, 4), ["accuracy"])
     assert found["accuracy"].value < 0.6
 
 

@@ -43,7 +43,7 @@ def residual() -> ck.Task:
 def compare(tasks: list[ck.Task], name: str, **settings: Any) -> None:
     """With SGD: Adam's first steps are the signs of gradients, rounded ones too."""
     fits = [
-        quick(steps=2, optimiser="sgd", lr=0.01, execution=how).fit(tasks, [ck.use(name, **settings)])
+        quick(steps=2, optimizer="sgd", lr=0.01, execution=how).fit(tasks, [ck.use(name, **settings)])
         for how in ("eager", "compile")
     ]
     assert fits[1].run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}
@@ -85,7 +85,7 @@ def test_generators_and_discriminators_are_compiled(traced: CompileCounterWithBa
     task = ck.Task("a", data_set("a", size=(16, 16)), "super_resolution", "generator", size=16)
     uses = [ck.use("image_error"), ck.use("adversarial", condition=4, features=1.0, reverse=0.1)]
     eager, compiled = (
-        quick(steps=2, optimiser="sgd", lr=0.01, execution=how).fit([task], uses)
+        quick(steps=2, optimizer="sgd", lr=0.01, execution=how).fit([task], uses)
         for how in ("eager", "compile")
     )
     assert compiled.run["environment"]["execution"]["mode"] == "compile" and traced.frame_count == 1

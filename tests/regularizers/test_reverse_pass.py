@@ -128,13 +128,13 @@ def test_singular_values_of_active_directions_become_1() -> None:
     layer = nn.Linear(8, 4)
     with torch.no_grad():
         layer.weight.mul_(0.05)
-    optimiser = torch.optim.Adam(layer.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
     for _ in range(300):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = local_loss({"0": [ck.LayerCall(inputs, layer(inputs), layer)]}, {"0": 1.0})
         assert loss is not None
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     _, sigma, right = torch.linalg.svd(layer.weight.detach())
     torch.testing.assert_close(sigma[:2], torch.ones(2), atol=0.02, rtol=0)
     assert float(sigma[2]) < 0.4  # no data there, so nothing pulls
@@ -206,7 +206,7 @@ def test_weight_0_and_steps_outside_of_its_phase_change_nothing() -> None:
 
 
 def test_pieces_of_a_batch_give_the_gradients_of_the_whole() -> None:
-    settings = {"optimiser": "sgd", "steps": 2, "lr": 0.001}
+    settings = {"optimizer": "sgd", "steps": 2, "lr": 0.001}
     whole = quick(**settings).fit([grouped()], ["reverse_pass"])
     parts = quick(**settings, accumulate=4).fit([grouped()], ["reverse_pass"])
     for key, value in whole.weights("a").items():

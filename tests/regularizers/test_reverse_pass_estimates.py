@@ -189,7 +189,7 @@ def test_layers_that_are_walked_through_are_drawn_all_together(settings: dict[st
     def losses(**more: Any) -> list[float]:
         # At a rate of 0 in all but name every step sees the first weights, so that steps can be compared.
         use = ck.use("reverse_pass", **settings, **more)
-        fit = quick(steps=24, lr=1e-30, optimiser="sgd", log_every=1).fit([small()], [use])
+        fit = quick(steps=24, lr=1e-30, optimizer="sgd", log_every=1).fit([small()], [use])
         return [row["losses"]["reverse_pass/loss"] for row in fit.history]
 
     whole, drawn = losses(), losses(sample_layers=0.5)
@@ -203,7 +203,7 @@ def test_layers_of_factor_0_are_not_drawn() -> None:
     one = {"layers": ["blocks.0.conv"]}
     other = {"layer_weights": {"*": 0, "blocks.0.conv": 1}}
     losses = [
-        quick(steps=1, optimiser="sgd").fit(
+        quick(steps=1, optimizer="sgd").fit(
             [small()], [ck.use("reverse_pass", sample_layers=0.999999, **said)]
         )
         for said in (one, other)

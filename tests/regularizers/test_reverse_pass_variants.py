@@ -76,8 +76,8 @@ def test_a_chain_in_a_run_has_the_loss_of_the_equations(variant: str) -> None:
         assert row["losses"]["reverse_pass/loss"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_normalisation_of_the_layer_before_is_applied_again_and_writes_nothing() -> None:
-    """By hand, for the second convolution of a block whose first has batch normalisation and an activation."""
+def test_normalization_of_the_layer_before_is_applied_again_and_writes_nothing() -> None:
+    """By hand, for the second convolution of a block whose first has batch normalization and an activation."""
     seen: list[float] = []
 
     class Slow:
@@ -97,7 +97,7 @@ def test_normalisation_of_the_layer_before_is_applied_again_and_writes_nothing()
 
     use = ck.use("reverse_pass", activation=True, layers=["layer1.0.conv1"])
     fits = [
-        quick(steps=1, optimiser="sgd").fit([residual()], uses, factories={"slow": Slow})
+        quick(steps=1, optimizer="sgd").fit([residual()], uses, factories={"slow": Slow})
         for uses in ([use, "slow"], [])
     ]
     assert fits[0].history[0]["losses"]["reverse_pass/loss"] == pytest.approx(seen[0], rel=1e-4)

@@ -1,4 +1,4 @@
-"""Rotation prediction: exact views, the loss over all four, and what batch normalisation does."""
+"""Rotation prediction: exact views, the loss over all four, and what batch normalization does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_flip_stands_for_the_half_turn_where_asked() -> None:
 
 @pytest.mark.parametrize("views", ["per_view", "mixed", "separate"])
 def test_loss_is_the_mean_over_all_four_views_of_every_image(views: str) -> None:
-    """A fixed extractor and head without batch normalisation give the formula, whichever the passes."""
+    """A fixed extractor and head without batch normalization give the formula, whichever the passes."""
     fit_loss = _first_loss(views)
     assert fit_loss == pytest.approx(_first_loss("reference"), rel=1e-5)
 
@@ -72,7 +72,7 @@ def test_images_that_are_not_square_are_refused() -> None:
         quick(steps=1).fit([task], ["rotation_prediction"])
 
 
-def test_an_unknown_way_of_normalising_views_is_refused() -> None:
+def test_an_unknown_way_of_normalizing_views_is_refused() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2")
     with pytest.raises(PluginError, match="views"):
         quick(steps=1).fit([task], [ck.use("rotation_prediction", views="together")])

@@ -74,7 +74,7 @@ def test_another_seed_draws_other_weights_and_contracts_know_it() -> None:
     assert one == same != other
 
 
-def test_normalisation_and_shortcuts_do_not_matter() -> None:
+def test_normalization_and_shortcuts_do_not_matter() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
     fit = quick(steps=1).fit([task], [ck.use("scaled_init", scale=2.0)])
     assert len(fit.run["pretraining"]["plugins"]["scaled_init"]["a"]) == 8

@@ -19,10 +19,10 @@ import compatkit as ck
 TASKS: dict[str, dict[str, Any]] = {
     "rotation_prediction": {},
     "jigsaw": {},
-    "colourisation": {"cells": 2},
+    "colorization": {"cells": 2},
     "contrastive": {"dimensions": 16},
 }
-PURE = ("rotation_prediction", "jigsaw", "colourisation")
+PURE = ("rotation_prediction", "jigsaw", "colorization")
 MEAN_OVER_IMAGES = PURE
 """Whose loss of a batch is the mean of those of its pieces; a contrast is one between the images of a piece."""
 HEADS = {"rotation_prediction": "rotation"}
@@ -30,7 +30,7 @@ each = pytest.mark.parametrize("name", TASKS)
 
 
 def pair(*names: str, **settings: Any) -> list[ck.Task]:
-    """Two tasks in colour with other classes, so that no head of classes could be shared."""
+    """Two tasks in color with other classes, so that no head of classes could be shared."""
     classes = {"left": ("0", "1", "2"), "right": ("a", "b")}
     return [
         ck.Task(
@@ -69,7 +69,7 @@ def test_weight_zero_is_bitwise_the_run_without(name: str, without: ck.Fit) -> N
 @each
 def test_running_statistics_follow_the_clean_images_alone(name: str) -> None:
     """After one step from the same weights, all buffers are bitwise those of a run without; weights are not."""
-    trainer = quick(steps=1, optimiser="sgd", lr=0.05)
+    trainer = quick(steps=1, optimizer="sgd", lr=0.05)
     alone, together = (trainer.fit(pair("left"), uses).tasks["left"] for uses in ([], [use(name)]))
     buffers = dict(together.extractor.named_buffers())
     assert buffers
@@ -138,10 +138,10 @@ def test_resume_is_bitwise(name: str, tmp_path: Path, fits: dict[str, ck.Fit]) -
 
 @pytest.mark.parametrize("name", MEAN_OVER_IMAGES)
 def test_pieces_give_the_gradients_of_the_whole_batch(name: str) -> None:
-    """Of a network without batch normalisation, by steps of SGD, which are linear in them."""
-    colour = attrs.evolve(grouped(), data=data_set("a", channels=3))
-    settings: dict[str, Any] = {"steps": 1, "optimiser": "sgd", "lr": 0.1}
-    whole, pieces = (quick(accumulate=k, **settings).fit([colour], [use(name)]) for k in (1, 4))
+    """Of a network without batch normalization, by steps of SGD, which are linear in them."""
+    color = attrs.evolve(grouped(), data=data_set("a", channels=3))
+    settings: dict[str, Any] = {"steps": 1, "optimizer": "sgd", "lr": 0.1}
+    whole, pieces = (quick(accumulate=k, **settings).fit([color], [use(name)]) for k in (1, 4))
     for key, value in whole.weights("a").items():
         torch.testing.assert_close(pieces.weights("a")[key], value, rtol=1e-5, atol=1e-5)
 
@@ -178,7 +178,7 @@ def test_pure_losses_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced without breaks; the trainer compares gradients before it uses it."""
     monkeypatch.setattr("compatkit.training.objective.BACKEND", "aot_eager")
     torch._dynamo.reset()
-    fit = quick(steps=1, execution="compile").fit(pair("left"), [use("jigsaw"), use("colourisation")])
+    fit = quick(steps=1, execution="compile").fit(pair("left"), [use("jigsaw"), use("colorization")])
     assert fit.run["environment"]["execution"] == {"mode": "compile", "reason": "asked for"}
 
 

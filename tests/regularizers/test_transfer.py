@@ -26,7 +26,7 @@ def task(**settings: Any) -> ck.Task:
 
 @pytest.fixture(scope="module")
 def pretrained() -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Weights after 30 steps, with biases that are not zero, and the norms of their initialisation."""
+    """Weights after 30 steps, with biases that are not zero, and the norms of their initialization."""
     fit = quick(steps=30, lr=0.01).fit([task()], [ck.use("scaled_init", scale=0.7)])
     return fit.weights("a"), fit.run["pretraining"]["plugins"]["scaled_init"]["a"]
 
@@ -144,7 +144,7 @@ class TestOtherNetworks:
         there = ck.Task("a", data_set("a"), backbone, split, size=12, kwargs=kwargs, weights=fit.weights("a"))
         return there, fit.run["pretraining"]["plugins"]["scaled_init"]["a"]
 
-    def test_layers_before_normalisation_are_skipped(self) -> None:
+    def test_layers_before_normalization_are_skipped(self) -> None:
         kwargs = {"channels": [4, 6], "norm": "batch", "img_size": [12, 12]}
         given, norms = self.given("conv_chain", "layer1", **kwargs)
         fit = quick(steps=0).fit(

@@ -73,7 +73,7 @@ def test_training_pulls_lengths_to_one_and_weight_0_changes_nothing() -> None:
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_a_part_with_unit_features_is_rebuilt_with_them(tmp_path: Path) -> None:
     registry = ck.Registry.init(tmp_path / "parts")
     tasks = [task("a", unit_length="layer2"), task("b", unit_length="layer2")]

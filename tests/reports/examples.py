@@ -67,7 +67,7 @@ def measured(
         findings=()
         if own
         else (
-            "normalisation-needed (protocol, informs): both parts need batch statistics of the images",
+            "normalization-needed (protocol, informs): both parts need batch statistics of the images",
             "head-shared (protocol, promises): both were trained against the auxiliary head dcc",
         ),
     )

@@ -95,7 +95,7 @@ def test_chance_and_images_are_in_view_on_the_page() -> None:
     assert "1 undecided, for want of images" in render(one("undecided"))
 
 
-def test_page_and_picture_outline_in_the_same_colours() -> None:
+def test_page_and_picture_outline_in_the_same_colors() -> None:
     from compatkit.reports.ink import OWN_EDGE, STALE_EDGE
 
     for page in (render(examples.digits()), examples.digits()._repr_html_()):

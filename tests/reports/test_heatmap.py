@@ -49,9 +49,9 @@ def test_a_picture_decodes_and_has_a_sensible_size(make, least, most):
 
 def test_good_cells_are_darker_than_bad_ones():
     matrix = examples.digits()
-    grey = np.asarray(Image.open(io.BytesIO(render(matrix))).convert("L"))
-    assert grey[:20].min() == 255  # Nothing runs over the edge.
-    assert grey[:, -20:].min() == 255 and grey[:, :20].min() == 255
+    gray = np.asarray(Image.open(io.BytesIO(render(matrix))).convert("L"))
+    assert gray[:20].min() == 255  # Nothing runs over the edge.
+    assert gray[:, -20:].min() == 255 and gray[:, :20].min() == 255
     levels = [sum(int(shade(step / 20)[0][i : i + 2], 16) for i in (1, 3, 5)) for step in range(21)]
     assert levels == sorted(levels, reverse=True) and len(set(levels)) == 21
 

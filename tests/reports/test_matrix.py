@@ -78,7 +78,7 @@ def change(**changes):
         (change(extra=1), "unknown field 'extra'"),
         (change(settings=[]), "matrix.settings"),
         (change(cells__0__wiring=...), r"cells\[0\]: the field 'wiring' is missing"),
-        (change(cells__0__colour="red"), r"cells\[0\]: unknown field 'colour'"),
+        (change(cells__0__color="red"), r"cells\[0\]: unknown field 'color'"),
         (change(cells__0__grade="superb"), r"cells\[0\].grade: expected one of"),
         (change(cells__0__chance="0.1"), r"cells\[0\].chance: expected float"),
         (change(cells__0__restricted__count=1.5), "count: expected int"),

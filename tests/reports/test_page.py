@@ -1,4 +1,4 @@
-"""The page in a real browser: no request, no console message, keyboard, hostile names, both colour schemes.
+"""The page in a real browser: no request, no console message, keyboard, hostile names, both color schemes.
 
 Without Chromium or Playwright the browser's tests are skipped; what the text alone can show is tested anyway.
 """
@@ -174,7 +174,7 @@ def test_no_screen_is_blank_or_scrolls_sideways(
 
 def contrasts(page: Any) -> float:
     """Return the smallest contrast of text on its cell, by WCAG 2.2."""
-    colours = page.evaluate(
+    colors = page.evaluate(
         """() => Array.from(document.querySelectorAll("td[class*=' s'] .word")).map((text) => {
              const context = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
              const fill = getComputedStyle(text.closest("td")).backgroundColor;
@@ -185,12 +185,12 @@ def contrasts(page: Any) -> float:
            })"""
     )
 
-    def luminance(colour: list[int]) -> float:
-        parts = [one / 255 for one in colour]
+    def luminance(color: list[int]) -> float:
+        parts = [one / 255 for one in color]
         linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
         return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
-    pairs = [sorted(map(luminance, pair)) for pair in colours]
+    pairs = [sorted(map(luminance, pair)) for pair in colors]
     assert pairs
     return min((high + 0.05) / (low + 0.05) for low, high in pairs)
 

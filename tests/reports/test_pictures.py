@@ -48,11 +48,11 @@ def test_images_are_shown_in_the_declared_range() -> None:
     assert found == [[0, 255], [255, 0]]
 
 
-def test_the_plane_shows_every_arm_in_a_colour_of_its_own() -> None:
+def test_the_plane_shows_every_arm_in_a_color_of_its_own() -> None:
     runs = {"std": [np.array([[12.0, 1.0], [3.0, 0.9]])], "rr": [np.array([[11.0, 0.9], [9.0, 0.8]])] * 2}
     shown = pixels(ck.pictures.information_plane(runs, most=12, layers=["1", "2"]))
-    for colour in ((0x56, 0x61, 0x70), (0xC2, 0x41, 0x0C)):
-        assert (np.abs(shown - colour).sum(2) < 12).sum() > 50
+    for color in ((0x56, 0x61, 0x70), (0xC2, 0x41, 0x0C)):
+        assert (np.abs(shown - color).sum(2) < 12).sum() > 50
 
 
 def test_landscapes_share_one_scale() -> None:
@@ -60,13 +60,13 @@ def test_landscapes_share_one_scale() -> None:
     flat, steep = np.full((3, 3), 1.0), np.array([[3.0, 2, 3], [2, 1, 2], [3, 2, 3]])
     shown = pixels(ck.pictures.landscapes({"flat": flat, "steep": steep}, places, step=0.5))
 
-    def colour(panel: int, x: float, y: float) -> list[int]:
+    def color(panel: int, x: float, y: float) -> list[int]:
         """Of a point of a panel, from 0 to 1 of its sides; 160 pixels an inch."""
         column = int(160 * (0.7 + 2.7 * panel + 2.4 * x))
         return shown[int(160 * (0.85 * 3.1 - 2.4 * y)), column].tolist()
 
-    near = (0.58, 0.53)  # beside the mark of the centre
-    assert colour(0, *near) == colour(1, *near) == colour(0, 0.95, 0.95) != colour(1, 0.95, 0.95)
+    near = (0.58, 0.53)  # beside the mark of the center
+    assert color(0, *near) == color(1, *near) == color(0, 0.95, 0.95) != color(1, 0.95, 0.95)
     gap = steep.copy()
     gap[0, 0] = np.nan
     assert ck.pictures.landscapes({"gap": gap}, places) == ck.pictures.landscapes({"gap": gap}, places)

@@ -117,7 +117,7 @@ def test_without_unicode_signs_stand_for_marks(table: Verdicts) -> None:
         assert "p promised" in " ".join(text.split()) and "x refused" in " ".join(text.split())
 
 
-def test_colours_only_repeat_the_words(table: Verdicts) -> None:
+def test_colors_only_repeat_the_words(table: Verdicts) -> None:
     assert "\x1b[" in printed(table, 100, color="standard")
     assert "\x1b[" not in printed(table, 100)
 

@@ -13,7 +13,7 @@ from small import data_set, grouped, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training import objective
 from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
@@ -43,7 +43,7 @@ def fit(**settings: Any) -> tuple[ck.Fit, Energy]:
 
 def test_pieces_give_the_gradients_of_the_whole_batch() -> None:
     """Weights after steps of SGD, which is linear in the gradients."""
-    settings = {"optimiser": "sgd", "lr": 0.1}
+    settings = {"optimizer": "sgd", "lr": 0.1}
     (whole, seen), (pieces, seen_in_pieces) = fit(**settings), fit(accumulate=4, **settings)
     for mine, other in zip(whole.network("a").parameters(), pieces.network("a").parameters(), strict=True):
         torch.testing.assert_close(other, mine, rtol=1e-5, atol=1e-5)
@@ -59,15 +59,15 @@ def test_pieces_equal_a_hand_written_loop_bitwise() -> None:
     task = grouped()
     state = prepare_task(task, 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
-    optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-7, fused=True)
     examples, order = prepare(task.data.train, state.data), Sampler(48, 8, 0, task.name)
     for step in range(STEPS):
         for index in order.at(step).chunk(2):
-            images = normalise(examples.images[index], state.data)
+            images = normalize(examples.images[index], state.data)
             images = images.contiguous(memory_format=torch.channels_last)
             (F.cross_entropy(network(images), examples.labels[index]) / 2).backward()
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     got = trained.network("a").state_dict()
     assert all(torch.equal(value, got[key]) for key, value in network.state_dict().items())
 

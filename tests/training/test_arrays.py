@@ -19,7 +19,7 @@ def drawn(*shape: int, seed: int = 0) -> np.ndarray:
 
 def test_two_networks_outputs_are_compared_as_by_similarity() -> None:
     a, b = drawn(30, 4), drawn(30, 6, seed=1)
-    for name in ("cka", "procrustes", "svcca", "mutual_neighbours"):
+    for name in ("cka", "procrustes", "svcca", "mutual_neighbors"):
         measured, wanted = ck.measure_arrays(name, a, b), ck.similarity({"array": a}, {"array": b}, [name])
         assert {key: one.to_json() for key, one in measured.items()} == {
             key: one.to_json() for key, one in wanted.items()
@@ -32,9 +32,9 @@ def test_a_score_of_features_and_labels_with_a_setting() -> None:
     labels = np.arange(60) % 3
     features = drawn(60, 4)
     features[:, 0] += labels
-    centred = features - features.mean(0)
-    means = np.stack([centred[labels == label].mean(0) for label in labels])
-    wanted = np.trace(np.linalg.solve(centred.T @ centred, means.T @ means))
+    centered = features - features.mean(0)
+    means = np.stack([centered[labels == label].mean(0) for label in labels])
+    wanted = np.trace(np.linalg.solve(centered.T @ centered, means.T @ means))
     measured = ck.measure_arrays("h_score", features, labels, shrinkage="none")
     assert measured.table("h_score").at(layer="array", labels="as given").value == pytest.approx(wanted)
     assert dict(measured.settings) == {"metric": "h_score", "shrinkage": "none"}

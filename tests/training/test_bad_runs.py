@@ -13,7 +13,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import DataError, FormatError, PluginError, TrainingError, UsageError
-from compatkit.registry.weights.tensorfile import deserialise
+from compatkit.registry.weights.tensorfile import deserialize
 
 
 def task(name: str = "left", **settings: Any) -> ck.Task:
@@ -51,7 +51,7 @@ class TestNotFinite:
             match=r"in step 5,.*The last good checkpoint, after 4 steps, is kept: .*run.safetensors\.$",
         ):
             trainer.fit([task(), task("right")], ["burst"], factories={"burst": Burst})
-        held = deserialise(path.read_bytes())
+        held = deserialize(path.read_bytes())
         assert all(bool(torch.isfinite(one).all()) for one in held.values() if one.is_floating_point())
 
     def test_weights_that_are_not_finite_are_never_written(self, tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ class TestNotFinite:
             match=r"After 4 steps weights cannot be used: left.head: fc.weight holds values.*after 2 steps, is kept",
         ):
             trainer.fit([task()], ["x"], factories={"x": Break})
-        held = deserialise(path.read_bytes())
+        held = deserialize(path.read_bytes())
         assert all(bool(torch.isfinite(one).all()) for one in held.values() if one.is_floating_point())
 
     def test_a_gradient_norm_is_named_too(self) -> None:
@@ -110,10 +110,10 @@ class TestAnotherPlan:
         assert len(again.evaluations) == 2
 
     def test_a_note_without_its_plan_is_damaged(self, tmp_path: Path) -> None:
-        from compatkit.registry.weights.tensorfile import serialise
+        from compatkit.registry.weights.tensorfile import serialize
 
         path = tmp_path / "run.safetensors"
-        path.write_bytes(serialise({"x": torch.zeros(1)}, metadata='{"plan": "x", "tensors": "y"}'))
+        path.write_bytes(serialize({"x": torch.zeros(1)}, metadata='{"plan": "x", "tensors": "y"}'))
         with pytest.raises(FormatError, match="is no checkpoint of a run"):
             quick(steps=1, checkpoint=path).fit([task()])
 

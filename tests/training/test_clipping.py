@@ -11,7 +11,7 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import PluginError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training.batches.stored import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -24,19 +24,19 @@ def task(name: str = "a") -> ck.Task:
 
 
 def test_clipping_equals_a_hand_written_loop_bitwise() -> None:
-    trained = quick(steps=STEPS, clip_norm=NORM, schedule="constant", optimiser="sgd").fit([task()])
+    trained = quick(steps=STEPS, clip_norm=NORM, schedule="constant", optimizer="sgd").fit([task()])
     state = prepare_task(task(), 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-7, fused=True)
     examples, order, norms = prepare(task().data.train, state.data), Sampler(48, 8, 0, "a"), []
     for step in range(STEPS):
         index = order.at(step)
-        images = normalise(examples.images[index], state.data)
+        images = normalize(examples.images[index], state.data)
         images = images.contiguous(memory_format=torch.channels_last)
         F.cross_entropy(network(images), examples.labels[index]).backward()
         norms.append(float(torch.nn.utils.clip_grad_norm_(network.parameters(), NORM)))
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     got = trained.network("a").state_dict()
     assert all(torch.equal(value, got[key]) for key, value in network.state_dict().items())
     assert [row["losses"]["gradient_norm"] for row in trained.history] == norms

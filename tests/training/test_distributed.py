@@ -28,10 +28,10 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import norm_layers
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.normalization import norm_layers
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.experiments.recipes import read
-from compatkit.registry.weights.tensorfile import deserialise, metadata
+from compatkit.registry.weights.tensorfile import deserialize, metadata
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.batches.sources import Placing
 from compatkit.training.distributed import World
@@ -66,7 +66,7 @@ class Outcomes:
         return json.loads((self.folder / f"{name}.{rank}.json").read_text())
 
     def state(self, name: str, rank: int = 0) -> dict[str, Tensor]:
-        return deserialise((self.folder / f"{name}.{rank}.safetensors").read_bytes())
+        return deserialize((self.folder / f"{name}.{rank}.safetensors").read_bytes())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -86,7 +86,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory, grouped: None) -> Iterato
     folder = tmp_path_factory.mktemp("spread")
     with pytest.raises(KeyboardInterrupt):
         spread.kept(folder / "one.safetensors", Interrupt)
-    names = (*EQUAL, "contrasted", "batch_normalised", "blended", "resumed", *REFUSED)
+    names = (*EQUAL, "contrasted", "batch_normalized", "blended", "resumed", *REFUSED)
     subprocess.run([*TORCHRUN, spread.__file__, *names, folder], check=True, timeout=240, env=surroundings())
     yield Outcomes(folder)
 
@@ -158,28 +158,28 @@ def test_images_are_contrasted_with_those_of_their_process(outcomes: Outcomes) -
     assert (alone, shared) == pytest.approx((math.log(15), math.log(7)), abs=1e-3)
 
 
-def test_batch_normalisation_equals_a_loop_over_two_shards(outcomes: Outcomes) -> None:
-    """Each half of a batch is normalised by itself; stored statistics are means over both processes."""
+def test_batch_normalization_equals_a_loop_over_two_shards(outcomes: Outcomes) -> None:
+    """Each half of a batch is normalized by itself; stored statistics are means over both processes."""
     task = ck.Task("left", data_set("left"), "resnet8_cifar", "layer2", size=16)
     state = prepare_task(task, 0, Precision("cpu", "float32", True))
     network = torch.nn.Sequential(state.extractor, state.head).train()
-    optimiser = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-7)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-7)
     examples, order = prepare(task.data.train, state.data), Sampler(48, spread.BATCH, 0, "left")
     running = [value for layer in norm_layers(network) for value in (layer.running_mean, layer.running_var)]
     stored = [[value.clone() for value in running] for _ in range(2)]
     for step in range(spread.STEPS):
-        optimiser.param_groups[0]["lr"] = 0.05 * 0.1**step  # a quarter of four steps is one
+        optimizer.param_groups[0]["lr"] = 0.05 * 0.1**step  # a quarter of four steps is one
         index = order.at(step)
         for shard, own in zip(index.chunk(2), stored, strict=True):
             with torch.no_grad():
                 torch._foreach_copy_(running, own)
-            pixels = normalise(examples.images[shard], state.data).contiguous(
+            pixels = normalize(examples.images[shard], state.data).contiguous(
                 memory_format=torch.channels_last
             )
             (F.cross_entropy(network(pixels), examples.labels[shard]) / 2).backward()
             own[:] = [value.clone() for value in running]
-        optimiser.step()
-        optimiser.zero_grad()
+        optimizer.step()
+        optimizer.zero_grad()
     torch._foreach_copy_(running, [(left + right) / 2 for left, right in zip(*stored, strict=True)])
     expected = {
         f"left.{side}/{key}": value
@@ -188,7 +188,7 @@ def test_batch_normalisation_equals_a_loop_over_two_shards(outcomes: Outcomes) -
         if "num_batches" not in key  # counts both shards here
     }
     got = {
-        key: value for key, value in outcomes.state("batch_normalised").items() if "num_batches" not in key
+        key: value for key, value in outcomes.state("batch_normalized").items() if "num_batches" not in key
     }
     assert_equal(got, expected)
 
@@ -276,7 +276,7 @@ regularizers = ["identical_init", "dcc"]
 steps = {steps}
 batch_size = 8
 precision = "float32"
-optimiser = "sgd"
+optimizer = "sgd"
 lr = 0.01
 log_every = 2
 checkpoint_every = 2
@@ -293,7 +293,7 @@ size = [16, 16]
 
 @pytest.fixture
 def recipe(tmp_path: Path) -> Path:
-    """Two small tasks without normalisation, long enough to be killed."""
+    """Two small tasks without normalization, long enough to be killed."""
     for seed, name in enumerate(("left", "right")):
         data = data_set(name, seed=seed)
         images = {f"x_{part}": getattr(data, part).images for part in ("train", "test")}

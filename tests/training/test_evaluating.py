@@ -14,7 +14,7 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import TrainingError, UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training.prepare import hold_out
 from compatkit.training.progress import Bar
 
@@ -83,7 +83,7 @@ def test_figures_are_those_of_a_plain_pass(on: str) -> None:
         state = (fit if row["weights"] == "trained" else fit.averaged()).tasks[row["task"]]
         examples = prepare(held[row["task"]] if on == "validation" else state.task.data.test, state.data)
         with torch.no_grad():
-            logits = state.head.eval()(state.extractor.eval()(normalise(examples.images, state.data)))
+            logits = state.head.eval()(state.extractor.eval()(normalize(examples.images, state.data)))
         assert row["on"] == on
         assert row["loss"] == pytest.approx(float(F.cross_entropy(logits, examples.labels)), rel=1e-4)
         assert row["accuracy"] == float((logits.argmax(1) == examples.labels).double().mean())

@@ -76,7 +76,7 @@ def test_a_compiled_run_computes_what_an_eager_one_does(traced: CompileCounterWi
 def test_one_pass_for_all_views_can_be_compiled(traced: CompileCounterWithBackend) -> None:
     settings: dict[str, Any] = {
         "steps": 3,
-        "optimiser": "sgd",
+        "optimizer": "sgd",
         "lr": 0.05,
     }  # Adam follows the sign of rounding
     eager = quick(passes="separate", **settings).fit(pair(), ALL)
@@ -99,8 +99,8 @@ def test_what_is_compiled_serves_the_next_task_and_the_next_seed(traced: Compile
 @pytest.mark.slow
 def test_the_code_generator_of_torch_computes_the_same() -> None:
     """With SGD: Adam's first steps are the signs of gradients, rounded ones too."""
-    eager = quick(steps=3, optimiser="sgd").fit(pair(), ALL)
-    compiled = quick(steps=3, optimiser="sgd", execution="compile").fit(pair(), ALL)
+    eager = quick(steps=3, optimizer="sgd").fit(pair(), ALL)
+    compiled = quick(steps=3, optimizer="sgd", execution="compile").fit(pair(), ALL)
     assert how(compiled)["mode"] == "compile"
     for name, value in weights(eager).items():
         torch.testing.assert_close(weights(compiled)[name], value, rtol=1e-3, atol=1e-4, msg=name)

@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
 ALL = ["identical_init", "dcc", "rotation_prediction"]
-ON_GPU: dict[str, Any] = {"device": "cuda", "optimiser": "sgd", "schedule": "cosine", "deterministic": True}
+ON_GPU: dict[str, Any] = {"device": "cuda", "optimizer": "sgd", "schedule": "cosine", "deterministic": True}
 
 
 def tasks() -> list[ck.Task]:
@@ -51,7 +51,7 @@ def test_a_run_is_the_eager_one_to_rounding(mode: Any, settings: dict[str, Any])
 @pytest.mark.parametrize("mode", ["graph", "compile+graph"])
 def test_other_self_supervised_tasks_are_captured_too(mode: Any) -> None:
     task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16, augment=("crop",))
-    uses = ["jigsaw", ck.use("colourisation", cells=2)]
+    uses = ["jigsaw", ck.use("colorization", cells=2)]
     eager = quick(steps=4, **ON_GPU, execution="eager").fit([task], uses)
     other = quick(steps=4, **ON_GPU, execution=mode).fit([task], uses)
     assert other.run["environment"]["execution"] == {"mode": mode, "reason": "asked for"}

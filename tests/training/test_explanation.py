@@ -36,7 +36,7 @@ def test_tasks_owners_hooks_and_execution_are_told_in_their_order() -> None:
 
 def test_every_hyperparameter_is_told() -> None:
     trainer = quick(
-        steps=9, optimiser="adamw", lr=0.125, weight_decay=0.5, schedule="cosine", warmup=3, clip_norm=2.0
+        steps=9, optimizer="adamw", lr=0.125, weight_decay=0.5, schedule="cosine", warmup=3, clip_norm=2.0
     )
     task = ck.Task(
         "left", data_set("left"), "resnet8_cifar", "layer2", size=16, augment={"re_prob": 0.25}, smoothing=0.1
@@ -56,7 +56,7 @@ def test_every_hyperparameter_is_told() -> None:
     assert [one["augment"] for one in told.tasks] == [one["augment"] for one in run["tasks"]]
     text = str(told).splitlines()
     for line in (
-        "  optimiser: adamw",
+        "  optimizer: adamw",
         "  lr: 0.125",
         "  weight_decay: 0.5",
         "  schedule: cosine",

@@ -143,7 +143,7 @@ def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics
         assert (report.wiring, report.promise) == ("direct", promise)
 
 
-def test_a_frozen_extractor_normalises_by_the_batch_where_that_is_asked_for(kept: ck.Registry) -> None:
+def test_a_frozen_extractor_normalizes_by_the_batch_where_that_is_asked_for(kept: ck.Registry) -> None:
     task = kept.task("x", small_data(), extractor="fleet/desk.extractor", rest=REST, freeze_extractor=True)
     seen: dict[str, torch.Tensor] = {}
 
@@ -183,7 +183,7 @@ def test_with_a_frozen_rotation_head_the_extractor_moves_and_keeps_its_promise(k
     assert {name: kept.check(name, parts["update.head"]).promise for name in promises} == promises
 
 
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Registry, tmp_path: Path) -> None:
     data = small_data(ALL)
     matrix = kept.matrix("fleet/*.extractor", "fleet/ten.head", [data.test])

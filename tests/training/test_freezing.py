@@ -44,10 +44,10 @@ def whole_state(fit: ck.Fit) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_first_stages_stay_and_all_others_move(network: str) -> None:
-    """Also where they reach into the head, and through views that are normalised by themselves."""
+    """Also where they reach into the head, and through views that are normalized by themselves."""
     frozen = task(network, freeze_stages=2)
     start = whole_state(quick(steps=0).fit([frozen]))
-    fit = quick(steps=2, optimiser="adamw", weight_decay=0.1, ema=0.5).fit([frozen], ["rotation_prediction"])
+    fit = quick(steps=2, optimizer="adamw", weight_decay=0.1, ema=0.5).fit([frozen], ["rotation_prediction"])
     state, ended, averages = fit.tasks["a"], whole_state(fit), whole_state(fit.averaged())
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     stages = group_parameters(whole, whole.group_matcher(coarse=True), reverse=True)  # type: ignore[operator]
@@ -67,10 +67,10 @@ def test_the_first_stages_stay_and_all_others_move(network: str) -> None:
     } == {name for name, stage in stages.items() if stage < 2}
 
 
-def test_what_is_frozen_has_no_gradient_and_no_optimiser() -> None:
+def test_what_is_frozen_has_no_gradient_and_no_optimizer() -> None:
     with prepare(FitRequest(quick(steps=1), [task(freeze_stages=2)])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
-        moved = {id(one) for o in loop.optimisers.values() for g in o.param_groups for one in g["params"]}
+        moved = {id(one) for o in loop.optimizers.values() for g in o.param_groups for one in g["params"]}
         held = [
             one for name, one in state.extractor.named_parameters() if name.startswith(("conv1", "layer1"))
         ]

@@ -115,7 +115,7 @@ def test_views_are_gathered_with_the_images(kind: str, names: tuple[str, ...], c
     assert torch.equal(batch.images, batch.stacked[:4])
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert batch.stacked.is_contiguous(memory_format=layout)
-    # Turning before or after the normalisation gives the same bits.
+    # Turning before or after the normalization gives the same bits.
     apart = source(kind, images, names, 4, channels_last=channels_last).batch(1)
     assert torch.equal(batch.stacked, torch.cat([apart.images, *turned(apart.images)]))
     given.arrange(None)

@@ -78,7 +78,7 @@ def test_images_that_take_more_than_their_share_are_prefetched() -> None:
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_one_pass_is_chosen_on_a_gpu_and_gives_what_several_do(precision: str) -> None:
     task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16)
-    settings = {"steps": 3, "optimiser": "sgd", "lr": 0.05, "device": "cuda", "precision": precision}
+    settings = {"steps": 3, "optimizer": "sgd", "lr": 0.05, "device": "cuda", "precision": precision}
     one = quick(**settings, execution="eager").fit([task], [ck.use("rotation_prediction", views="per_view")])
     other = quick(**settings, execution="eager", passes="separate").fit(
         [task], [ck.use("rotation_prediction", views="per_view")]

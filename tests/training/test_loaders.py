@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Tens
 import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.errors import DataError, TrainingError, UsageError
-from compatkit.evaluation.preprocessing import normalise
+from compatkit.evaluation.preprocessing import normalize
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.precision import Precision
 
@@ -57,11 +57,11 @@ def test_passes_follow_each_other_without_their_incomplete_batch() -> None:
         assert source.ends_epoch(step) == (step % 2 == 1)
 
 
-def test_bytes_are_normalised_here_and_numbers_are_taken_as_they_are() -> None:
+def test_bytes_are_normalized_here_and_numbers_are_taken_as_they_are() -> None:
     pixels = torch.randint(0, 256, (4, 1, 4, 4), dtype=torch.uint8)
     labels = torch.zeros(4, dtype=torch.int32)
     batch = streamed([(pixels, labels)]).batch(0)
-    assert torch.equal(batch.images, normalise(pixels, DATA))
+    assert torch.equal(batch.images, normalize(pixels, DATA))
     assert batch.labels.dtype == torch.int64
     numbers = torch.randn(4, 1, 4, 4, dtype=torch.float64)
     assert torch.equal(streamed([[numbers, labels]]).batch(0).images, numbers.float())

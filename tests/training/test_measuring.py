@@ -68,7 +68,7 @@ class Seen:
     def merge(self, left: int, right: int) -> int:
         return left + right
 
-    def finalise(self, state: int) -> Result:
+    def finalize(self, state: int) -> Result:
         return result("seen", float(state) if state else None, state)
 
 
@@ -85,7 +85,7 @@ class Distance:
     def merge(self, left: None, right: None) -> None:
         return None
 
-    def finalise(
+    def finalize(
         self, state: None, layers: dict[str, nn.Module], other_layers: dict[str, nn.Module]
     ) -> Table:
         cells = tuple(
@@ -104,7 +104,7 @@ class Distance:
 
 
 class Network(nn.Module):
-    """Dropout, normalisation, an activation in place, a layer that is called twice."""
+    """Dropout, normalization, an activation in place, a layer that is called twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -395,7 +395,7 @@ class Batchwise(Seen):
     def update(self, state: Any, outputs: dict[str, Tensor]) -> Any:  # type: ignore[override]
         return state + float(outputs["act"].mean())
 
-    def finalise(self, state: Any) -> Any:
+    def finalize(self, state: Any) -> Any:
         return result("mean", state or None, 1), made(axes={"layer": ("act",)}, cells=(result_cell(state),))
 
 
@@ -410,13 +410,13 @@ class Asks(Seen):
 
 @attrs.define
 class Twins(Seen):
-    def finalise(self, state: Any) -> Any:
+    def finalize(self, state: Any) -> Any:
         return result("a", 1.0, 1), result("a", 1.0, 1)
 
 
 @attrs.define
 class Number(Seen):
-    def finalise(self, state: Any) -> Any:
+    def finalize(self, state: Any) -> Any:
         return 3.0
 
 

@@ -159,7 +159,7 @@ def test_an_evaluation_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> Non
     def full(*given: Any, **named: Any) -> None:
         raise ERRORS[0]
 
-    monkeypatch.setattr("compatkit.training.evaluating.normalise", full)
+    monkeypatch.setattr("compatkit.training.evaluating.normalize", full)
     with pytest.raises(
         EnvironmentFailure,
         match=r"After step 1 the memory of cpu does not hold an evaluation on the test images, 8 in a batch, beside "

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -38,7 +38,7 @@ def first_batch(task: ck.Task, step: int = 0) -> tuple[torch.nn.Module, Tensor, 
     index = Sampler(48, 8, 0, task.name).at(step)
     ready = prepare(task.data.train, state.data)
     network = torch.nn.Sequential(state.extractor, state.head).train()
-    return network, normalise(ready.batch(index), state.data), ready.labels[index]
+    return network, normalize(ready.batch(index), state.data), ready.labels[index]
 
 
 def mixed(given: dict[str, float], images: Tensor, labels: Tensor, step: int = 0) -> tuple[Tensor, Tensor]:
@@ -97,11 +97,11 @@ def test_regularizers_get_the_images_themselves_and_the_head_learns_from_mixed_o
     torch.testing.assert_close(features, network[0](images))
 
 
-def test_without_normalisation_by_batches_weights_are_those_without_the_regularizer() -> None:
+def test_without_normalization_by_batches_weights_are_those_without_the_regularizer() -> None:
     """One pass of mixed images, or one beside that of the images themselves."""
     task = grouped(**ASKED["all"])
-    alone = quick(steps=3, optimiser="sgd").fit([task])
-    beside = quick(steps=3, optimiser="sgd").fit([task], ["sees"], factories={"sees": Sees})
+    alone = quick(steps=3, optimizer="sgd").fit([task])
+    beside = quick(steps=3, optimizer="sgd").fit([task], ["sees"], factories={"sees": Sees})
     for one, other in zip(
         alone.tasks["a"].head.parameters(), beside.tasks["a"].head.parameters(), strict=True
     ):

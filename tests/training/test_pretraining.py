@@ -63,7 +63,7 @@ def fit(**settings: Any) -> ck.Fit:
 
 
 def test_the_first_step_begins_from_what_came_of_it():
-    one = fit(steps=1, optimiser="sgd", lr=1e-8)
+    one = fit(steps=1, optimizer="sgd", lr=1e-8)
     for key, value in one.tasks["a"].extractor.state_dict().items():
         torch.testing.assert_close(value, Pretrains.start[key])
     plain = quick(steps=1).fit([task()])
@@ -119,7 +119,7 @@ def test_a_resumed_run_is_the_same_bit_by_bit_and_does_not_pretrain_again(
 
 
 def test_moving_averages_begin_there():
-    averages = fit(steps=1, ema=0.999, optimiser="sgd", lr=1e-8).averages
+    averages = fit(steps=1, ema=0.999, optimizer="sgd", lr=1e-8).averages
     assert averages is not None
     for key, value in averages["a.extractor"].items():
         torch.testing.assert_close(value, Pretrains.start[key])

@@ -78,7 +78,7 @@ def test_bytes_are_those_of_what_cannot_be_fused() -> None:
 
 def test_a_resnet_needs_the_bytes_that_are_counted_by_hand() -> None:
     """In elements of convolutions' outputs: 2 + 3 forward, 4 + 5 backward; pooling and class layer are little."""
-    trainer = quick(steps=1, optimiser="sgd", precision="float32")
+    trainer = quick(steps=1, optimizer="sgd", precision="float32")
     with prepare(FitRequest(trainer, TASKS[:1])) as start:
         loop = start.loop
     loop.task_loops["left"].resolve(0)

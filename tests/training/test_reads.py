@@ -45,7 +45,7 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"clip_norm": 1.0, "ema": 0.9, "accumulate": 2}, {"optimiser": "sgd", "passes": "fused"}],
+    [{}, {"clip_norm": 1.0, "ema": 0.9, "accumulate": 2}, {"optimizer": "sgd", "passes": "fused"}],
     ids=["plain", "clipped, averaged, in pieces", "views in one pass"],
 )
 def test_steps_read_nothing(settings: dict[str, Any]) -> None:

@@ -340,8 +340,8 @@ def test_half_precision_and_accumulation() -> None:
     kinds: set[torch.dtype] = set()
     fit(small(), lambda step: kinds.add(step.layers["layer2.0.conv1"][0].output.dtype), precision="bf16")
     assert kinds == {torch.float32}  # cast up: losses are computed outside of autocast
-    whole = fit(grouped(), lambda step: None, names=("conv1", "fc"), optimiser="sgd", steps=2)
-    parts = fit(grouped(), lambda step: None, names=("conv1", "fc"), optimiser="sgd", steps=2, accumulate=4)
+    whole = fit(grouped(), lambda step: None, names=("conv1", "fc"), optimizer="sgd", steps=2)
+    parts = fit(grouped(), lambda step: None, names=("conv1", "fc"), optimizer="sgd", steps=2, accumulate=4)
     for key, value in whole.weights("a").items():
         torch.testing.assert_close(parts.weights("a")[key], value, rtol=1e-4, atol=1e-6, msg=key)
 
@@ -353,7 +353,7 @@ def test_records_are_compiled_with_the_loss_and_serve_the_next_task(monkeypatch:
     monkeypatch.setattr(objective, "BACKEND", counter)
     try:
         fits = [
-            quick(steps=2, optimiser="sgd", execution=execution).fit(
+            quick(steps=2, optimizer="sgd", execution=execution).fit(
                 [small("a"), small("b")], [ck.use("records", stop=1)], factories={"records": Records}
             )
             for execution in ("eager", "compile")

@@ -14,7 +14,7 @@ from small import data_set, quick
 import compatkit as ck
 from compatkit.errors import CutError, FormatError, IntegrityError, PluginError, UsageError
 from compatkit.registry.disk import replace_file
-from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.weights.tensorfile import deserialize, metadata, serialize, state_digest
 
 
 def task(name: str = "a", **settings: Any) -> ck.Task:
@@ -41,7 +41,7 @@ def test_a_checkpoint_that_changed_on_disk_is_refused(tmp_path: Path) -> None:
         trainer.fit([task()])
 
 
-def test_a_checkpoint_with_the_state_of_an_optimiser_that_this_run_does_not_have_is_refused(
+def test_a_checkpoint_with_the_state_of_an_optimizer_that_this_run_does_not_have_is_refused(
     tmp_path: Path,
 ) -> None:
     """As another version of the library would write it: its momenta would be lost in silence."""
@@ -50,10 +50,10 @@ def test_a_checkpoint_with_the_state_of_an_optimiser_that_this_run_does_not_have
     trainer.fit([task()])
     data = path.read_bytes()
     note = json.loads(metadata(data) or "")
-    tensors = {name.replace("network/a/", "a.extractor/"): value for name, value in deserialise(data).items()}
+    tensors = {name.replace("network/a/", "a.extractor/"): value for name, value in deserialize(data).items()}
     note["tensors"] = state_digest(tensors)
-    replace_file(path, serialise(tensors, metadata=json.dumps(note)))
-    with pytest.raises(FormatError, match=r"holds 'optimiser/a.extractor/\d+/.*another version of compatkit"):
+    replace_file(path, serialize(tensors, metadata=json.dumps(note)))
+    with pytest.raises(FormatError, match=r"holds 'optimizer/a.extractor/\d+/.*another version of compatkit"):
         trainer.fit([task()])
 
 
@@ -103,7 +103,7 @@ def test_a_cut_that_leaves_the_class_layer_out_of_the_head_has_no_auxiliary_head
     ("settings", "message"),
     [
         ({"lr": 0.0}, "lr"),
-        ({"optimiser": 3}, "There is no optimiser '3'"),
+        ({"optimizer": 3}, "There is no optimizer '3'"),
         ({"schedule": "linear"}, "'schedule' must be step, cosine, constant, or a Schedule"),
         ({"schedule": ck.Schedule("cosine"), "warmup": 3}, "inside the Schedule"),
         (
@@ -135,12 +135,12 @@ def test_tasks_say_what_they_expect() -> None:
 
 
 def test_weights_of_another_shape_are_refused() -> None:
-    grey = quick(steps=1).fit([task()])
-    colour = ck.Task(
-        "b", data_set("b", channels=3), "resnet8_cifar", "layer2", size=16, weights=grey.weights("a")
+    gray = quick(steps=1).fit([task()])
+    color = ck.Task(
+        "b", data_set("b", channels=3), "resnet8_cifar", "layer2", size=16, weights=gray.weights("a")
     )
     with pytest.raises(UsageError, match=r"1 has another shape: conv1.weight"):
-        quick(steps=1).fit([colour])
+        quick(steps=1).fit([color])
 
 
 def test_several_heads_of_one_name_from_a_registry_are_refused(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, 
     [
         (
             lambda: ck.Trainer(steps=1, optimizer="sgd"),
-            "Trainer has no setting 'optimizer'; did you mean 'optimiser'?",
+            "Trainer has no setting 'optimizer'; did you mean 'optimizer'?",
         ),  # type: ignore[call-arg]
         (lambda: ck.Task("a", sizes=16), "Task has no setting 'sizes'; did you mean 'size'?"),  # type: ignore[call-arg]
         (lambda: ck.Schedule(evry=3), "Schedule has no setting 'evry'; did you mean 'every'?"),  # type: ignore[call-arg]

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -43,7 +43,7 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
     owners = {"shared": shared}
     for name, state in states.items():
         owners |= {f"{name}.extractor": state.extractor.train(), f"{name}.head": state.head.train()}
-    optimisers = {
+    optimizers = {
         name: torch.optim.Adam(module.parameters(), lr=RATE, weight_decay=DECAY, fused=True)
         for name, module in owners.items()
     }
@@ -51,7 +51,7 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
     for step in range(STEPS):
         for name, state in states.items():
             index = Sampler(48, 8, 0, name).at(step)
-            images = normalise(examples[name].images[index], state.data)
+            images = normalize(examples[name].images[index], state.data)
             images = images.contiguous(memory_format=torch.channels_last)
             labels = examples[name].labels[index]
             features = state.extractor(images)
@@ -59,9 +59,9 @@ def test_joint_training_equals_a_hand_written_loop() -> None:
             loss = F.cross_entropy(state.head(features), labels)
             (loss + WEIGHT * F.cross_entropy(shared(features), common)).backward()
             for owner in (f"{name}.extractor", f"{name}.head", "shared"):
-                optimisers[owner].param_groups[0]["lr"] = RATE * 0.1**step  # a quarter of four steps is one
-                optimisers[owner].step()
-                optimisers[owner].zero_grad()
+                optimizers[owner].param_groups[0]["lr"] = RATE * 0.1**step  # a quarter of four steps is one
+                optimizers[owner].step()
+                optimizers[owner].zero_grad()
 
     trained = {"shared": fit.auxiliary["dcc"].module}
     for name, state in fit.tasks.items():

@@ -43,7 +43,7 @@ def test_recorded_layers_give_what_a_pass_through_both_networks_gives() -> None:
     torch.manual_seed(0)
     left, right = (nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3)) for _ in range(2))
     data = torch.randn(20, 5), torch.zeros(20, dtype=torch.int64)
-    names = ["cka", "procrustes", "mutual_neighbours"]
+    names = ["cka", "procrustes", "mutual_neighbors"]
     measured = ck.measure(left, data, names, layers=["*"], other=right, batch_size=6)
     sides = [ck.activations(one, data, layers=["*"]) for one in (left, right)]
     found = ck.similarity(*sides, names)
@@ -171,7 +171,7 @@ def test_every_installed_metric_says_which_arrays_it_takes() -> None:
         "misalignment": ("inputs", "weights"),
         "mutual_information_plane": ("outputs", "logits", "labels"),
         "retrieval": (*pair, "labels"),
-        "specialisation": ("outputs",),
+        "specialization": ("outputs",),
         "transfer_function": ("inputs", "weights"),
         "eigenvector_match": ("inputs", "weights"),
         "posterior_collapse": ("outputs",),
@@ -190,7 +190,7 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
     hidden = model[0](images).detach()
     logits = model(images).detach()
     measured = ck.measure(
-        model, (images, labels), ["accuracy", "misalignment", "specialisation"], layers=["0"]
+        model, (images, labels), ["accuracy", "misalignment", "specialization"], layers=["0"]
     )
     (accuracy,) = on_arrays(["accuracy"], {"logits": logits.numpy(), "labels": labels.numpy()})
     assert accuracy.to_json() == measured["accuracy"].to_json()
@@ -202,8 +202,8 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
         assert found.at(layer="array", network="this", basis=basis) == expected.at(
             layer="0", network="this", basis=basis
         )  # type: ignore[union-attr]
-    active = on_arrays(["specialisation"], {"outputs": {"0": hidden}}, batch_size=7)
-    assert attrs.asdict(active[0]) == attrs.asdict(measured["specialisation"])
+    active = on_arrays(["specialization"], {"outputs": {"0": hidden}}, batch_size=7)
+    assert attrs.asdict(active[0]) == attrs.asdict(measured["specialization"])
 
 
 def test_weights_alone_are_arrays_too() -> None:

@@ -1,4 +1,4 @@
-"""Where a task starts and what it sees: a stated normalisation, and a class layer that goes on."""
+"""Where a task starts and what it sees: a stated normalization, and a class layer that goes on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def task(**settings: Any) -> ck.Task:
     )
 
 
-def test_a_stated_normalisation_is_what_the_network_sees() -> None:
+def test_a_stated_normalization_is_what_the_network_sees() -> None:
     class Look:
         @ck.hookimpl
         def compatkit_losses(self, step: ck.Step) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def test_one_number_is_for_all_channels_and_wins_over_pretrained_weights() -> No
     np.testing.assert_allclose(plain.data.mean, task(channels=3).data.train.statistics()[0])
 
 
-def test_a_checkpoint_of_another_normalisation_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> None:
     trainer = quick(steps=1, checkpoint=tmp_path / "run.safetensors")
     trainer.fit([task()])
     with pytest.raises(TrainingError, match=r"tasks\[0\].normalisation.mean"):
@@ -81,13 +81,13 @@ def test_a_checkpoint_of_another_normalisation_is_refused(tmp_path: Path) -> Non
         ({"mean": [0, 0], "std": [1]}, "standard deviations above 0"),
     ],
 )
-def test_what_is_no_normalisation_is_refused(stated: Any, said: str) -> None:
+def test_what_is_no_normalization_is_refused(stated: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         task(normalisation=stated)
 
 
 def test_as_many_numbers_as_channels() -> None:
-    with pytest.raises(UsageError, match="has images of 3 channels; its normalisation states 2"):
+    with pytest.raises(UsageError, match="has images of 3 channels; its normalization states 2"):
         prepare_task(task(channels=3, normalisation={"mean": [0, 0], "std": [1, 1]}), 0, CPU)
 
 

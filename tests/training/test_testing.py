@@ -171,7 +171,7 @@ class Mean:
     def merge(self, left: Any, right: Any) -> Any:
         return [left[0] + right[0], left[1] + right[1]] if self.merges else left
 
-    def finalise(self, state: Any) -> Result:
+    def finalize(self, state: Any) -> Result:
         value = state[0] / state[1] if state[1] else (0.0 if self.zero else None)
         status = "undefined" if value is None else "ok"
         return Result(
@@ -208,7 +208,7 @@ def test_bad_metric(settings: dict[str, Any], message: str) -> None:
 
 
 def test_what_is_no_metric() -> None:
-    with pytest.raises(PluginError, match="the metric lacks init, update, merge, finalise"):
+    with pytest.raises(PluginError, match="the metric lacks init, update, merge, finalize"):
         assert_metric(Norm)
     with pytest.raises(PluginError, match="its factory returns the class 'Mean'"):
         assert_metric(lambda: Mean)

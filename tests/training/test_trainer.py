@@ -13,7 +13,7 @@ from small import data_set, quick, same_parts
 
 import compatkit as ck
 from compatkit.errors import UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.training.batches.sampler import Sampler
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -33,16 +33,16 @@ def test_alternating_two_tasks_equals_a_hand_written_loop() -> None:
     for task in tasks:
         state = prepare_task(task, 0, Precision("cpu", "float32", True))
         network = torch.nn.Sequential(state.extractor, state.head).train()
-        optimiser = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-3, fused=True)
+        optimizer = torch.optim.Adam(network.parameters(), lr=0.01, weight_decay=1e-3, fused=True)
         examples, order = prepare(task.data.train, state.data), Sampler(48, 8, 0, task.name)
         for step in range(3):
             index = order.at(step)
-            images = normalise(examples.images[index], state.data).contiguous(
+            images = normalize(examples.images[index], state.data).contiguous(
                 memory_format=torch.channels_last
             )
             F.cross_entropy(network(images), examples.labels[index]).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
         expected, got = network.state_dict(), trained.network(task.name).state_dict()
         assert all(torch.equal(expected[key], got[key]) for key in expected)
 

@@ -17,7 +17,7 @@ import compatkit as ck
 import compatkit.adapters.networks
 from compatkit.adapters.networks.residual import resnet8_cifar
 from compatkit.errors import PluginError, UsageError
-from compatkit.evaluation.normalisation import batch_statistics
+from compatkit.evaluation.normalization import batch_statistics
 from compatkit.hooks import effect
 from compatkit.training.views import Viewwise, mixes
 
@@ -145,7 +145,7 @@ def test_stored_statistics_are_left_alone_and_nothing_outlives_an_error() -> Non
 
 
 def test_extractors_that_mix_a_batch_are_found() -> None:
-    class Centred(nn.Module):
+    class Centered(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return x - x.mean(0, keepdim=True)
 
@@ -156,9 +156,9 @@ def test_extractors_that_mix_a_batch_are_found() -> None:
         assert mixes(module, shape) is None
         assert module.training
         assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert "in a way of their own" in (mixes(nn.Sequential(nn.Conv2d(3, 4, 3), Centred()), shape) or "")
-    synchronised = nn.SyncBatchNorm.convert_sync_batchnorm(network("batch norm", torch.float32))
-    assert "synchronises statistics" in (mixes(synchronised, shape) or "")
+    assert "in a way of their own" in (mixes(nn.Sequential(nn.Conv2d(3, 4, 3), Centered()), shape) or "")
+    synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(network("batch norm", torch.float32))
+    assert "synchronizes statistics" in (mixes(synchronized, shape) or "")
 
 
 def tasks(**settings: Any) -> list[ck.Task]:
@@ -184,7 +184,7 @@ def close(one: ck.Fit, other: ck.Fit, tolerance: float = 1e-4) -> bool:
 @pytest.mark.parametrize("half_turn", ["rotate", "flip"])
 def test_a_run_in_one_pass_is_the_run_in_several(half_turn: str) -> None:
     uses = ["dcc", ck.use("rotation_prediction", views="per_view", half_turn=half_turn)]
-    settings: dict[str, Any] = {"steps": 3, "optimiser": "sgd", "lr": 0.05}
+    settings: dict[str, Any] = {"steps": 3, "optimizer": "sgd", "lr": 0.05}
     one, other = (
         quick(passes=way, **settings).fit(tasks(augment=("crop", "flip")), uses)
         for way in ("fused", "separate")

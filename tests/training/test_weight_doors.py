@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import compatkit as ck
 from compatkit.errors import CompatkitError, DataError, IntegrityError, TrainingError
-from compatkit.registry.weights.tensorfile import deserialise, metadata, serialise, state_digest
+from compatkit.registry.weights.tensorfile import deserialize, metadata, serialize, state_digest
 
 Spoil = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 SPOILED: dict[str, tuple[str, Spoil]] = {
@@ -89,9 +89,9 @@ def rewritten(path: Path, change: Callable[[dict[str, Tensor]], None]) -> None:
     import json
 
     data = path.read_bytes()
-    state, note = deserialise(data), json.loads(metadata(data) or "")
+    state, note = deserialize(data), json.loads(metadata(data) or "")
     change(state)
-    path.write_bytes(serialise(state, json.dumps({**note, "tensors": state_digest(state)})))
+    path.write_bytes(serialize(state, json.dumps({**note, "tensors": state_digest(state)})))
 
 
 @pytest.mark.parametrize("how", ["nan", "variance", "kind"])

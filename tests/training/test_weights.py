@@ -20,7 +20,7 @@ from torch import nn
 import compatkit as ck
 from compatkit.adapters import timm as door
 from compatkit.errors import CompatkitError, EnvironmentFailure, FormatError, UsageError
-from compatkit.evaluation.preprocessing import fitting, normalise
+from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
 from compatkit.training.state import TaskState
@@ -80,9 +80,9 @@ def test_images_are_prepared_as_timm_does(tmp_path: Path) -> None:
     images = state.task.data.test.images[:4]
     expected = torch.stack([transform(Image.fromarray(one)) for one in images])
     brought = fitting(state.task.data.test.take(range(4)), state.data)
-    ours = normalise(torch.from_numpy(brought.images).permute(0, 3, 1, 2), state.data)
-    grey_level = 1 / 255 / min(state.data.std)
-    assert ours.shape == expected.shape and float((ours - expected).abs().max()) < 1.01 * grey_level
+    ours = normalize(torch.from_numpy(brought.images).permute(0, 3, 1, 2), state.data)
+    gray_level = 1 / 255 / min(state.data.std)
+    assert ours.shape == expected.shape and float((ours - expected).abs().max()) < 1.01 * gray_level
 
 
 def test_a_file_alone_says_nothing_of_images(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_arguments_of_the_network_are_those_of_its_config_and_what_a_task_says_w
     assert state.data.mean == (0.5,) * 3 and state.data.size == (64, 64)
 
 
-def test_grey_images_become_colour_where_the_weights_want_it(tmp_path: Path) -> None:
+def test_gray_images_become_color_where_the_weights_want_it(tmp_path: Path) -> None:
     saved(tmp_path)
     assert prepare_task(task(tmp_path, channels=1), 0, CPU).data.channels == "RGB"
 

@@ -57,7 +57,7 @@ def procrustes(moments: PairedMoments, *, scaled: bool, turned: Tensor | None = 
 
     Args:
         moments: Of the samples; any two widths.
-        scaled: Whether the scale is fitted too. Where statistics of batch normalisation follow that are estimated
+        scaled: Whether the scale is fitted too. Where statistics of batch normalization follow that are estimated
             anew it changes nothing; before stored ones it shrinks the features and does harm.
         turned: Q, where it is known already.
 
@@ -112,20 +112,20 @@ def ridge(moments: PairedMoments, strength: float, towards: Tensor | None = None
 
     Args:
         moments: Of the samples.
-        strength: Of the regularisation; 0 is plain least squares.
+        strength: Of the regularization; 0 is plain least squares.
         towards: T, float64 ``(c, d)``; None shrinks to 0.
 
     Raises:
         UsageError: The strength is below 0.
-        DataError: There is nothing to fit on, or not enough for a fit without regularisation.
+        DataError: There is nothing to fit on, or not enough for a fit without regularization.
     """
     if not strength >= 0:
-        raise UsageError(f"The strength of a regularisation is a number from 0, got {strength!r}.")
+        raise UsageError(f"The strength of a regularization is a number from 0, got {strength!r}.")
     moments.check()
     width, samples = len(moments.xx), moments.samples
     if strength == 0 and samples <= width:
         raise DataError(
-            f"{samples} samples do not determine a map of {width} channels without regularisation. Take a strength "
+            f"{samples} samples do not determine a map of {width} channels without regularization. Take a strength "
             f"above 0 ({usual_strength(0)} is usual), or more images."
         )
     penalty = strength * float(moments.xx.trace()) / width

@@ -21,7 +21,7 @@ DEAD = 1e-4
 
 @attrs.define(eq=False)
 class PairedMoments:
-    """Means and centred second moments of samples x with samples y, all float64.
+    """Means and centered second moments of samples x with samples y, all float64.
 
     Attributes:
         samples: m, how many pairs.

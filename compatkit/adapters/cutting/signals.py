@@ -1,6 +1,6 @@
 """Fixed signals from an integer hash: the same numbers on every machine, whatever random generators become.
 
-``signal(shape, stream)`` maps element i of stream s to splitmix64's finaliser of ``i + s * 2**40``::
+``signal(shape, stream)`` maps element i of stream s to splitmix64's finalizer of ``i + s * 2**40``::
 
     z = (i + s * 2**40 + 1) * 0x9E3779B97F4A7C15        (all modulo 2**64)
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9

@@ -1,4 +1,4 @@
-"""Chains whose size, normalisation and activation are settings: fully connected, and convolutional."""
+"""Chains whose size, normalization and activation are settings: fully connected, and convolutional."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class FullyConnected(Classifier):
         widths: Outputs of each dense layer before the class layer; none is a linear classifier.
         norm: ``"none"`` or ``"batch"``, after each dense layer.
         activation: ``"relu"``, ``"tanh"``, ``"sigmoid"``, ``"leaky_relu"`` or ``"none"``.
-        last_norm: Whether the class layer has that normalisation too.
+        last_norm: Whether the class layer has that normalization too.
         last_activation: Whether the class layer has that activation too.
         initial: ``"he"`` (normal, as all small networks) or ``"glorot"`` (uniform); biases are zero.
-        norm_eps: Added to the variance by batch normalisation.
+        norm_eps: Added to the variance by batch normalization.
         img_size: Height and width, or one number for both.
 
     Raises:
@@ -68,7 +68,7 @@ class FullyConnected(Classifier):
         self.finish(counts[-1])
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """See ``Classifier``; a normalisation of the class layer starts anew with it."""
+        """See ``Classifier``; a normalization of the class layer starts anew with it."""
         super().reset_classifier(num_classes, global_pool)
         layer, kind = self.get_classifier(), self.kind
         normed = self.last_norm_on and isinstance(layer, nn.Linear) and kind.norm != "none"
@@ -87,7 +87,7 @@ class FullyConnected(Classifier):
         return x if pre_logits else self.last_act(self.last_norm(self.get_classifier()(x)))
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
-        """Return linear map, normalisation, activation and pooling of each layer, by path and in order."""
+        """Return linear map, normalization, activation and pooling of each layer, by path and in order."""
         plan = [planned(f"blocks.{i}", layer) for i, layer in enumerate(self.blocks)]
         if isinstance(self.fc, nn.Linear):
             last = {
@@ -188,7 +188,7 @@ class ConvChain(Classifier):
         return self.flatten(self.global_pool(x))
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
-        """Return linear map, normalisation, activation and pooling of each layer, by path and in order."""
+        """Return linear map, normalization, activation and pooling of each layer, by path and in order."""
         plan = [
             planned(
                 f"layer{number}",

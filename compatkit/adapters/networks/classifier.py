@@ -148,7 +148,7 @@ INITIAL = {"he": _he, "glorot": _glorot}
 
 
 def draw_initial_weights(network: nn.Module, initial: str = "he") -> None:
-    """Draw the weights of all layers; zero biases, batch normalisation at scale 1 and shift 0.
+    """Draw the weights of all layers; zero biases, batch normalization at scale 1 and shift 0.
 
     Args:
         network: Changed in place.

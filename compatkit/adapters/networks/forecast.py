@@ -1,7 +1,7 @@
 """A residual network that forecasts fields from fields, with timm's interface.
 
 That of "Reviving Autoencoder Pretraining", C.3, after Rasp and Thuerey (2021): a convolution of 7x7, 19 residual blocks
-of two convolutions of 3x3, 128 maps throughout, leaky ReLU (.3), batch normalisation and dropout (.1) after each, and a
+of two convolutions of 3x3, 128 maps throughout, leaky ReLU (.3), batch normalization and dropout (.1) after each, and a
 convolution to the forecast; 117 fields to 3 have 6.36 million parameters, as in the paper. It is the chain
 
     unstack -> stem -> blocks.0 -> blocks.1 -> ... -> last -> pixels
@@ -65,7 +65,7 @@ class ForecastResNet(WithoutClassLayer):
 
     Args:
         num_classes: For timm's interface; not used.
-        in_chans: 1: fields are stacked in the rows of a grey image.
+        in_chans: 1: fields are stacked in the rows of a gray image.
         img_size: Rows and columns of the image: all fields, those to forecast included; None for 32x64 points.
         inputs: Fields to forecast from, the first ones.
         outputs: Fields to forecast, the last ones of the image.
@@ -74,7 +74,7 @@ class ForecastResNet(WithoutClassLayer):
         drop_rate: Dropout after each convolution but the last.
 
     Raises:
-        UsageError: Counts below 1, colour images, or rows that the fields do not divide.
+        UsageError: Counts below 1, color images, or rows that the fields do not divide.
     """
 
     fixed_input_size: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class ForecastResNet(WithoutClassLayer):
         COUNT.check("ForecastResNet", inputs=inputs, outputs=outputs, channels=channels, blocks=blocks)
         if in_chans != 1 or size[0] % (inputs + outputs):
             raise UsageError(
-                f"ForecastResNet takes grey images of {inputs} + {outputs} fields one below the other; got {in_chans} "
+                f"ForecastResNet takes gray images of {inputs} + {outputs} fields one below the other; got {in_chans} "
                 f"channels and {size[0]} rows."
             )
         self.unstack = Unstack(inputs, inputs + outputs)

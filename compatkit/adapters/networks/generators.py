@@ -66,7 +66,7 @@ class Generator(nn.Module):
         return self.body(self.unflatten(self.dense(latent)))
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
-        """Return linear map, normalisation, activation and resizing of each layer, by path and in order."""
+        """Return linear map, normalization, activation and resizing of each layer, by path and in order."""
         return [planned("dense", self.dense), *self.body.plan("body.")]
 
 
@@ -117,7 +117,7 @@ class Upscaler(nn.Module):
         return self.body(images)
 
     def reverse_plan(self) -> list[dict[str, str | None]]:
-        """Return linear map, normalisation, activation and resizing of each layer, by path and in order."""
+        """Return linear map, normalization, activation and resizing of each layer, by path and in order."""
         return self.body.plan("body.")
 
 

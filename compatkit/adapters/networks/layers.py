@@ -1,4 +1,4 @@
-"""Layers of the small networks: chains of linear map, normalisation and activation; norms by name; unit length."""
+"""Layers of the small networks: chains of linear map, normalization and activation; norms by name; unit length."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class LayerStyle:
         owner: Whose setting it is, for messages.
         norm: A member of ``NORMS``.
         activation: A key of ``ACTIVATIONS``.
-        norm_eps: Added to the variance by batch normalisation.
+        norm_eps: Added to the variance by batch normalization.
 
     Raises:
         UsageError: One of them is not known.
@@ -69,7 +69,7 @@ class LayerStyle:
         return Layer(linear, self.normalisation(linear), activation(self.owner, self.activation))
 
     def normalisation(self, linear: nn.Module) -> nn.Module:
-        """Return the normalisation of what ``linear`` gives."""
+        """Return the normalization of what ``linear`` gives."""
         if self.norm == "none":
             return nn.Identity()
         if isinstance(linear, nn.Linear):
@@ -118,7 +118,7 @@ MAPS: Mapping[str, Callable[[int], nn.Module]] = {
     # Wu and He (2018): over the positions of an image and the channels of each of 32 groups, or as many as divide them.
     "group": lambda channels: nn.GroupNorm(math.gcd(32, channels), channels),
 }
-"""Normalisation of maps ``(N, C, H, W)`` by name; only ``batch`` keeps statistics, or mixes images."""
+"""Normalization of maps ``(N, C, H, W)`` by name; only ``batch`` keeps statistics, or mixes images."""
 OVER: Mapping[str, tuple[int, ...]] = {"position": (1,), "image": (1, 2, 3)}
 """What has unit length: the vector of channels at each position, or all features of an image."""
 SMALLEST = 1e-12
@@ -126,7 +126,7 @@ SMALLEST = 1e-12
 
 
 def normalisation(owner: str, name: str, channels: int) -> nn.Module:
-    """Return the normalisation of a map.
+    """Return the normalization of a map.
 
     Args:
         owner: Name of the network, for the message.

@@ -70,7 +70,7 @@ class LeNet(Classifier):
 class SimpleCNN(Classifier):
     """A chain of 3x3 convolutions of stride 1 that keep the size, one dense layer, one class layer.
 
-    The network of Maennel et al. 2020 (section 2): all activations are ReLU and there is no normalisation.
+    The network of Maennel et al. 2020 (section 2): all activations are ReLU and there is no normalization.
 
     Args:
         convolutions: Count n of convolutions.
@@ -137,7 +137,7 @@ class VGG16Cifar(Classifier):
     """VGG16, configuration D (Simonyan and Zisserman 2015), without its two dense layers of 4,096 units.
 
     13 convolutions of 3x3 in 5 groups, each group ended by 2x2 max pooling, then the class layer on the mean
-    over what is left: one pixel at 32x32. No normalisation, as in the paper.
+    over what is left: one pixel at 32x32. No normalization, as in the paper.
 
     Raises:
         UsageError: Counts below 1.
@@ -170,7 +170,7 @@ class TwoLayerHead(Classifier):
     """A head of two dense layers on the mean over pixels, to be the ``rest`` of a task: cut after ``conv1``.
 
     The head that "Towards Understanding the Transferability of Deep Representations" (2020, app. A) trains on fixed
-    features: 512 units with batch normalisation and leaky ReLU. Both layers are the class layer, so that no weights of
+    features: 512 units with batch normalization and leaky ReLU. Both layers are the class layer, so that no weights of
     another head go into them.
 
     Args:

@@ -35,7 +35,7 @@ class ShortcutA(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with normalisation, the shortcut added before the last ReLU."""
+    """Two 3x3 convolutions with normalization, the shortcut added before the last ReLU."""
 
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str = "batch") -> None:
         super().__init__()
@@ -157,9 +157,9 @@ def resnet110_cifar(**kwargs: Any) -> ResidualCifar:
 
 
 class PreActivationBlock(nn.Module):
-    """Normalisation and ReLU before each of two 3x3 convolutions; a 1x1 shortcut where the shape changes.
+    """Normalization and ReLU before each of two 3x3 convolutions; a 1x1 shortcut where the shape changes.
 
-    The output is the sum, before any normalisation, so it is signed.
+    The output is the sum, before any normalization, so it is signed.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class PreActivationBlock(nn.Module):
 
 
 class WideResidualCifar(Classifier):
-    """``6 n + 4`` layers: a 3x3 convolution, 3 stages of n blocks, normalisation, pooling, one class layer.
+    """``6 n + 4`` layers: a 3x3 convolution, 3 stages of n blocks, normalization, pooling, one class layer.
 
     Args:
         depth: Layers by the paper's count, ``6 n + 4``.
@@ -228,16 +228,16 @@ class WideResidualCifar(Classifier):
         return self.act1(self.bn1(x))
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's patterns of layers, or of stages; the last normalisation belongs to the last of them."""
+        """Return timm's patterns of layers, or of stages; the last normalization belongs to the last of them."""
         blocks = r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"
         return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^bn1", (99999,))]}
 
 
 class ResidualV2Cifar(Classifier):
-    """ResNet18 with normalisation before convolutions (He et al. 2016, "Identity mappings"), for 32x32.
+    """ResNet18 with normalization before convolutions (He et al. 2016, "Identity mappings"), for 32x32.
 
-    A 3x3 convolution in place of 7x7 and pooling, 4 stages of 2 blocks of 64, 128, 256 and 512 channels, normalisation,
-    average pooling, one class layer. Maennel et al. 2020 (App. A.2) replace batch by group normalisation; they do not
+    A 3x3 convolution in place of 7x7 and pooling, 4 stages of 2 blocks of 64, 128, 256 and 512 channels, normalization,
+    average pooling, one class layer. Maennel et al. 2020 (App. A.2) replace batch by group normalization; they do not
     say what their first convolution is at 32x32.
 
     Args:
@@ -245,7 +245,7 @@ class ResidualV2Cifar(Classifier):
         width: Channels of the first stage.
 
     Raises:
-        UsageError: Counts below 1, or a normalisation that is not known.
+        UsageError: Counts below 1, or a normalization that is not known.
     """
 
     def __init__(
@@ -280,13 +280,13 @@ class ResidualV2Cifar(Classifier):
         return self.act1(self.bn1(x))
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
-        """Return timm's patterns of layers, or of stages; the last normalisation belongs to the last of them."""
+        """Return timm's patterns of layers, or of stages; the last normalization belongs to the last of them."""
         blocks = r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"
         return {"stem": r"^conv1", "blocks": [(blocks, None), (r"^bn1", (99999,))]}
 
 
 def resnet18_v2_cifar(**kwargs: Any) -> ResidualV2Cifar:
-    """ResNet18-v2 with group normalisation, 11.2 M parameters."""
+    """ResNet18-v2 with group normalization, 11.2 M parameters."""
     return ResidualV2Cifar(**kwargs)
 
 

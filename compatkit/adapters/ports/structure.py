@@ -201,7 +201,7 @@ def _layout(module: nn.Module, shape: Shape, seen: PortRuns, base: Size) -> Layo
 def _fixed_map(module: nn.Module, shape: Shape, size: Size) -> Layout:
     """Name the layout of a map of fixed size: two axes in the image's proportions, else the last layer's width.
 
-    A linear layer or a layer normalisation works on the last axis, a convolution on the first behind the batch.
+    A linear layer or a layer normalization works on the last axis, a convolution on the first behind the batch.
     """
     _, first, middle, last = shape
     lasts, firsts = (a * size[1] == b * size[0] for a, b in ((first, middle), (middle, last)))

@@ -22,7 +22,7 @@ from compatkit.components.bridges.closed import COLUMNS, Candidate
 from compatkit.components.bridges.ground import Ground
 from compatkit.components.projecting import moments_of
 from compatkit.errors import IncompatibleError
-from compatkit.evaluation.normalisation import norm_layers
+from compatkit.evaluation.normalization import norm_layers
 
 LINEAR = frozenset({"conv2d", "linear"})
 ASKING = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
@@ -36,12 +36,12 @@ class EntryLayer:
     Attributes:
         path: Its path in the head.
         layer: The layer.
-        normalised: Path of the batch normalisation that is the only user of its output; else empty.
+        normalized: Path of the batch normalization that is the only user of its output; else empty.
     """
 
     path: str
     layer: nn.Conv2d | nn.Linear
-    normalised: str = ""
+    normalized: str = ""
 
     @property
     def window(self) -> Window:
@@ -145,7 +145,7 @@ class _Uses(FunctionWatch):
         return func(*args, **kwargs)
 
     def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
-        """Return the batch normalisation that can hold a layer's bias, as the only user of its output."""
+        """Return the batch normalization that can hold a layer's bias, as the only user of its output."""
         names = [norm for out, norm in normed if out is self.given[path]]
         alone = len(names) == 1 and [norm for _, norm in normed].count(names[0]) == 1
         return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
@@ -182,7 +182,7 @@ def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> b
     layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
     if isinstance(layer, nn.Conv2d):
         weight = weight.unflatten(1, (came, *layer.kernel_size))
-    changed = weight.shape != layer.weight.shape or (layer.bias is None and not entry.normalised)
+    changed = weight.shape != layer.weight.shape or (layer.bias is None and not entry.normalized)
     if changed:
         layer = widen_entry(head, entry.path, came)
     with torch.no_grad():
@@ -190,12 +190,12 @@ def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> b
         if layer.bias is not None:
             layer.bias.copy_(bias)
         else:
-            _fold(head.get_submodule(entry.normalised), bias)
+            _fold(head.get_submodule(entry.normalized), bias)
     return changed
 
 
 def _fold(norm: nn.Module, bias: Tensor) -> None:
-    """Move a bias into the mean of batch normalisation."""
+    """Move a bias into the mean of batch normalization."""
     mean = norm.running_mean
     if isinstance(mean, Tensor):
         mean -= bias

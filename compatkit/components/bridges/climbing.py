@@ -33,7 +33,7 @@ from compatkit.components.bridges.keeping import HEAD, outcome, put_together
 from compatkit.components.bridges.ladder import (
     ADAPTERS,
     BEST,
-    LABELLED,
+    LABELED,
     TAUGHT,
     TRAINED,
     UNFITTED,
@@ -43,7 +43,7 @@ from compatkit.components.bridges.ladder import (
     chosen_rungs,
     reason,
 )
-from compatkit.components.bridges.training import Labelled
+from compatkit.components.bridges.training import Labeled
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair
 from compatkit.components.projecting import own_extractor
@@ -218,8 +218,8 @@ class Climb:
 
     Attributes:
         ground: Images and features shared by all rungs.
-        labels: Labelled images of the extractor's domain, or None.
-        test: Labelled images for measurement only, or None.
+        labels: Labeled images of the extractor's domain, or None.
+        test: Labeled images for measurement only, or None.
         teacher: The head on its own extractor, with statistics estimated on the fitting images.
         wanted: Its predictions on held-out images, int64 ``(n,)``.
     """
@@ -230,7 +230,7 @@ class Climb:
     teacher: nn.Module = attrs.field(init=False)
     wanted: Tensor = attrs.field(init=False)
     _tests: Passes | None = attrs.field(init=False, default=None)
-    _labelled: Labelled | None = attrs.field(init=False, default=None)
+    _labeled: Labeled | None = attrs.field(init=False, default=None)
     _checks: tuple[Passes, Split] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
@@ -244,7 +244,7 @@ class Climb:
             self._tests = ground.passes(self.test, None)
         if self.labels is not None:
             used, targets, checks = parted(self.labels, ground.head, ground.held, ground.seed)
-            self._labelled = Labelled(ground.passes(used, None), torch.tensor(targets))
+            self._labeled = Labeled(ground.passes(used, None), torch.tensor(targets))
             self._checks = ground.passes(checks, None), checks
 
     def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[RungResult]:
@@ -322,7 +322,7 @@ class Climb:
             self.ground.check()
 
     def _measured(self, rung: str, made: Candidate, seconds: float) -> RungResult:
-        """Return the result of a bridge on held-out, test and labelled images."""
+        """Return the result of a bridge on held-out, test and labeled images."""
         head, left, right, figure = self.ground.head, made.residual, None, None
         if self._checks is not None:
             right = rightly(self._on(made, *self._checks), self._checks[1], head)
@@ -334,7 +334,7 @@ class Climb:
             None if left is None else 1 - left,
             self._images(rung, made),
             len(self.ground.fit) if made.estimates else 0,
-            len(self._labelled.targets) if rung in LABELLED and self._labelled is not None else 0,
+            len(self._labeled.targets) if rung in LABELED and self._labeled is not None else 0,
             seconds,
             figure,
             None if right is None or self._checks is None else correctness(right, self._checks[1]),
@@ -343,7 +343,7 @@ class Climb:
         )
 
     def _images(self, rung: str, made: Candidate) -> int:
-        """Return the number of unlabelled images that a rung uses, including those for statistics."""
+        """Return the number of unlabeled images that a rung uses, including those for statistics."""
         if rung in UNFITTED and not made.estimates:
             return 0
         return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
@@ -368,11 +368,11 @@ class Climb:
             return training.stitched(self.ground, self.teacher)
         if rung == "infomax":
             return training.informed(self.ground)
-        if self._labelled is None:
+        if self._labeled is None:
             raise UsageError(f"The rung {rung} needs labels; pass labels=.")
         if rung == "stitch-labels":
-            return training.stitched_to_labels(self.ground, self._labelled)
-        return training.finetuned(self.ground, self._labelled)
+            return training.stitched_to_labels(self.ground, self._labeled)
+        return training.finetuned(self.ground, self._labeled)
 
 
 def _suffices(step: RungResult, until: float) -> bool:

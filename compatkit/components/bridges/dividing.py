@@ -19,13 +19,13 @@ On = Literal["src", "dst", "mix"]
 HELD_OUT = 500
 """Most images held out for agreement; half of the images if there are fewer."""
 LEAST = 20
-"""Fewest unlabelled images: ten to fit on and ten to choose by."""
+"""Fewest unlabeled images: ten to fit on and ten to choose by."""
 FEWEST = 2
 """Fewest images of the head's domain for pairing."""
 CHECKED = 5
-"""One in five labelled images is held out from training, to see whether labels helped."""
-LEAST_LABELLED, LEFT = 10, 2
-"""Fewest labelled images in all, and fewest left for training: batch statistics need at least two."""
+"""One in five labeled images is held out from training, to see whether labels helped."""
+LEAST_LABELED, LEFT = 10, 2
+"""Fewest labeled images in all, and fewest left for training: batch statistics need at least two."""
 
 
 def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
@@ -74,7 +74,7 @@ def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
     """Return distinct images to fit on and images to hold out.
 
     Args:
-        data: Unlabelled images.
+        data: Unlabeled images.
         images: Most images to fit on.
         seed: Seed of the draw.
 
@@ -86,7 +86,7 @@ def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
         raise DataError(
             f"{data.name} has {counted(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
         )
-    plain, held = data.unlabelled(), min(HELD_OUT, len(order) // 2)
+    plain, held = data.unlabeled(), min(HELD_OUT, len(order) // 2)
     return plain.take(order[held : held + images]), plain.take(order[:held])
 
 
@@ -106,7 +106,7 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
     """
     if other is None:
         return fit
-    plain, order = other.unlabelled(), drawn(other, seed, set(held.image_digests))
+    plain, order = other.unlabeled(), drawn(other, seed, set(held.image_digests))
     if len(order) < FEWEST:
         raise DataError(
             f"{other.name} has {len(other)} images, {len(order)} of them different and not held out in {fit.name}; "
@@ -125,13 +125,13 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
 
 
 def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Split, list[int], Split]:
-    """Split labelled images into those to train on and those to check with.
+    """Split labeled images into those to train on and those to check with.
 
-    Images held out for agreement are never trained on; if they are among the labelled ones, they are the first to be
+    Images held out for agreement are never trained on; if they are among the labeled ones, they are the first to be
     kept for the check. Duplicates are dropped.
 
     Args:
-        labels: Labelled images.
+        labels: Labeled images.
         head: Component whose classes count.
         held: Images held out for agreement.
         seed: Seed of the draw.
@@ -153,17 +153,17 @@ def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Spli
             subject=missing,
         )
     order = drawn(labels, seed)
-    if (count := len(order)) < LEAST_LABELLED:
-        told = counted(labels, order, "labelled images")
-        raise DataError(f"{labels.name} has {told}; training a bridge takes at least {LEAST_LABELLED}.")
+    if (count := len(order)) < LEAST_LABELED:
+        told = counted(labels, order, "labeled images")
+        raise DataError(f"{labels.name} has {told}; training a bridge takes at least {LEAST_LABELED}.")
     known, found = set(held.image_digests), labels.image_digests
     among = np.array([found[place] in known for place in order])
     order = np.concatenate([order[among], order[~among]])
     apart = max(count // CHECKED, int(among.sum()))
     if count - apart < LEFT:
         raise DataError(
-            f"{int(among.sum())} of the {count} labelled images of {labels.name} are held out to choose by, which "
-            f"leaves {count - apart} for training; at least {LEFT} are needed. Pass more labelled images, or others."
+            f"{int(among.sum())} of the {count} labeled images of {labels.name} are held out to choose by, which "
+            f"leaves {count - apart} for training; at least {LEFT} are needed. Pass more labeled images, or others."
         )
     used = labels.take(order[apart:])
     return used, [outputs[int(one)] for one in used.labels], labels.take(order[:apart])

@@ -24,7 +24,7 @@ from compatkit.errors import DataError, IncompatibleError, UsageError, type_of
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Progress
-from compatkit.evaluation.normalisation import evaluation_mode, reestimate
+from compatkit.evaluation.normalization import evaluation_mode, reestimate
 from compatkit.evaluation.preprocessing import covering
 from compatkit.limits import SEED, Number
 
@@ -232,7 +232,7 @@ class Ground:
         """Return the features of images after the adapters without weights, in an order.
 
         Args:
-            images: Brought to size and normalised as the extractor requires.
+            images: Brought to size and normalized as the extractor requires.
             order: Seed of a random order; None keeps theirs.
         """
         return Passes(lambda: self._features(images, order))
@@ -247,8 +247,8 @@ class Ground:
         """Return logits ``(n, outputs)`` of a network on the head's own extractor.
 
         Args:
-            module: Takes normalised images, such as ``reference()``.
-            images: Brought to size and normalised as the head's own extractor requires.
+            module: Takes normalized images, such as ``reference()``.
+            images: Brought to size and normalized as the head's own extractor requires.
             order: Seed of a random order; None keeps theirs.
 
         Returns:

@@ -36,7 +36,7 @@ RUNGS: dict[str, str] = {
     "infomax": "the head's first layers and norms, trained to answer surely and evenly",
 }
 """Descriptions of the rungs."""
-LABELLED = frozenset({"stitch-labels", "finetune"})
+LABELED = frozenset({"stitch-labels", "finetune"})
 """Rungs that need labels."""
 ON_REQUEST = frozenset({"infomax"})
 """Rungs tried only if named: they harm unbalanced classes."""
@@ -63,7 +63,7 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
         UsageError: A name is not a rung, or a rung needs labels and there are none.
     """
     if names is None:
-        return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELLED)]
+        return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELED)]
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
     for name in names:
@@ -72,7 +72,7 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
                 f"Unknown rung {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
                 subject=name,
             )
-        if name in LABELLED and not labelled:
+        if name in LABELED and not labelled:
             raise UsageError(
                 f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
             )
@@ -95,14 +95,14 @@ class RungResult:
         rung: Its name.
         agreed: Agreement with the head's own network on held-out images; None if the rung was left out.
         explained: R2 of the fitted features; None if nothing was fitted.
-        images: Number of unlabelled images used: for pairing features or training, for ``statistics`` for the
+        images: Number of unlabeled images used: for pairing features or training, for ``statistics`` for the
             estimate.
         estimated: Number of images for estimating batch-norm statistics.
-        labels: Number of labelled images trained on.
+        labels: Number of labeled images trained on.
         seconds: Time for fitting, training and estimating statistics. Shared values such as moments are computed once
             but counted for each rung that uses them; computing features is not counted.
         accuracy: On test images, if given.
-        checked: Accuracy on labelled images that nothing was fitted to, if labels were given.
+        checked: Accuracy on labeled images that nothing was fitted to, if labels were given.
         right: Which of them are right.
         note: Why it was left out, or a remark.
         candidate: The bridge; None if it was left out.
@@ -140,7 +140,7 @@ class RungResult:
     @property
     def judged(self) -> Judged | None:
         """Judgement by held-out labels for a rung trained with labels, else by agreement."""
-        return self.checked if self.rung in LABELLED and self.agreed is not None else self.agreed
+        return self.checked if self.rung in LABELED and self.agreed is not None else self.agreed
 
     @property
     def meaning(self) -> str:
@@ -238,7 +238,7 @@ class Bridge(Shown, Tabular):
     @property
     def judged_by(self) -> str:
         """``"labels"`` if the chosen rung was trained with some, else ``"agreement"``."""
-        return "labels" if self.chosen in LABELLED else "agreement"
+        return "labels" if self.chosen in LABELED else "agreement"
 
     def lines(self) -> list[str]:
         """Return lines of a report: the chosen rung, the result of each rung, and the notes."""
@@ -308,7 +308,7 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
 
     A rung trained to agree is chosen only if there is no other, because it learns the mistakes of the head's own
     network on these images. A rung trained with labels is chosen if it is significantly more accurate than the best
-    other on labelled images that neither was fitted to: it may know what the head's own network does not.
+    other on labeled images that neither was fitted to: it may know what the head's own network does not.
 
     Raises:
         IncompatibleError: Every rung was left out; the message says why.
@@ -317,7 +317,7 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
     if not there:
         told = "\n".join(f"{one.rung}: {one.note}" for one in steps)
         raise IncompatibleError(f"No rung could be climbed:\n{told}")
-    learnt = [one for one in there if one.rung in LABELLED]
+    learnt = [one for one in there if one.rung in LABELED]
     free = [one for one in there if one not in learnt]
     if not free:
         return max(learnt, key=_right)
@@ -335,16 +335,16 @@ def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
         chosen: The result that was chosen.
         steps: All results.
     """
-    if chosen.rung not in LABELLED or chosen.checked is None:
+    if chosen.rung not in LABELED or chosen.checked is None:
         return ""
-    found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELLED and one.checked]
+    found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELED and one.checked]
     beside = ""
     if best:
         other = max(best, key=_right)
         share = other.checked.figure.accuracy if other.checked is not None else 0.0
         beside = f", where {other.rung} reaches {share:.3f}"
     return (
-        f"Labels decided for {chosen.rung}: it is right on {found.accuracy:.3f} of {found.count:,} labelled images "
+        f"Labels decided for {chosen.rung}: it is right on {found.accuracy:.3f} of {found.count:,} labeled images "
         f"that nothing was fitted to ({found.low:.3f} to {found.high:.3f}){beside} and one answer to all "
         f"{chosen.checked.chance:.3f}. By this it is judged, and not by its agreement."
     )
@@ -412,6 +412,6 @@ def check_policy(bridge: str, normalisation: str) -> None:
     if normalisation not in ANEW:
         raise UsageError(
             f"{bridge} has its own estimated batch-norm statistics, which {normalisation!r} would replace by stored "
-            f"ones. Use normalisation {' or '.join(map(repr, ANEW))}.",
+            f"ones. Use normalization {' or '.join(map(repr, ANEW))}.",
             subject=normalisation,
         )

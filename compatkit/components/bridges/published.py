@@ -108,7 +108,7 @@ class Bridges:
             rung: A rung with an adapter: ``"permutation"``, ``"procrustes"``, ``"ridge"``, ``"ridge-procrustes"``,
                 ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which tries all of these in closed form and takes the
                 one with the highest agreement.
-            tests: Labelled images to measure every rung on, with the same keys.
+            tests: Labeled images to measure every rung on, with the same keys.
             images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.

@@ -1,6 +1,6 @@
 """Trained rungs: continue to train a bridge in closed form, on fixed features.
 
-All start from the linear map of ridge regression (information maximisation from the absorbed bridge), train with batch
+All start from the linear map of ridge regression (information maximization from the absorbed bridge), train with batch
 statistics, and re-estimate stored statistics at the end.
 """
 
@@ -18,7 +18,7 @@ from compatkit.components.bridges.absorbing import absorbed, entries
 from compatkit.components.bridges.closed import Candidate, by_ridge
 from compatkit.components.bridges.ground import Ground, Passes
 from compatkit.errors import DataError, IncompatibleError
-from compatkit.evaluation.normalisation import batch_statistics, norm_layers
+from compatkit.evaluation.normalization import batch_statistics, norm_layers
 
 STITCHING = {"lr": 3e-3, "steps": 200}
 FINETUNING = {"lr": 1e-3, "steps": 200}
@@ -28,8 +28,8 @@ BATCH = 64
 
 
 @attrs.frozen(eq=False)
-class Labelled:
-    """Labelled images of classes that the head knows.
+class Labeled:
+    """Labeled images of classes that the head knows.
 
     Attributes:
         features: The extractor's features, after the adapters without weights.
@@ -54,7 +54,7 @@ def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
     return _done(made, facts)
 
 
-def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
+def stitched_to_labels(ground: Ground, labels: Labeled) -> Candidate:
     """Return the head after a linear map trained with labels.
 
     Args:
@@ -67,7 +67,7 @@ def stitched_to_labels(ground: Ground, labels: Labelled) -> Candidate:
     return _done(made, facts)
 
 
-def finetuned(ground: Ground, labels: Labelled) -> Candidate:
+def finetuned(ground: Ground, labels: Labeled) -> Candidate:
     """Return a linear map and the head, trained together with labels.
 
     Args:
@@ -82,9 +82,9 @@ def finetuned(ground: Ground, labels: Labelled) -> Candidate:
 
 
 def informed(ground: Ground) -> Candidate:
-    """Return the head trained by information maximisation.
+    """Return the head trained by information maximization.
 
-    Minimises mean H(p_x) - H(mean p_x) over scales and shifts of batch normalisation and the head's entry layers
+    Minimizes mean H(p_x) - H(mean p_x) over scales and shifts of batch normalization and the head's entry layers
     (Krause, Perona and Gomes 2010; as SHOT, Liang et al. 2020). Assumes classes of equal size.
     """
     made = absorbed(ground)
@@ -126,7 +126,7 @@ def _train(
         one.requires_grad_(False)
     for one in chosen:
         one.requires_grad_(True)
-    optimiser = torch.optim.Adam(chosen, lr=settings["lr"])
+    optimizer = torch.optim.Adam(chosen, lr=settings["lr"])
     draw = torch.Generator().manual_seed(seed)
     size = min(BATCH, len(given))
     network.eval()
@@ -139,9 +139,9 @@ def _train(
                 raise DataError(
                     f"The loss of step {step} is not finite; check the features, or leave this rung out."
                 )
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
-            optimiser.step()
+            optimizer.step()
     for one in network.parameters():
         one.requires_grad_(True)
         one.grad = None

@@ -211,7 +211,7 @@ def _check_size(state: dict[str, Any], most: int) -> None:
     for name, one in state.items():
         if str(one.layout) != "torch.strided" or one.is_quantized or one.is_meta:
             raise Refused(
-                "content", f"the tensor {name!r:.80} is sparse, quantised or without data; save it dense"
+                "content", f"the tensor {name!r:.80} is sparse, quantized or without data; save it dense"
             )
         total += one.numel() * one.element_size()
     if total > most:

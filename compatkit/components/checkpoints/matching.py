@@ -11,7 +11,7 @@ from compatkit.registry.weights.tensorchecks import WeightsMismatch, compare
 __all__ = ["WeightsMismatch", "compare", "completed", "converted", "refuse"]
 
 COUNTER = ".num_batches_tracked"
-"""Counters of batch normalisation, which torch has saved since 1.0."""
+"""Counters of batch normalization, which torch has saved since 1.0."""
 
 
 def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -24,7 +24,7 @@ def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[
     counters = [name for name in own if name.endswith(COUNTER) and name not in tensors]
     added = {name: own[name].new_zeros(()) for name in counters}
     told = (
-        (f"set {len(counters)} counters of batch normalisation to 0, which old files lack",)
+        (f"set {len(counters)} counters of batch normalization to 0, which old files lack",)
         if counters
         else ()
     )

@@ -35,7 +35,7 @@ from compatkit.errors import (
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import foreign, opened, read_whole
-from compatkit.registry.weights.tensorfile import deserialise, pieces
+from compatkit.registry.weights.tensorfile import deserialize, pieces
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,7 +128,7 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
             file.seek(0)
             data = file.read()
         digest = f"file:sha256:{hashlib.sha256(data).hexdigest()}"
-        found = unwrapped(deserialise(data), _is_tensor, key=key)
+        found = unwrapped(deserialize(data), _is_tensor, key=key)
     except (FormatError, UsageError) as error:
         if str(error).startswith(f"{place}"):
             raise
@@ -311,7 +311,7 @@ def unpickled(
         if report.error is not None:
             raise _error(report.error, whose)
         try:
-            return deserialise(read_whole(Path(folder) / "weights.safetensors")), report.told
+            return deserialize(read_whole(Path(folder) / "weights.safetensors")), report.told
         except IntegrityError as error:
             raise FormatError(f"{whose} could not be converted: {error}", subject=whose) from error
 

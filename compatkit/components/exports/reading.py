@@ -17,7 +17,7 @@ from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.registry.weights.header import read_header, read_whole
-from compatkit.registry.weights.tensorfile import deserialise, tensor_digest
+from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 
 
 class Exported(Assembly):
@@ -47,7 +47,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         path: A file written by ``Registry.export`` or ``compatkit export``.
 
     Returns:
-        A module with the input of the exported component: normalised images ``(batch, channels, height, width)`` for
+        A module with the input of the exported component: normalized images ``(batch, channels, height, width)`` for
         a recombination or an extractor, features for a head or an adapter.
 
     Raises:
@@ -69,7 +69,7 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
             "export it again.",
             subject=place,
         )
-    state = deserialise(data)
+    state = deserialize(data)
     modules: list[nn.Module] = []
     for part in description.parts:
         whose = f"{place}: the {part.blueprint.side} {part.blueprint.model}"

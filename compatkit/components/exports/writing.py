@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.signals import port_signal
-from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.ports.runs import outputs_of
 from compatkit.components.exports.document import Description, PartRecord, to_text
 from compatkit.components.verification import probe_shapes

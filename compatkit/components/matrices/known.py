@@ -23,7 +23,7 @@ from compatkit.evaluation.conditions import (
     question_of,
     stale_reason,
 )
-from compatkit.evaluation.planning import is_normalised, promise
+from compatkit.evaluation.planning import is_normalized, promise
 from compatkit.evaluation.records import Cells
 from compatkit.registry.evidence import StoredResult
 from compatkit.registry.store import Store
@@ -168,15 +168,15 @@ def look(
         shared: dict[bool, PairQuery] = {}  # queries shared by the pairs of a row
         for head in heads:
             pair = extractor.reference, head.reference
-            normalised, adapters = is_normalised(extractor.manifest, head.manifest), between.get(pair, ())
-            asked = None if adapters else shared.get(normalised)
+            normalized, adapters = is_normalized(extractor.manifest, head.manifest), between.get(pair, ())
+            asked = None if adapters else shared.get(normalized)
             if asked is None:
                 settings = conditions.settings(
-                    images=seen, normalised=normalised, bound=bound, adapters=adapters
+                    images=seen, normalized=normalized, bound=bound, adapters=adapters
                 )
                 asked = PairQuery(settings, cells, own)
                 if not adapters:
-                    shared[normalised] = asked
+                    shared[normalized] = asked
             known.asked[pair] = asked
             if results := row.get(head.function):
                 cell = asked.newest(results, extractor, head)

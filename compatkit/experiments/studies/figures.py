@@ -21,8 +21,8 @@ LETTERS = 12
 """Letters of a title per inch."""
 WIDEST = 14.0
 """Largest width in inches; wider figures are split into rows of panels."""
-COLOURS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Colours of the arms in order; distinguishable with red-green colour blindness."""
+COLORS = ("#8a8f98", "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
+"""Colors of the arms in order; distinguishable with red-green color blindness."""
 
 
 def draw(results: Results, folder: Path) -> list[str]:
@@ -60,10 +60,8 @@ def _bars(results: Results) -> Figure:
         axes = figure.add_subplot(rows, columns, place + 1, sharey=first if share else None)
         first = axes if share else first
         for at, arm in enumerate(results.arms):
-            colour = COLOURS[
-                results.found.study.arms.index(arm) % len(COLOURS)
-            ]  # independent of the arms run
-            _bar(axes, at, results.known(arm, one.name), colour)
+            color = COLORS[results.found.study.arms.index(arm) % len(COLORS)]  # independent of the arms run
+            _bar(axes, at, results.known(arm, one.name), color)
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)
         unit = "" if one.unit == "1" else f" ({one.unit})"
@@ -84,13 +82,13 @@ def _shares(results: Results, measure: str) -> bool:
     return all(0 <= one <= 1 for one in values) and max(values, default=1) > 0.1
 
 
-def _bar(axes: Axes, at: int, values: list[float], colour: str) -> None:
+def _bar(axes: Axes, at: int, values: list[float], color: str) -> None:
     spread = Spread.of(values)
     if spread is None:
-        axes.text(at, 0, "none", ha="center", va="bottom", color=colour)
+        axes.text(at, 0, "none", ha="center", va="bottom", color=color)
         return
-    axes.bar(at, spread.mean, 0.62, color=colour, alpha=0.55)
+    axes.bar(at, spread.mean, 0.62, color=color, alpha=0.55)
     if len(values) > 1:
         axes.errorbar(at, spread.mean, spread.deviation, color="#222222", capsize=3, linewidth=1)
         shifts = [0.16 * (2 * i / (len(values) - 1) - 1) for i in range(len(values))]
-        axes.plot([at + one for one in shifts], values, "o", color=colour, markersize=3)
+        axes.plot([at + one for one in shifts], values, "o", color=color, markersize=3)

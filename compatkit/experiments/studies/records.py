@@ -57,6 +57,10 @@ class StudyRecord:
         return {"study": self.study, "size": self.size, **self.settings}
 
 
+RENAMED = {"optimiser": "optimizer", "adapt_optimiser": "adapt_optimizer"}
+"""Names of settings in records that were written before these were spelled as torch does, and today's."""
+
+
 def read(folder: Path) -> list[StudyRecord]:
     """Return the runs recorded in a folder; an incomplete last line, left by a killed run, is removed.
 
@@ -107,7 +111,9 @@ def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
 
 def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:
     try:
-        return structured(StudyRecord, json.loads(line), f"{path}: line {number}")
+        record = structured(StudyRecord, json.loads(line), f"{path}: line {number}")
+        settings = {RENAMED.get(name, name): value for name, value in record.settings.items()}
+        return attrs.evolve(record, settings=settings)
     except (ValueError, FormatError) as error:
         raise FormatError(
             f"{path}: line {number} is not a run of a study: {error} Name another folder, or move the file away.",

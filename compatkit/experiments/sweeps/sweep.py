@@ -30,7 +30,7 @@ from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER
 from compatkit.registry.names import check_name
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.settings import BESIDE
+from compatkit.training.settings import BESIDE, plan_key
 from compatkit.training.task import Rest, Task
 
 MOST = 10_000
@@ -293,7 +293,7 @@ def planned_jobs(
 
 def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]:
     """Return everything known before a run that affects its result, as JSON values."""
-    settings = attrs.asdict(plan.trainer, filter=_decisive)
+    settings = {plan_key(name): value for name, value in attrs.asdict(plan.trainer, filter=_decisive).items()}
     if plan.trainer.cache == "on":  # crops are then taken from smaller images
         settings["cache"] = "on"
     return {
@@ -307,7 +307,7 @@ def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]
     }
 
 
-_LATER = ("optimiser_options", "layer_decay", "floor")
+_LATER = ("optimizer_options", "layer_decay", "floor")
 """Settings that came later: left out where they are off, so that runs of before are found again."""
 
 

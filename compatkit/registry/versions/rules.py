@@ -18,7 +18,7 @@ ORDER: tuple[Bump, ...] = ("none", "patch", "minor", "major")
 Demand = tuple[Bump, str]
 
 _PREPROCESSING = "the same weights behind other preprocessing"
-_RECOMBINED = "other parts, adapters between them, or another policy of normalisation"
+_RECOMBINED = "other parts, adapters between them, or another policy of normalization"
 MEASURED = ", whose stated measurement passed"
 """End of a reason if a measurement reduced the step."""
 _CONSEQUENCE = "goes with the new weights"
@@ -123,9 +123,9 @@ class Rules:
         if place[2] == "normalisation":
             asks = self.new.contract.protocol.normalisation == "batch"
             return (
-                ("major", "normalisation asks for more: statistics of a batch, or estimated anew")
+                ("major", "normalization asks for more: statistics of a batch, or estimated anew")
                 if asks
-                else ("minor", "normalisation asks for less")
+                else ("minor", "normalization asks for less")
             )
         before, after = _at(self.old, place[3]), _at(self.new, place[3])
         if before is not None and before.kind == "auxiliary_head" and before.digest not in _heads(self.new):

@@ -1,1 +1,1 @@
-"""Safetensors files: strict check of headers, serialisation and digests."""
+"""Safetensors files: strict check of headers, serialization and digests."""

@@ -28,10 +28,10 @@ __all__ = [
     "METADATA_KEY",
     "check_header",
     "combine",
-    "deserialise",
+    "deserialize",
     "metadata",
     "pieces",
-    "serialise",
+    "serialize",
     "state_digest",
     "tensor_digest",
 ]
@@ -47,7 +47,7 @@ ALIGNED = 64
 alignments, so a reloaded network would differ from the original."""
 
 
-def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes:
+def serialize(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes:
     """Return ``state`` as safetensors bytes; tied tensors are stored once per name.
 
     Args:
@@ -61,7 +61,7 @@ def serialise(state: Mapping[str, Tensor], metadata: str | None = None) -> bytes
 
 
 def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[bytes | memoryview]:
-    """Return the pieces of ``serialise`` without copying the tensors: the header, then each tensor's bytes.
+    """Return the pieces of ``serialize`` without copying the tensors: the header, then each tensor's bytes.
 
     Tensors of whole 64-byte units come first, aligned to 64 bytes, so that they can be used directly in a mapped file;
     then, as in the safetensors library, by dtype and name. That library would copy everything into one buffer, or
@@ -101,7 +101,7 @@ def pieces(state: Mapping[str, Tensor], metadata: str | None = None) -> list[byt
     return [len(written).to_bytes(8, "little") + written, *views]
 
 
-def deserialise(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
+def deserialize(data: Buffer | mmap.mmap) -> dict[str, Tensor]:
     """Return the tensors of ``data``, on the CPU, after a strict check of the header.
 
     A private memory map is shared, not copied, except for tensors of two or more axes that are not aligned to 64 bytes
@@ -142,7 +142,7 @@ def _shared(mapped: mmap.mmap, one: TensorEntry) -> Tensor:
 
 
 def metadata(data: Buffer) -> str | None:
-    """Return the metadata text given to ``serialise``, or None.
+    """Return the metadata text given to ``serialize``, or None.
 
     Raises:
         FormatError: See ``check_header``.
@@ -176,7 +176,7 @@ def tensor_digest(data: Buffer, header: Header | None = None) -> str:
 
 
 def state_digest(state: Mapping[str, Tensor]) -> str:
-    """Return ``tensor_digest(serialise(state))`` without building the file.
+    """Return ``tensor_digest(serialize(state))`` without building the file.
 
     Raises:
         FormatError: A name, a dtype or a layout cannot be stored.

@@ -1,4 +1,4 @@
-"""Batches of images that are decoded and augmented in worker processes, and normalised on the device.
+"""Batches of images that are decoded and augmented in worker processes, and normalized on the device.
 
 What is random of an image depends on (seed, task, epoch, image) alone. So the batches are the same with any number of
 workers, and a run goes on at any step.
@@ -21,7 +21,7 @@ from compatkit.contracts.contract import Data
 from compatkit.data.pixelcache import Pixels, decoded_once, fits, folder
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError
-from compatkit.evaluation.preprocessing import fitting, normalise
+from compatkit.evaluation.preprocessing import fitting, normalize
 from compatkit.hooks import Batch
 from compatkit.training.batches.loaders import seeded
 from compatkit.training.batches.sampler import Further, Sampler
@@ -102,7 +102,7 @@ class Decoded:
 
         Args:
             examples: Training images, of any sizes.
-            data: Size, channels and normalisation that the network takes.
+            data: Size, channels and normalization that the network takes.
             order: Which images make a batch.
             augmentation: What is done to each.
             precision: Device and memory layout.
@@ -151,7 +151,7 @@ class Decoded:
         if device.type == "cuda":
             stacked, index = stacked.pin_memory(), index.pin_memory()
         planes = stacked.to(device, non_blocking=True).permute(0, 3, 1, 2)
-        pixels = normalise(planes.contiguous(memory_format=self._precision.memory_format), self._data)
+        pixels = normalize(planes.contiguous(memory_format=self._precision.memory_format), self._data)
         if self._augmentation.erasing is not None:
             epoch, _ = self._order.place(step)
             for image, position in zip(pixels, index.tolist(), strict=True):  # each is changed in place

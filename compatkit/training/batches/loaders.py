@@ -22,7 +22,7 @@ from compatkit.contracts.contract import Data
 from compatkit.contracts.labels import label
 from compatkit.data.split import Split
 from compatkit.errors import DataError, EnvironmentFailure, TrainingError, type_of
-from compatkit.evaluation.preprocessing import normalise
+from compatkit.evaluation.preprocessing import normalize
 from compatkit.hooks import Batch
 from compatkit.plugins.discovery import find
 from compatkit.training.batches.sampler import Further
@@ -100,7 +100,7 @@ def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
 
 
 def implausible(images: Tensor, data: Data) -> str | None:
-    """Return what a batch of numbers looks like, if not like images normalised as a contract says; else None.
+    """Return what a batch of numbers looks like, if not like images normalized as a contract says; else None.
 
     Args:
         images: ``(N, C, H, W)``.
@@ -115,14 +115,14 @@ def implausible(images: Tensor, data: Data) -> str | None:
     if most > highest + 2 * width or least < lowest - 2 * width:
         return f"reach from {least:.3g} to {most:.3g}, as bytes do that were made numbers"
     if lowest < -0.5 and least >= 0 and most <= 1:
-        return f"reach from {least:.3g} to {most:.3g}, as images do that are scaled and not normalised"
+        return f"reach from {least:.3g} to {most:.3g}, as images do that are scaled and not normalized"
     return None
 
 
 class Streamed:
     """The batches of a loader, in its own order; passes follow each other.
 
-    Images are bytes, normalised here, or floating-point numbers that are normalised already. An incomplete batch
+    Images are bytes, normalized here, or floating-point numbers that are normalized already. An incomplete batch
     ends a pass. The next batch is fetched along with each, to know where a pass ends. With several processes, each
     iterates over a loader of its own and takes a share of every batch.
     """
@@ -172,7 +172,7 @@ class Streamed:
         images = images.to(device, non_blocking=True)
         if self._believed < LOOKED_AT and images.is_floating_point():
             self._believed = LOOKED_AT if self._doubts(images) else self._believed + 1
-        pixels = normalise(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
+        pixels = normalize(images, self._data) if images.dtype == torch.uint8 else images.to(torch.float32)
         index = torch.arange(place, place + self._batch_size, device=device)[self._share]
         return Batch(
             pixels.contiguous(memory_format=self._precision.memory_format),
@@ -200,7 +200,7 @@ class Streamed:
             )
             warnings.warn(
                 f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
-                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalise them so, or state Task.normalisation "
+                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalize them so, or state Task.normalisation "
                 "as the loader does it.",
                 stacklevel=2,
             )
@@ -313,7 +313,7 @@ class Streamed:
                 ),
             )
         if images.dtype != torch.uint8 and not images.is_floating_point():
-            raise wrong(f"images of type {images.dtype}", "Give bytes, or normalised floating-point numbers.")
+            raise wrong(f"images of type {images.dtype}", "Give bytes, or normalized floating-point numbers.")
         if labels.shape != images.shape[:1] or labels.is_floating_point() or labels.dtype == torch.bool:
             raise wrong(
                 f"labels of shape {tuple(labels.shape)} and type {labels.dtype} with {len(images)} images",

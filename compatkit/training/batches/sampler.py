@@ -1,6 +1,6 @@
 """Random draws of an epoch: the order of the images, crops and flips.
 
-Images are stored row by row with a border of zeros behind each row and below each image. Neighbours share borders, so
+Images are stored row by row with a border of zeros behind each row and below each image. Neighbors share borders, so
 that a crop that reaches over an edge reads zeros without any test. The position of a pixel of a batch is then one sum:
 the start of its image, the shift of the crop, and the place of the pixel in an image that may be mirrored and turned.
 """

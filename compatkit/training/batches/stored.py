@@ -1,4 +1,4 @@
-"""Training images as bytes, on the device or in host memory: a batch is one gather and one normalisation."""
+"""Training images as bytes, on the device or in host memory: a batch is one gather and one normalization."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INT32 = 2**31 - 1
 
 
 class Views:
-    """Makes normalised views of images that lie in a store; shared by all sources that keep bytes."""
+    """Makes normalized views of images that lie in a store; shared by all sources that keep bytes."""
 
     def __init__(self, grid: StoreGrid, data: Data, precision: Precision) -> None:
         self.grid, self._last = grid, precision.channels_last
@@ -40,7 +40,7 @@ class Views:
         self.further, self._tables = further, torch.empty(0)
 
     def of(self, pixels: Tensor, starts: Tensor, mirrored: Tensor | None) -> Tensor:
-        """Return normalised views ``(views * batch, channels, height, width)`` of images; see ``gather``.
+        """Return normalized views ``(views * batch, channels, height, width)`` of images; see ``gather``.
 
         Args:
             pixels: The store, uint8 ``(pixels, channels)``.
@@ -52,9 +52,9 @@ class Views:
         """
         if not len(self._tables):
             self._tables = tables(self.grid, self.further).to(starts)
-        return self.normalised(gather(pixels, self._tables, starts, mirrored))
+        return self.normalized(gather(pixels, self._tables, starts, mirrored))
 
-    def normalised(self, pixels: Tensor) -> Tensor:
+    def normalized(self, pixels: Tensor) -> Tensor:
         """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked.
 
         Returns:
@@ -158,7 +158,7 @@ class Resident(Stored):
             self._epoch, self._drawn = epoch, self._draw(epoch)
         index, labels, starts, mirrored = self._drawn[number]
         if self._views.further is None and not self._augmentation.names:
-            images = self._views.normalised(self._images.index_select(0, index))
+            images = self._views.normalized(self._images.index_select(0, index))
         else:
             images = self._views.of(self._pixels, starts, mirrored)
         return batch_of(images, labels, index)
@@ -221,7 +221,7 @@ class Fetched:
 
 
 class Prefetched(Stored):
-    """Images in host memory; whole images are sent, and cropped, flipped, turned and normalised on the device.
+    """Images in host memory; whole images are sent, and cropped, flipped, turned and normalized on the device.
 
     Batches are bitwise those of ``Resident``: the same draws, the same gather, from a store of one batch.
     """

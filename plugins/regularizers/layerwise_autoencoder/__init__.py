@@ -2,7 +2,7 @@
 
 Paper: Bengio, Lamblin, Popovici, Larochelle (2006), "Greedy Layer-Wise Training of Deep Networks", in the form that is
     compared with in "Reviving Autoencoder Pretraining" (Pre); noise as in Vincent et al. (2010).
-Equations: for m = 1, 2, ..., with the layers below fixed and h = d_m: minimise the mean over batch and elements of
+Equations: for m = 1, 2, ..., with the layers below fixed and h = d_m: minimize the mean over batch and elements of
     (h - decode(encode(h)))^2, where encode = act_m(BN_m(M_m h + b_m)) and
     decode(c) = act_{m-1}(BN_{m-1}(M_m' (c - b_m))). ``tied`` uses the layer's own M_m and b_m there (the default, as no
     parameter is added; the papers do not say which), otherwise a decoder of its own learns others.
@@ -55,7 +55,7 @@ class LayerwiseAutoencoder:
         noise: Deviation of the Gaussian noise that is added to a layer's input, 0 for none; what it should reconstruct
             has none.
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` on the images that the first layer gives back; None
-            where they are normalised to mean 0, as the trainer's are.
+            where they are normalized to mean 0, as the trainer's are.
     """
 
     tied: bool = True
@@ -133,7 +133,7 @@ class LayerwiseAutoencoder:
         first = self._error(setup, pretraining, task, single)
         moving = single.moving()
         if moving:
-            optimiser = torch.optim.Adam(moving, self.lr)
+            optimizer = torch.optim.Adam(moving, self.lr)
             key = (NAME, task.name, stage.linear)
             title = f"{task.name}: {stage.linear}"
             with pretraining.bar(title, self.steps, self.batch_size) as bar, single.learning():
@@ -141,9 +141,9 @@ class LayerwiseAutoencoder:
                 for number, batch in enumerate(batches, 1):
                     with setup.precision.autocast():
                         loss = single.loss(batch.images, lambda like: self._noisy(like, draws))
-                    optimiser.zero_grad(set_to_none=True)
+                    optimizer.zero_grad(set_to_none=True)
                     loss.backward(inputs=moving)
-                    optimiser.step()
+                    optimizer.step()
                     if pretraining.shown and (number % SHOWN_EVERY == 0 or number == self.steps):
                         bar.at(number, {task.name: {"reconstruction": float(loss.detach())}})
         last = self._error(setup, pretraining, task, single)

@@ -78,7 +78,7 @@ class Single:
         return cls(parts, stage, before, output_activation, modules, decoder)
 
     def moving(self) -> list[nn.Parameter]:
-        """Return the trained parameters: of the layer, its normalisation and activation, and a separate decoder."""
+        """Return the trained parameters: of the layer, its normalization and activation, and a separate decoder."""
         paths = (self.stage.linear, self.stage.norm, self.stage.act)
         found = [one for path in paths if path is not None for one in self.modules[path].parameters()]
         own = () if self.decoder is self.modules[self.stage.linear] else self.decoder.parameters()
@@ -86,7 +86,7 @@ class Single:
 
     @contextmanager
     def learning(self) -> Iterator[None]:
-        """Let the layer's normalisation use the statistics of batches, and update its own, inside the block."""
+        """Let the layer's normalization use the statistics of batches, and update its own, inside the block."""
         norm = None if self.stage.norm is None else self.modules[self.stage.norm]
         try:
             if norm is not None:

@@ -100,7 +100,7 @@ def _globs(value: Any) -> tuple[str, ...] | None:
 
 @attrs.define(eq=False, kw_only=True)
 class ReversePass:
-    """Penalises the error with which layers reconstruct their inputs.
+    """Penalizes the error with which layers reconstruct their inputs.
 
     Attributes:
         variant: ``"local"`` treats each layer separately, in any network. ``"full"`` goes back through a chain of
@@ -108,9 +108,9 @@ class ReversePass:
         layers: Path patterns; a leading ``!`` excludes. None for all dense layers and convolutions, for ``local``
             except the class layer and gates on pooled features.
         layer_weights: lambda_m by pattern; the last matching pattern counts, 1 without a match.
-        activation: For ``local``: start after the layer's activation and go back through normalisation and activation
+        activation: For ``local``: start after the layer's activation and go back through normalization and activation
             of the preceding layer, instead of starting at the output of the layer itself.
-        bn_reverse: Statistics of batch normalisation in the reverse pass: of the reversed values, of the forward pass,
+        bn_reverse: Statistics of batch normalization in the reverse pass: of the reversed values, of the forward pass,
             or the stored ones, which it never updates.
         output_activation: Activation applied to reconstructed images, such as ``"relu"`` for non-negative pixels.
         detach_target: Whether d_m receives no gradient; in the paper it does receive one.

@@ -2,10 +2,10 @@
 
 Paper: "Reviving Autoencoder Pretraining", App. A.3.
 Equations: d'_m = act_{m-1}(BN_{m-1}(M_m' (d_{m+1} - b_m))), where d_{m+1} is the state after the activation of layer m
-    in the forward pass. The first layer has no preceding normalisation or activation.
+    in the forward pass. The first layer has no preceding normalization or activation.
 
 Activations are assigned to layers by tracing one pass: the output of one call is the input of another if they are the
-same object. Pooling between an activation and the layer is reversed by nearest-neighbour upsampling.
+same object. Pooling between an activation and the layer is reversed by nearest-neighbor upsampling.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ACT_FUNCTIONS = frozenset(
 
 @attrs.frozen
 class Around:
-    """One layer with its neighbours, by path.
+    """One layer with its neighbors, by path.
 
     Attributes:
         stage: The layer, with pooling between the preceding state and it.
@@ -62,7 +62,7 @@ class Activated:
 
     @classmethod
     def of(cls, task: TaskState, names: Sequence[str], walk: Walk) -> Activated:
-        """Find the neighbours of each layer.
+        """Find the neighbors of each layer.
 
         Args:
             task: Whose network is run once in eval mode on random images.
@@ -70,7 +70,7 @@ class Activated:
             walk: Settings of the reverse pass.
 
         Raises:
-            UsageError: The neighbours of some layers cannot be determined; the message gives the reasons.
+            UsageError: The neighbors of some layers cannot be determined; the message gives the reasons.
         """
         parts = (task.extractor, task.head)
         images = torch.rand(
@@ -145,7 +145,7 @@ class Activated:
 
 
 class _Unresolved(Exception):
-    """The neighbours of a layer cannot be determined; the text says why."""
+    """The neighbors of a layer cannot be determined; the text says why."""
 
 
 def _around(name: str, calls: Sequence[Call]) -> Around:

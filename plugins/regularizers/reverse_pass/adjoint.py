@@ -84,7 +84,7 @@ def written_out(layer: nn.Module) -> bool:
 
 
 def weight_of(layer: nn.Module) -> Tensor:
-    """Return the weight of the layer's last call; parametrisations with a state are not advanced.
+    """Return the weight of the layer's last call; parametrizations with a state are not advanced.
 
     Returns:
         In the layer's own shape.
@@ -205,7 +205,7 @@ def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
 
 @contextmanager
 def _standing_still(layer: nn.Module) -> Iterator[None]:
-    """Put a layer and its parametrisations into eval mode: spectral normalisation iterates in train mode."""
+    """Put a layer and its parametrizations into eval mode: spectral normalization iterates in train mode."""
     modes = [(one, one.training) for one in layer.modules() if one.training]
     try:
         for one, _ in modes:

@@ -121,7 +121,7 @@ def _composed(
             value = step(value)
         value = modules[stage.linear](value)
         if stage.norm is not None:
-            value = normalised(modules[stage.norm], value)
+            value = normalized(modules[stage.norm], value)
         if stage.act is not None:
             value = modules[stage.act](value)
     for step in between[-1]:
@@ -138,12 +138,12 @@ def _check_calls(stages: Sequence[Stage], calls: Sequence[Call]) -> None:
             raise not_a_chain(path, f"is called {called} times, and {used} of them are in the chain")
 
 
-def normalised(norm: nn.Module, value: Tensor) -> Tensor:
-    """Return ``value`` normalised in eval mode, without the activation inside timm's layers.
+def normalized(norm: nn.Module, value: Tensor) -> Tensor:
+    """Return ``value`` normalized in eval mode, without the activation inside timm's layers.
 
     Args:
-        norm: A normalisation layer.
-        value: ``(batch, channels, ...)`` for batch normalisation.
+        norm: A normalization layer.
+        value: ``(batch, channels, ...)`` for batch normalization.
 
     Returns:
         In the shape of ``value``; no buffer is updated.

@@ -140,9 +140,9 @@ class _Building:
         self.pools = []
 
     def _norm(self, call: Call, module: nn.Module) -> None:
-        last = self._open(call, "normalises")
+        last = self._open(call, "normalizes")
         if last.norm is not None or last.act is not None:
-            raise not_a_chain(call.where, "normalises what was normalised or activated already")
+            raise not_a_chain(call.where, "normalizes what was normalized or activated already")
         fused = getattr(module, "act", None)
         act = f"{call.path}.act" if fused is not None and not isinstance(fused, nn.Identity) else None
         self.stages[-1] = attrs.evolve(last, norm=call.path, act=act)

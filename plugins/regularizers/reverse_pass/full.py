@@ -5,9 +5,9 @@ Equations: forward d_{m+1} = act_m(BN_m(M_m d_m + b_m)); backward, from d'_{n+1}
     d'_m = act_{m-1}(BN_{m-1}(M_m' (d'_{m+1} - b_m))) for m = n..2 and d'_1 = M_1' (d'_2 - b_1). The loss is the sum
     over m of lambda_m times the mean over batch and elements of (d_m - d'_m)^2.
 
-Normalisation and activation are those of the preceding layer, which produced d_m; those of the last layer do not occur.
+Normalization and activation are those of the preceding layer, which produced d_m; those of the last layer do not occur.
 They are applied again, not inverted. If the size changes between d_m and the layer, they are compared at the size of
-d_m: d'_m is upsampled (nearest neighbour) where the network pools, and averaged over repeated pixels where it enlarges,
+d_m: d'_m is upsampled (nearest neighbor) where the network pools, and averaged over repeated pixels where it enlarges,
 which is the least-squares inverse.
 """
 
@@ -37,7 +37,7 @@ class Walk:
     """Settings of a walk back through a chain.
 
     Attributes:
-        bn_reverse: Statistics of batch normalisation in the reverse pass: ``"batch"``, of the reversed values (as the
+        bn_reverse: Statistics of batch normalization in the reverse pass: ``"batch"``, of the reversed values (as the
             paper's code); ``"forward_batch"``, of the same layer's batch in the forward pass, which suits batches of
             one or two images; ``"running"``, the stored ones. Stored statistics are never written.
         output_activation: ``"relu"``, ``"sigmoid"`` or ``"tanh"`` for images in its range, or None.
@@ -89,7 +89,7 @@ def pairs(
 def _again(
     stages: Sequence[Stage], records: Records, place: int, back: Tensor, statistics: Statistics
 ) -> Tensor:
-    """Apply normalisation and activation of a stage to reversed values."""
+    """Apply normalization and activation of a stage to reversed values."""
     stage = stages[place]
     norm = None if stage.norm is None else _call(stages, records, place, "norm")
     act = None if stage.act is None else _call(stages, records, place, "act").layer

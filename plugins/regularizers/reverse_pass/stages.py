@@ -21,7 +21,7 @@ class Stage:
 
     Attributes:
         linear: Linear or convolutional layer.
-        norm: Its normalisation.
+        norm: Its normalization.
         act: Its activation.
         pool: What changes the size between the preceding activation and ``linear``: the last of several modules, or
             the name of a torch function.

@@ -66,7 +66,7 @@ def tracked(parts: Any, images: Tensor, run: Callable[[Any, Tensor], Tensor]) ->
     """Run a network once and return its calls, in the order in which they end.
 
     The first entry stands for the images, the last for the output. A layer without child layers is one call, and its
-    internal calls are left out; so is batch normalisation with an activation inside.
+    internal calls are left out; so is batch normalization with an activation inside.
 
     Args:
         parts: A network, or its parts in order.

@@ -46,7 +46,7 @@ def step_back(layer: nn.Module, stage: Stage, back: Tensor, like: Tensor, size: 
 
 
 def resized(value: Tensor, size: torch.Size) -> Tensor:
-    """Return maps at another size: nearest neighbour to enlarge, means of pixels to shrink.
+    """Return maps at another size: nearest neighbor to enlarge, means of pixels to shrink.
 
     Args:
         value: ``(batch, channels, ...)``.
@@ -69,7 +69,7 @@ def again(
     forward: Tensor | None,
     statistics: Statistics,
 ) -> Tensor:
-    """Apply normalisation and activation; no buffer is updated.
+    """Apply normalization and activation; no buffer is updated.
 
     Args:
         norm: Norm of the layer that produced the state which ``back`` reconstructs, or None.
@@ -85,12 +85,12 @@ def again(
         UsageError: The layer has no such statistics.
     """
     if norm is not None:
-        back = _normalised(norm, back, forward, statistics)
+        back = _normalized(norm, back, forward, statistics)
     # forward() rather than a call: hooks belong to the forward pass.
     return back if act is None else act.forward(back)
 
 
-def _normalised(norm: nn.Module, back: Tensor, forward: Tensor | None, statistics: Statistics) -> Tensor:
+def _normalized(norm: nn.Module, back: Tensor, forward: Tensor | None, statistics: Statistics) -> Tensor:
     if not isinstance(norm, _BatchNorm):
         return norm.forward(back)
     weight, bias, eps = norm.weight, norm.bias, norm.eps

@@ -15,11 +15,11 @@ from compatkit.components import projecting
 from compatkit.components.projecting import BATCH, images_for
 from compatkit.contracts.contract import Data
 from compatkit.evaluation.component import Component
-from compatkit.evaluation.normalisation import batches
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.normalization import batches
+from compatkit.evaluation.preprocessing import normalize, prepare
 
-COLOUR = Data((8, 8), "RGB", (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
-GREY = Data((8, 8), "L", (0.5,), (0.25,))
+COLOR = Data((8, 8), "RGB", (0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
+GRAY = Data((8, 8), "L", (0.5,), (0.25,))
 
 
 def part(data: Data) -> Component:
@@ -33,13 +33,13 @@ def part(data: Data) -> Component:
 @pytest.mark.parametrize(
     ("data", "size", "channels"),
     [
-        (GREY, (8, 8), 1),  # as they are
-        (COLOUR, (8, 8), 3),
-        (COLOUR, (8, 8), 1),  # grey to colour
-        (GREY, (8, 8), 3),  # colour to grey
-        (GREY, (29, 17), 1),  # another size
-        (attrs.evolve(COLOUR, interpolation="bicubic", crop_pct=0.9, crop_mode="center"), (21, 30), 1),
-        (attrs.evolve(GREY, interpolation="nearest", crop_pct=0.875), (21, 30), 3),
+        (GRAY, (8, 8), 1),  # as they are
+        (COLOR, (8, 8), 3),
+        (COLOR, (8, 8), 1),  # gray to color
+        (GRAY, (8, 8), 3),  # color to gray
+        (GRAY, (29, 17), 1),  # another size
+        (attrs.evolve(COLOR, interpolation="bicubic", crop_pct=0.9, crop_mode="center"), (21, 30), 1),
+        (attrs.evolve(GRAY, interpolation="nearest", crop_pct=0.875), (21, 30), 3),
     ],
 )
 def test_the_same_bits_as_of_all_images_at_once(
@@ -47,7 +47,7 @@ def test_the_same_bits_as_of_all_images_at_once(
 ) -> None:
     images = data_set("some", size=size, channels=channels, count=2 * BATCH + 7).train
     whole = prepare(images, data).images
-    wanted = [normalise(whole[positions], data) for positions in batches(len(images), BATCH, order)]
+    wanted = [normalize(whole[positions], data) for positions in batches(len(images), BATCH, order)]
     came = list(images_for(part(data), images, order))
     assert len(came) == len(wanted) == 3
     for mine, slow in zip(came, wanted, strict=True):
@@ -62,6 +62,6 @@ def test_no_more_than_a_batch_is_prepared_at_once(monkeypatch: pytest.MonkeyPatc
         return prepare(split, data)
 
     monkeypatch.setattr(projecting, "prepare", counting)
-    given = images_for(part(GREY), data_set("some", size=(30, 30), count=1000).train, 0)
+    given = images_for(part(GRAY), data_set("some", size=(30, 30), count=1000).train, 0)
     assert not counts and len(next(given)) == counts[0] <= BATCH
     assert sum(map(len, given)) == 1000 - counts[0] and sum(counts) == 1000 and max(counts) <= BATCH

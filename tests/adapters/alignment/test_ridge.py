@@ -77,7 +77,7 @@ def test_a_target_that_never_changes_is_its_mean() -> None:
     assert found.residual == 0
 
 
-def test_without_regularisation_it_is_least_squares_or_refused() -> None:
+def test_without_regularization_it_is_least_squares_or_refused() -> None:
     x, y = samples()
     close(ridge(streamed(x, y), 0), *least_squares(x, y, 0))
     with pytest.raises(DataError, match=r"5 samples do not determine a map of 5 channels.*strength above 0"):

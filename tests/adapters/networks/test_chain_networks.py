@@ -28,8 +28,8 @@ def test_fully_connected_has_the_parameters_of_its_layers():
     assert network(torch.zeros(2, 1, 3, 4)).shape == (2, 2)
 
 
-def test_batch_normalisation_adds_two_numbers_a_unit_also_to_the_class_layer():
-    # The peak study: 784 to 128 to 2, both with batch normalisation and ReLU.
+def test_batch_normalization_adds_two_numbers_a_unit_also_to_the_class_layer():
+    # The peak study: 784 to 128 to 2, both with batch normalization and ReLU.
     network = fully_connected(
         in_chans=1, img_size=28, num_classes=2, norm="batch", last_norm=True, last_activation=True
     )
@@ -122,7 +122,7 @@ def test_the_body_does_not_depend_on_the_count_of_classes(build):
 
 def test_generator_counts_and_sizes():
     network = Generator(latent=5, channels=(4, 3), out_chans=2, start=3)
-    # dense 5 to 4*3*3; 4x4 transposed convolutions 4 to 3 with batch normalisation, 3 to 2
+    # dense 5 to 4*3*3; 4x4 transposed convolutions 4 to 3 with batch normalization, 3 to 2
     assert parameters(network) == 36 * 6 + (4 * 3 * 16 + 3 + 2 * 3) + (3 * 2 * 16 + 2)
     assert network(torch.zeros(2, 5)).shape == (2, 2, 12, 12)
     nearest = Generator(latent=5, channels=(4, 3), start=3, enlarge="nearest", output="sigmoid")

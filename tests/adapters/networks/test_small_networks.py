@@ -56,7 +56,7 @@ def parameters(module: nn.Module) -> int:
         (wide_resnet40_2_cifar, 2_243_546),  # 2.2 M
         (wide_resnet28_4_cifar, 5_849_050),  # 5.8 M
         # torchvision's resnet18 has 11,181,642 with 10 classes: 7,680 more in its first filters, of 7x7 for 3x3, and
-        # 1,792 more of normalisation, which also follows its shortcuts
+        # 1,792 more of normalization, which also follows its shortcuts
         (resnet18_v2_cifar, 11_181_642 - 7_680 - 1_792),
         (mobilenetv2_cifar, 2_236_682),  # the 3.5 M of the paper with 10 classes in place of 1000
         # 14,714,688 in the 13 convolutions of VGG16-D, and 512 x 10 + 10 in the class layer
@@ -82,7 +82,7 @@ def test_simple_cnn_counts_follow_its_arguments():
     assert parameters(network) == 4 * (9 + 1) + 4 * (36 + 1) + 8 * (4 * 36 + 1) + 3 * (8 + 1)
 
 
-def test_a_two_layer_head_is_two_dense_layers_with_batch_normalisation_on_the_mean_over_pixels():
+def test_a_two_layer_head_is_two_dense_layers_with_batch_normalization_on_the_mean_over_pixels():
     network = two_layer_head(channels=6, units=5, num_classes=3).eval()
     assert parameters(network.fc) == 5 * (6 + 1) + 2 * 5 + 3 * (5 + 1)
     first, norm, _, last = network.fc
@@ -232,7 +232,7 @@ def test_what_cannot_be_built_is_refused(make, message):
         make()
 
 
-def test_group_normalisation_of_resnet18_v2_mixes_no_images():
+def test_group_normalization_of_resnet18_v2_mixes_no_images():
     network = resnet18_v2_cifar(width=8).train()
     images = torch.randn(3, 3, 32, 32)
     alone = torch.cat([network(one[None]) for one in images])

@@ -18,7 +18,7 @@ PART = part("own", torch.eye(4))
 
 @pytest.fixture(autouse=True)
 def weak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Next to no regularisation, so that what is known comes out exactly."""
+    """Next to no regularization, so that what is known comes out exactly."""
     monkeypatch.setattr("compatkit.components.bridges.absorbing.usual_strength", lambda count: 1e-9)
 
 
@@ -46,7 +46,7 @@ class Adding(nn.Module):
 
 def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
     features = torch.randn(2, 4, 8, 8)
-    assert [(one.path, one.normalised) for one in entries(Head().eval(), features)] == [
+    assert [(one.path, one.normalized) for one in entries(Head().eval(), features)] == [
         ("main", "norm"),
         ("short", "other"),
     ]
@@ -57,7 +57,7 @@ def test_a_head_whose_features_go_elsewhere_too_is_not_absorbed() -> None:
 
 
 class Forked(nn.Module):
-    """What the entry layer gives goes to a normalisation and past it."""
+    """What the entry layer gives goes to a normalization and past it."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -55,12 +55,12 @@ def test_copies_are_not_further_images() -> None:
         between(LEFT, PART, data=many(images(10), 30))
 
 
-def test_copies_of_labelled_images_are_not_trained_on_and_checked_by() -> None:
+def test_copies_of_labeled_images_are_not_trained_on_and_checked_by() -> None:
     made = between(LEFT, PART)
     used, targets, checks = parted(many(images(40, seed=8), 5), made.head, made.held, made.seed)
     assert (len(used), len(targets), len(checks)) == (32, 32, 8) and not both(checks, made.held)
     with pytest.raises(
-        DataError, match="has 60 labelled images, 6 of them different; training a bridge takes at least 10"
+        DataError, match="has 60 labeled images, 6 of them different; training a bridge takes at least 10"
     ):
         climb(made, labels=many(images(6, seed=8), 10))
 

@@ -107,7 +107,7 @@ def test_the_choice_goes_by_kappa() -> None:
 
 
 def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> RungResult:
-    """Return a step that is right on the first so many of 20 labelled images, half of them of one class."""
+    """Return a step that is right on the first so many of 20 labeled images, half of them of one class."""
     hits = torch.arange(20) < right
     return RungResult(rung, of(agreed, 100), checked=Judged(figure(right, 20), 0.5, 0.5), right=hits)
 
@@ -128,7 +128,7 @@ def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
     chosen = choose(steps)
     assert chosen.agreed is not None and chosen.agreed.says == "no fit" and chosen.meaning == "fit"
     told = reason(chosen, steps)
-    assert told.startswith("Labels decided for finetune: it is right on 1.000 of 20 labelled images")
+    assert told.startswith("Labels decided for finetune: it is right on 1.000 of 20 labeled images")
     assert "where ridge reaches 0.500 and one answer to all 0.500" in told
     assert reason(steps[0], steps) == ""
     assert checked("finetune", 9, agreed=100).meaning == "no fit"
@@ -142,7 +142,7 @@ def test_the_chance_of_labels_is_their_most_frequent_class() -> None:
 
 
 def test_held_out_images_are_never_trained_on() -> None:
-    """The labelled images are those of the bridge: half are held out, and so kept apart."""
+    """The labeled images are those of the bridge: half are held out, and so kept apart."""
     made = between(PART, PART)
     used, targets, checks = parted(images(), made.head, made.held, made.seed)
     held = {one.tobytes() for one in made.held.images}
@@ -159,6 +159,6 @@ def test_labels_that_are_all_held_out_are_refused() -> None:
     data = images()
     places = np.array([place for place, one in enumerate(data.images) if one.tobytes() in held])
     with pytest.raises(
-        DataError, match=r"30 of the 30 labelled images of .* leaves 0 for training; at least 2"
+        DataError, match=r"30 of the 30 labeled images of .* leaves 0 for training; at least 2"
     ):
         climb(made, labels=data.take(places))

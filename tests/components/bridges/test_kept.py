@@ -17,7 +17,7 @@ from compatkit.components.bridges.ladder import ADAPTERS
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.contract import Statistical
 from compatkit.errors import DataError, IncompatibleError, UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.registry.names import Version
 
 SMALL: dict[str, Any] = {"layers": [1, 1, 1, 1]}
@@ -153,7 +153,7 @@ def test_a_refitted_head_is_a_component_of_the_old_ones_blueprint(
     assert manifest.parents[0].relation == "initialised_from"
     assert not any(one.relation == "trained_with" for one in manifest.parents)
     again = registry.load(names["recombination"])
-    pixels = normalise(prepare(images, again.data).images, again.data)
+    pixels = normalize(prepare(images, again.data).images, again.data)
     torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
     assert len(again.contract.adapters) == 0
 
@@ -171,7 +171,7 @@ def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
     assert (taken.channels, taken.range) == (32, given.range)
     again = registry.load(names["recombination"])
     assert [one.model for one in again.contract.adapters] == ["resize"]
-    pixels = normalise(prepare(images, again.data).images, again.data)
+    pixels = normalize(prepare(images, again.data).images, again.data)
     torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-6, rtol=1e-6)
     assert registry.check("zoo/again.extractor", names["head"]).wiring == "needs-adapter"  # 6 channels come
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
     with pytest.raises(UsageError, match="'until' must be a number from 0 to 1, or None; got 80"):
         made.bridge(*pair, images, until=80)
     with pytest.raises(UsageError, match="are images with their classes; noise/train has none"):
-        made.bridge(*pair, images, labels=images.unlabelled())
+        made.bridge(*pair, images, labels=images.unlabeled())
     with pytest.raises(DataError, match="a bridge needs at least 20"):
         made.bridge(*pair, images.subset(12))
     with pytest.raises(IncompatibleError):
@@ -217,10 +217,10 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
         made.publish(wide, "pairs/none", rung="direct")
 
 
-def test_colour_images_reach_a_part_that_takes_grey_ones(made: ck.Registry) -> None:
+def test_color_images_reach_a_part_that_takes_gray_ones(made: ck.Registry) -> None:
     """Whatever an extractor cannot take is brought to its contract: size and channels."""
-    colour = data_set("noise", size=(40, 24), count=40, channels=3).train
-    found = made.bridge("zoo/again.extractor", "zoo/one.head", colour, rungs=["ridge"])
+    color = data_set("noise", size=(40, 24), count=40, channels=3).train
+    found = made.bridge("zoo/again.extractor", "zoo/one.head", color, rungs=["ridge"])
     assert found.step("ridge").agreement is not None
 
 
@@ -285,7 +285,7 @@ def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, i
     whole = torch.nn.Sequential(made.load("zoo/larger.extractor"), made.load("zoo/one.head")).eval()
     data = made.store.manifest("zoo/larger.extractor").contract.data
     with torch.no_grad():
-        said = whole(normalise(prepare(ground.held, data).images, data)).argmax(1)
+        said = whole(normalize(prepare(ground.held, data).images, data)).argmax(1)
     wanted = ground.answers(ground.reference(), ground.held).argmax(1)
     assert step.agreement is not None and step.agreement.correct == int((said == wanted).sum())
 
@@ -303,7 +303,7 @@ def test_a_head_is_refitted_to_another_width_at_equal_positions(
     taken = registry.store.manifest(names["head"]).contract.structural.inputs[0]
     assert taken.channels == 24 and registry.check("zoo/wide24.extractor", names["head"]).wiring == "direct"
     again = registry.load(names["recombination"])
-    pixels = normalise(prepare(images, again.data).images, again.data)
+    pixels = normalize(prepare(images, again.data).images, again.data)
     torch.testing.assert_close(again(pixels), found.recombination(pixels), atol=1e-5, rtol=1e-5)
 
 
@@ -359,7 +359,7 @@ def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
     told = {one.name: one.labels for one in found.ladder()}
     assert told["finetune"] == 60 and not any(count for rung, count in told.items() if rung in ADAPTERS)
     adapter = registry.store.manifest(names["adapter"])
-    assert "unlabelled" not in adapter.about.title and adapter.training["labels"] == 60
+    assert "unlabeled" not in adapter.about.title and adapter.training["labels"] == 60
 
 
 def test_a_matrix_holds_bridges_that_leave_the_parts_as_they_are(

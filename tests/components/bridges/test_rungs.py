@@ -26,7 +26,7 @@ PART = part("own", EYE)
 
 @pytest.fixture(autouse=True)
 def weak(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Next to no regularisation, so that what is known comes out exactly."""
+    """Next to no regularization, so that what is known comes out exactly."""
     for room in ("closed", "absorbing"):
         monkeypatch.setattr(f"compatkit.components.bridges.{room}.usual_strength", lambda count: 1e-9)
 
@@ -138,7 +138,7 @@ def test_information_is_high_where_answers_are_unsure_or_all_the_same() -> None:
     assert float(training.information(one)) == pytest.approx(0, abs=1e-5)
 
 
-def test_information_maximisation_is_rolled_back_where_agreement_falls(
+def test_information_maximization_is_rolled_back_where_agreement_falls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = between(part("left", MIXING), PART, data=images(400), images=100)
@@ -227,7 +227,7 @@ def test_images_that_do_not_suffice_are_refused() -> None:
     some = images(60, classes=("0", "dog", "2"))
     with pytest.raises(DataError, match=r"images of dog, which own.head@1.0.0 does not know"):
         climb(between(left, PART), labels=some)
-    with pytest.raises(DataError, match="6 labelled images; training a bridge takes at least 10"):
+    with pytest.raises(DataError, match="6 labeled images; training a bridge takes at least 10"):
         climb(between(left, PART), labels=images(6))
 
 

@@ -135,7 +135,7 @@ SLOW: dict[str, tuple[bytes, type[Exception], str]] = {
     "cut off early, old": (saved(STATE, old=True)[:60], FormatError, "truncated or damaged"),
     "no tensors": (saved({"epoch": 3}), UsageError, "no entry holds tensors"),
     "a list": (saved([torch.zeros(1)]), UsageError, "got a list"),
-    "sparse": (saved({"w": torch.eye(3).to_sparse()}), UsageError, "sparse, quantised or without data"),
+    "sparse": (saved({"w": torch.eye(3).to_sparse()}), UsageError, "sparse, quantized or without data"),
     "names that are paths": (saved({"../../x": torch.zeros(1)}), UsageError, r"\.\./\.\./x"),
 }
 

@@ -48,7 +48,7 @@ def test_counters_that_old_files_lack_are_set_to_zero() -> None:
     old = {name: one for name, one in OWN.items() if "num_batches" not in name}
     found, told = completed(old, OWN)
     assert not compare(found, OWN) and found["layer1.bn.num_batches_tracked"].dtype == torch.int64
-    assert told == ("set 1 counters of batch normalisation to 0, which old files lack",)
+    assert told == ("set 1 counters of batch normalization to 0, which old files lack",)
     assert completed(OWN, OWN) == (OWN, ())
 
 

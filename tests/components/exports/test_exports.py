@@ -32,9 +32,9 @@ from compatkit.errors import (
     UsageError,
 )
 from compatkit.registry.weights.header import read_header
-from compatkit.registry.weights.tensorfile import deserialise, serialise
+from compatkit.registry.weights.tensorfile import deserialize, serialize
 
-GREY = {"in_chans": 1, "num_classes": 3}
+GRAY = {"in_chans": 1, "num_classes": 3}
 FEW = {"layers": [1, 1, 1, 1], "num_classes": 3}
 LABELS = ("0", "1", "2")
 IMAGES = data_set("left", size=(16, 16), count=24).test
@@ -50,7 +50,7 @@ def one_thread() -> Any:
 
 
 def moved(module: torch.nn.Module, seed: int) -> None:
-    """Give batch normalisation statistics of its own, as training does."""
+    """Give batch normalization statistics of its own, as training does."""
     draw = torch.Generator().manual_seed(seed)
     for name, value in module.named_buffers():
         if "running" in name:
@@ -62,9 +62,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
     """Two networks of one kind, one of the same kind cut earlier, and two of timm's; only read."""
     made = ck.Registry.init(tmp_path_factory.mktemp("exported") / "parts")
     networks: dict[str, tuple[str, str, dict[str, Any]]] = {
-        "a": ("resnet8_cifar", "layer2", GREY),
-        "b": ("resnet8_cifar", "layer2", GREY),
-        "early": ("resnet8_cifar", "layer1", GREY),
+        "a": ("resnet8_cifar", "layer2", GRAY),
+        "b": ("resnet8_cifar", "layer2", GRAY),
+        "early": ("resnet8_cifar", "layer1", GRAY),
         "one": ("resnet18", "layer2", FEW),
         "two": ("resnet18", "layer2", FEW),
     }
@@ -108,7 +108,7 @@ def described(path: Path) -> Description:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.filterwarnings("ignore:Batch normalisation takes the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_what_comes_back_is_the_same_network(registry: ck.Registry, tmp_path: Path, policy: str) -> None:
     made, file = recombined(registry, policy), tmp_path / "ab.safetensors"
     written = registry.export(made, file)
@@ -301,7 +301,7 @@ def rewritten(data: bytes, folder: Path, change: Change) -> Path:
     file.write_bytes(data)
     value = unstructure(described(file))
     change(value)
-    file.write_bytes(serialise(deserialise(data), json.dumps(value)))
+    file.write_bytes(serialize(deserialize(data), json.dumps(value)))
     return file
 
 
@@ -439,7 +439,7 @@ LIES: dict[str, tuple[Change, type[Exception], str]] = {
     "normalisation": (
         at("contract", "protocol", "normalisation", to="none"),
         IntegrityError,
-        "Normalisation 'none'",
+        "Normalization 'none'",
     ),
 }
 
@@ -470,11 +470,11 @@ def test_other_files_are_named(honest: bytes, tmp_path: Path) -> None:
         (honest[:100], "truncated"),
         (b"", "truncated or empty"),
         (b"PK\x03\x04" + bytes(100), "a zip archive, which is what torch.save writes"),
-        (serialise({"w": torch.zeros(1)}), "without a description, not an export of compatkit"),
-        (serialise({"w": torch.zeros(1)}, "[]"), "description: expected object"),
-        (serialise({"w": torch.zeros(1)}, "{"), "not valid JSON"),
-        (serialise({"w": torch.zeros(1)}, "[" * 5000), "nested deeper|not valid JSON"),
-        (serialise({"w": torch.zeros(1)}, '{"schema":1,"schema":1}'), "appears twice"),
+        (serialize({"w": torch.zeros(1)}), "without a description, not an export of compatkit"),
+        (serialize({"w": torch.zeros(1)}, "[]"), "description: expected object"),
+        (serialize({"w": torch.zeros(1)}, "{"), "not valid JSON"),
+        (serialize({"w": torch.zeros(1)}, "[" * 5000), "nested deeper|not valid JSON"),
+        (serialize({"w": torch.zeros(1)}, '{"schema":1,"schema":1}'), "appears twice"),
     ]
     for data, message in cases:
         file.write_bytes(data)

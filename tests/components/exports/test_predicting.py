@@ -15,10 +15,10 @@ from small import data_set
 from torch import nn
 
 import compatkit as ck
-from compatkit.data.unlabelled import read_unlabelled
+from compatkit.data.unlabeled import read_unlabeled
 from compatkit.errors import DamagedImage, DataError, UsageError
 from compatkit.evaluation.assembly import BatchStatisticsWarning
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 
 CLASSES = ("crow", "dog", "eel")
 
@@ -90,17 +90,17 @@ def written(images: np.ndarray[Any, Any], folder: Path) -> list[Path]:
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
     pixels = images.images[:6]
-    expected = model(normalise(prepare(images, model.data).images[:6], model.data)).softmax(1)
+    expected = model(normalize(prepare(images, model.data).images[:6], model.data)).softmax(1)
     given = model.preprocess(FORMS[form](pixels, tmp_path))
     assert given.dtype == torch.float32 and given.shape == (6, 3, 16, 16)
-    prepared = normalise(prepare(images, model.data).images[:6], model.data)
+    prepared = normalize(prepare(images, model.data).images[:6], model.data)
     found = model.predict(FORMS[form](pixels, tmp_path))
     if form in ROUNDED:  # resized by Pillow, which rounds after each direction: as when photos are trained on
         levels = torch.tensor(model.data.std).view(3, 1, 1) * 255
         assert ((given - prepared).abs() * levels).max() <= 1 + 1e-3
-        files = read_unlabelled(written(pixels, tmp_path)[0].parent)
+        files = read_unlabeled(written(pixels, tmp_path)[0].parent)
         if form != "mixed":
-            assert torch.equal(given, normalise(prepare(files, model.data).images, model.data))
+            assert torch.equal(given, normalize(prepare(files, model.data).images, model.data))
         assert torch.allclose(found.probabilities, model(given).softmax(1), atol=1e-6)
     else:
         assert torch.equal(given, prepared)
@@ -108,7 +108,7 @@ def test_every_form_gives_the_same(model: Any, images: ck.Split, form: str, tmp_
     assert len(found) == 6
 
 
-@pytest.mark.parametrize("form", ["path", "pil image", "array", "tensor", "grey array"])
+@pytest.mark.parametrize("form", ["path", "pil image", "array", "tensor", "gray array"])
 def test_one_image_is_one_prediction(model: Any, images: ck.Split, form: str, tmp_path: Path) -> None:
     one = images.images[4]
     forms = {
@@ -116,7 +116,7 @@ def test_one_image_is_one_prediction(model: Any, images: ck.Split, form: str, tm
         "pil image": lambda: Image.fromarray(one),
         "array": lambda: one,
         "tensor": lambda: torch.from_numpy(one).permute(2, 0, 1),
-        "grey array": lambda: one[..., 0],
+        "gray array": lambda: one[..., 0],
     }
     (found,) = model.predict(forms[form]())
     assert (
@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda _: np.zeros((2, 3, 8, 9), dtype=np.uint8),
         r"shape \(2, 3, 8, 9\).*\(n, height, width, channels\)",
     ),
-    "grey without an axis": (lambda _: np.zeros((5, 28, 28), dtype=np.uint8), r"images\[..., None\]"),
+    "gray without an axis": (lambda _: np.zeros((5, 28, 28), dtype=np.uint8), r"images\[..., None\]"),
     "channels last in a tensor": (lambda _: torch.zeros(8, 9, 3), "channels, height, width"),
     "nothing": (lambda _: [], "no images"),
     "an empty array": (lambda _: np.zeros((0, 8, 8, 3)), "neither an image"),
@@ -184,7 +184,7 @@ def turned() -> Image.Image:
 
 
 KINDS: dict[str, Callable[[], Image.Image]] = {
-    "grey": lambda: Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)),
+    "gray": lambda: Image.fromarray(np.arange(256, dtype=np.uint8).reshape(16, 16)),
     "sixteen bits": lambda: Image.fromarray(np.arange(0, 65536, 256, dtype=np.uint16).reshape(16, 16)),
     "transparency": lambda: Image.fromarray(
         np.arange(1024, dtype=np.uint32).astype(np.uint8).reshape(16, 16, 4)
@@ -200,7 +200,7 @@ def test_files_of_any_kind_are_taken_as_in_training(
 ) -> None:
     image = KINDS[kind]()
     image.save(tmp_path / "0.png", exif=image.getexif())
-    split = read_unlabelled(tmp_path)  # read as a task's images are
+    split = read_unlabeled(tmp_path)  # read as a task's images are
     expected = recombined.preprocess(split)
     for form in (tmp_path / "0.png", tmp_path, image, Image.open(tmp_path / "0.png")):
         assert torch.equal(recombined.preprocess(form), expected)
@@ -274,7 +274,7 @@ def dirty(images: ck.Split, folder: Path) -> list[Path]:
 WAYS: dict[str, Callable[[list[Path]], Any]] = {
     "folder": lambda paths: paths[0].parent,
     "files": lambda paths: paths,
-    "split": lambda paths: read_unlabelled(paths[0].parent),
+    "split": lambda paths: read_unlabeled(paths[0].parent),
     "generator": lambda paths: (one for one in paths),
 }
 

@@ -100,7 +100,7 @@ def test_tables_measure_after_each_number_of_iterations(data: Path, arm: str) ->
     assert set(outcome.values) == {"train-1", "test-1", "train-2", "test-2"}
 
 
-def test_arms_of_the_tables_initialise_the_layers_of_their_digits() -> None:
+def test_arms_of_the_tables_initialize_the_layers_of_their_digits() -> None:
     (_, use) = eigenvector_tables.uses_of("middle-12", 100)
     assert use.settings["layers"] == ["blocks.0.conv", "blocks.1.conv"]
     assert use.settings["skip"] == {"blocks.0.conv": 3, "blocks.1.conv": 9}

@@ -30,7 +30,7 @@ from compatkit_studies._fine_tuning import (
     tune,
 )
 from compatkit_studies.pretraining_epochs import noisy
-from compatkit_studies.pretraining_tasks import KINDS, colours
+from compatkit_studies.pretraining_tasks import KINDS, colors
 from compatkit_studies.transfer_theory import Pair, predicted, trained
 from compatkit_studies.weight_deviations import changed
 
@@ -148,7 +148,7 @@ def test_inverted_and_rotated_images(noise: Path) -> None:
     assert turned.shape == images.shape and turned.dtype == np.uint8 and not np.array_equal(turned, images)
 
 
-def test_colours_are_ten_hues_of_the_upper_half_of_equal_frequency() -> None:
+def test_colors_are_ten_hues_of_the_upper_half_of_equal_frequency() -> None:
     draw = np.random.default_rng(0)
     images = draw.integers(0, 255, (200, 8, 8, 3)).astype(np.uint8)
     images[:, :4] = draw.integers(0, 255, (200, 1, 1, 3))
@@ -156,10 +156,10 @@ def test_colours_are_ten_hues_of_the_upper_half_of_equal_frequency() -> None:
         Split(images.copy(), np.zeros(200, dtype=np.int64), ("one",), f"x/{part}")
         for part in ("train", "test")
     ]
-    found = colours(DataSet("x", *splits))
+    found = colors(DataSet("x", *splits))
     assert found.train.counts == (20,) * 10
     images[:, 4:] = 0
-    below = colours(
+    below = colors(
         DataSet("x", *(Split(images, splits[0].labels, ("one",), f"x/{p}") for p in ("train", "test")))
     )
     assert np.array_equal(below.train.labels, found.train.labels)

@@ -93,7 +93,7 @@ def embedded(registry: ck.Registry, release: str, images: ck.data.Split) -> torc
     """Return the means of the features over their positions, of unit length."""
     network = registry.recombine(f"{release}.extractor", f"{release}.head")
     with torch.no_grad():
-        maps = [network.extractor(batch) for batch in network.normalised_batches(images, 16, None)]  # type: ignore[misc]
+        maps = [network.extractor(batch) for batch in network.normalized_batches(images, 16, None)]  # type: ignore[misc]
     return F.normalize(torch.cat(maps).double().mean((2, 3)))
 
 

@@ -1,4 +1,4 @@
-"""Study 3.12: arms, a run on images in colour, and what grey images leave out."""
+"""Study 3.12: arms, a run on images in color, and what gray images leave out."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ def test_every_arm_names_the_plugins_it_says() -> None:
         "rp": ["rotation_prediction"],
         "jigsaw": ["jigsaw"],
         "contrastive": ["contrastive"],
-        "colourisation": ["colourisation"],
+        "colorization": ["colorization"],
         "iiw": ["identical_init"],
         "iiw+rp": ["identical_init", "rotation_prediction"],
         "iiw+jigsaw": ["identical_init", "jigsaw"],
         "iiw+contrastive": ["identical_init", "contrastive"],
-        "iiw+colourisation": ["identical_init", "colourisation"],
+        "iiw+colorization": ["identical_init", "colorization"],
     }
     assert regularizers(run_of("contrastive")) == [ck.use("contrastive", flip=False)]
 
 
-def test_colours_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path: Path) -> None:
+def test_colors_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path: Path) -> None:
     for seed, name in enumerate(("mnist", "usps")):
         write_pack(tmp_path, data_set(name, seed=seed))
     found = carry_out(
         "3.12",
         tmp_path / "out",
         seeds=1,
-        arms=["jigsaw", "colourisation"],
+        arms=["jigsaw", "colorization"],
         changes=TINY,
         data=str(tmp_path),
     )
     values = {(row["arm"], row["metric"]): row["values"] for row in found["results"]}
-    assert values.get(("colourisation", "recombined"), [None]) == [None]
+    assert values.get(("colorization", "recombined"), [None]) == [None]
     (accuracy,) = values["jigsaw", "recombined"]
     assert 0 <= accuracy <= 1
-    assert any("grey" in note for note in found["notes"])
+    assert any("gray" in note for note in found["notes"])

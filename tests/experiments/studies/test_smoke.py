@@ -51,10 +51,10 @@ def test_an_encoder_from_a_generator_is_its_reverse_pass_inside_the_borders() ->
 
 def test_three_channels_are_stacked_and_averaged() -> None:
     weights = dict(super_resolution(channels=(2,) * 5).state_dict())
-    grey, coloured = _smoke.as_encoder(weights), _smoke.as_encoder(weights, 3)
+    gray, colored = _smoke.as_encoder(weights), _smoke.as_encoder(weights, 3)
     images = torch.rand(1, 1, 8, 8)
-    first = F.conv_transpose2d(images, grey["encoder.layer1.linear.weight"], padding=1)
-    again = F.conv_transpose2d(images.repeat(1, 3, 1, 1), coloured["encoder.layer1.linear.weight"], padding=1)
+    first = F.conv_transpose2d(images, gray["encoder.layer1.linear.weight"], padding=1)
+    again = F.conv_transpose2d(images.repeat(1, 3, 1, 1), colored["encoder.layer1.linear.weight"], padding=1)
     torch.testing.assert_close(first, again)
     assert _smoke.as_decoder(weights, 3)["decoder.body.layer6.linear.weight"].shape == (3, 2, 3, 3)
 

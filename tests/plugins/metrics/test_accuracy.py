@@ -29,7 +29,7 @@ def reference(logits: Tensor, labels: Tensor, top: int) -> float:
 
 def measured(logits: Tensor, labels: Tensor, top: int = 1) -> Result:
     metric = Accuracy(top)
-    return metric.finalise(metric.update(metric.init(), logits, labels))
+    return metric.finalize(metric.update(metric.init(), logits, labels))
 
 
 @pytest.mark.parametrize("top", [1, 3, 9, 10])
@@ -72,7 +72,7 @@ def test_does_not_depend_on_the_batches(cuts: list[int], top: int) -> None:
     state = metric.init()
     for other in states:
         state = metric.merge(state, other)
-    assert metric.finalise(state) == measured(logits, labels, top)
+    assert metric.finalize(state) == measured(logits, labels, top)
 
 
 def test_conforms() -> None:
@@ -94,7 +94,7 @@ def test_as_many_answers_as_classes_say_nothing(top: int, value: float | None, s
 
 
 def test_no_examples() -> None:
-    result = Accuracy().finalise(Accuracy().init())
+    result = Accuracy().finalize(Accuracy().init())
     assert (result.value, result.status, result.reason) == (None, "undefined", "no examples")
 
 

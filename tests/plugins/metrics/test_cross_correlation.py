@@ -29,7 +29,7 @@ def correlate(left: Tensor, right: Tensor, cuts: tuple[int, ...] = (), **setting
     state = metric.init()
     for at in torch.tensor_split(torch.arange(len(left)), cuts):
         state = metric.update(state, at, {"seam": left[at]}, {"seam": right[at]})
-    return {one.name: one for one in metric.finalise(state, LAYERS)}
+    return {one.name: one for one in metric.finalize(state, LAYERS)}
 
 
 def mean(found: dict[str, Table], pairing: str, sign: str = "signed") -> float:

@@ -44,19 +44,19 @@ TAKES: dict[str, tuple[np.ndarray, ...]] = {
     "minibatch_cka": PAIR,
     "misalignment": PATCHES,
     "mutual_information_plane": (THIS, LOGITS, LABELS),
-    "mutual_neighbours": PAIR,
+    "mutual_neighbors": PAIR,
     "nce": (LOGITS, LABELS),
     "posterior_collapse": (CODES,),
     "procrustes": PAIR,
     "pwcca": PAIR,
     "retrieval": (*PAIR, LABELS),
-    "specialisation": (THIS,),
+    "specialization": (THIS,),
     "streamed_cka": PAIR,
     "svcca": PAIR,
     "transfer_function": PATCHES,
 }
 SETTINGS: dict[str, dict[str, Any]] = {
-    "mutual_neighbours": {"neighbours": 2, "distance": "euclidean"},
+    "mutual_neighbors": {"neighbors": 2, "distance": "euclidean"},
     "retrieval": {"distance": "euclidean"},
     "cross_correlation": {"shuffles": 0},
     "svcca": {"share": 1.0},
@@ -122,18 +122,18 @@ def first_often(array: np.ndarray) -> np.ndarray:
 FEW: dict[str, tuple[Callable[[np.ndarray], np.ndarray], set[str]]] = {
     "one sample": (
         lambda array: array[:1],
-        {"accuracy", "specialisation", "posterior_collapse"},  # counts of one sample are what they are
+        {"accuracy", "specialization", "posterior_collapse"},  # counts of one sample are what they are
     ),
     "two samples, twenty times each": (
         two_often,
         {
-            *("accuracy", "specialisation", "posterior_collapse", "leep", "nce", "mutual_information_plane"),
+            *("accuracy", "specialization", "posterior_collapse", "leep", "nce", "mutual_information_plane"),
             *("retrieval", "h_score"),  # of labels as these figures are defined: copies are of one class
         },
     ),
     "all samples the same": (
         first_often,
-        {"accuracy", "specialisation", "posterior_collapse", "mutual_information_plane"},
+        {"accuracy", "specialization", "posterior_collapse", "mutual_information_plane"},
     ),
 }
 
@@ -211,14 +211,14 @@ def test_fourth_powers_that_leave_float64_are_refused_as_such(scale: float) -> N
     assert isinstance(found, str) and "range of" in found
 
 
-@pytest.mark.parametrize("metric", ["cka", "svcca", "pwcca", "mutual_neighbours"])
+@pytest.mark.parametrize("metric", ["cka", "svcca", "pwcca", "mutual_neighbors"])
 def test_figures_that_copies_of_samples_force_are_degenerate(metric: str) -> None:
     found = cells(metric, samples(metric, repeated))
     assert not isinstance(found, str) and found[metric][0].status == "degenerate"
     # float32 outputs of one image differ a little between batches
     noise = 1 + 1e-7 * draw(9).normal(size=(64, 5))
     noisy = [(repeated(array) * noise).astype(np.float32) for array in PAIR]
-    if metric != "mutual_neighbours":
+    if metric != "mutual_neighbors":
         table = ck.measure_arrays(made(metric), *noisy).table(metric)
         assert table.cells[0].status == "degenerate"
     fresh = ck.measure_arrays(made(metric), *(draw(seed).normal(size=(64, 5)) for seed in (5, 6)))
@@ -232,18 +232,18 @@ def test_no_more_samples_than_dimensions_is_said_where_it_decides(metric: str) -
         assert not list(sound(found, metric))
 
 
-def centred(values: np.ndarray) -> np.ndarray:
+def centered(values: np.ndarray) -> np.ndarray:
     values = values.astype(Wide)
     return values - values.mean(0)
 
 
 def biased_cka(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = centred(a), centred(b)
+    a, b = centered(a), centered(b)
     return float(((a.T @ b) ** 2).sum() / np.sqrt(((a.T @ a) ** 2).sum() * ((b.T @ b) ** 2).sum()))
 
 
 def unbiased_cka(a: np.ndarray, b: np.ndarray) -> float:
-    grams = [centred(one) @ centred(one).T for one in (a, b)]
+    grams = [centered(one) @ centered(one).T for one in (a, b)]
 
     def product(k: np.ndarray, m: np.ndarray) -> Any:
         n = len(k)
@@ -255,20 +255,20 @@ def unbiased_cka(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def direct_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    a, b = centred(a), centred(b)
+    a, b = centered(a), centered(b)
     return float(((a * b).sum(0) / np.sqrt((a**2).sum(0) * (b**2).sum(0))).mean())
 
 
 def retrieved(a: np.ndarray, b: np.ndarray) -> float:
     """Share of a's images whose nearest other image of b has their class, by Euclidean distance."""
-    apart = ((centred(a)[:, None] + a.astype(Wide).mean(0) - b.astype(Wide)[None]) ** 2).sum(2)
+    apart = ((centered(a)[:, None] + a.astype(Wide).mean(0) - b.astype(Wide)[None]) ** 2).sum(2)
     np.fill_diagonal(apart, np.inf)
     return float((LABELS[apart.argmin(1)] == LABELS).mean())
 
 
 def spreads(a: np.ndarray, _: np.ndarray) -> float:
     """Deviation of the data along its first principal direction, by power iteration in long double."""
-    a = centred(a)
+    a = centered(a)
     vector = np.ones(a.shape[1], Wide)
     for _step in range(2000):
         vector = a.T @ (a @ vector)
@@ -314,7 +314,7 @@ def test_values_are_those_of_the_formula_in_long_double(change: str, metric: str
 
 
 @pytest.mark.parametrize(
-    "metric", ["procrustes", "svcca", "pwcca", "matched_correlation", "mutual_neighbours"]
+    "metric", ["procrustes", "svcca", "pwcca", "matched_correlation", "mutual_neighbors"]
 )
 @pytest.mark.parametrize("change", ["a mean of 1e8", "times 1e60", "times 1e-60"])
 def test_neither_mean_nor_scale_changes_what_does_not_see_them(change: str, metric: str) -> None:
@@ -332,7 +332,7 @@ def test_values_whose_squares_leave_float64_are_refused_or_right(scale: float, m
     )
     plain = cells(metric, [*TAKES[metric]])
     invariant = {
-        *("cka", "procrustes", "svcca", "pwcca", "matched_correlation", "mutual_neighbours"),
+        *("cka", "procrustes", "svcca", "pwcca", "matched_correlation", "mutual_neighbors"),
         "retrieval",
     }
     if metric in invariant | {"logme", "h_score", "minibatch_cka", "nce", "accuracy"}:
@@ -348,7 +348,7 @@ def test_values_whose_squares_leave_float64_are_refused_or_right(scale: float, m
 def test_spread_of_latent_variables_with_a_large_mean() -> None:
     shifted = CODES + np.array([1e8, 1e8, 0, 0])
     table = ck.measure_arrays("posterior_collapse", shifted).table("units")
-    wanted = (centred(CODES[:, :2]) ** 2).mean(0)
+    wanted = (centered(CODES[:, :2]) ** 2).mean(0)
     assert table.values[:, 0] == pytest.approx([float(one) for one in wanted], rel=1e-6)
 
 
@@ -372,6 +372,6 @@ def test_one_class_says_nothing_of_classes() -> None:
 def test_fractions_at_an_edge_are_in_the_bin_above(count: int, bins: int) -> None:
     active = np.arange(count + 1)  # inputs that activate each unit
     outputs = (np.arange(count)[:, None] < active).astype(float)
-    table = ck.measure_arrays("specialisation", outputs, bins=bins).table("specialisation/units")
+    table = ck.measure_arrays("specialization", outputs, bins=bins).table("specialization/units")
     wanted = np.bincount(np.minimum(active * bins // count, bins - 1), minlength=bins) / (count + 1)
     assert table.values[0] == pytest.approx(wanted)

@@ -21,7 +21,7 @@ from compatkit_plugins.metrics.hessian_spectrum import HessianSpectrum
 
 
 def network(*, seed: int = 0, drop: float = 0.0) -> nn.Module:
-    """A small network whose parts have second derivatives; its normalisation has statistics of its own."""
+    """A small network whose parts have second derivatives; its normalization has statistics of its own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = nn.Sequential(

@@ -146,7 +146,7 @@ def test_a_kept_grid_of_something_else_is_refused(tmp_path: Path) -> None:
         assert caught.value.subject == str(file)
 
 
-def test_one_dimension_is_a_line_of_the_plane_and_the_centre_is_the_network() -> None:
+def test_one_dimension_is_a_line_of_the_plane_and_the_center_is_the_network() -> None:
     net = network()
     line, plane = grid(net, dimensions=1), grid(net)
     assert np.allclose(line[2], plane[2, 2])

@@ -1,4 +1,4 @@
-"""Misalignment, transfer function and eigenvector match: closed forms by hand, direct minimisation, properties."""
+"""Misalignment, transfer function and eigenvector match: closed forms by hand, direct minimization, properties."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def diagonal(*values: float) -> Tensor:
     return torch.diag(torch.tensor(values, dtype=torch.float64))
 
 
-def minimised(data: Tensor, weights: Tensor, groups: list[list[int]]) -> float:
-    """Minimise tr(S^-1 B + B^-1 S) / 2 - d over the eigenvalues of an S with the eigenspaces of A, numerically."""
+def minimized(data: Tensor, weights: Tensor, groups: list[list[int]]) -> float:
+    """Minimize tr(S^-1 B + B^-1 S) / 2 - d over the eigenvalues of an S with the eigenspaces of A, numerically."""
     vectors = torch.linalg.eigh(data)[1].flip(1).numpy()
     matrix, inverse = weights.numpy(), np.linalg.inv(weights.numpy())
     projections = [vectors[:, one] @ vectors[:, one].T for one in groups]
@@ -78,7 +78,7 @@ def test_the_closed_form_is_the_least_of_the_definition(
     data = turn @ diagonal(*eigenvalues) @ turn.T
     spaces = Eigenspaces.of(data)
     assert spaces.count == len(groups)
-    assert misalignment(spaces, weights) == pytest.approx(minimised(data, weights, groups), abs=1e-10)
+    assert misalignment(spaces, weights) == pytest.approx(minimized(data, weights, groups), abs=1e-10)
 
 
 def test_two_dimensions_by_hand() -> None:
@@ -196,7 +196,7 @@ def measured(
     both = (
         (state, {"conv": layer}) if isinstance(metric, EigenvectorMatch) else (state, {"conv": layer}, others)
     )
-    found = metric.finalise(*both)
+    found = metric.finalize(*both)
     return {one.name: one for one in (found if isinstance(found, tuple) else (found,))}
 
 

@@ -163,7 +163,7 @@ def test_an_example_that_comes_twice_is_refused() -> None:
         metric.init(), torch.tensor([0, 0]), torch.tensor([0, 1]), torch.zeros(2, 2), {"0": torch.zeros(2, 3)}
     )
     with pytest.raises(DataError, match="occurred twice"):
-        metric.finalise(state, {})
+        metric.finalize(state, {})
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_a_last_layer_that_is_not_looked_at_is_refused() -> None:
 
 
 def test_no_examples_and_no_units() -> None:
-    tables = MutualInformationPlane().finalise(MutualInformationPlane().init(), {"a": None})
+    tables = MutualInformationPlane().finalize(MutualInformationPlane().init(), {"a": None})
     assert [one.status for table in tables for one in table.cells] == ["undefined"] * 3
     assert entropy(np.array([], dtype=np.int64)) == 0.0
     assert codes(np.zeros((3, 0)), np.linspace(-1, 1, 3)).tolist() == [0, 0, 0]

@@ -19,7 +19,7 @@ OUTPUT = torch.cat([MEAN, VARIANCE.log()], dim=1)
 
 def test_a_passive_an_active_and_a_mixed_unit_by_hand() -> None:
     metric = PosteriorCollapse()
-    *counts, table = metric.finalise(metric.update(metric.init(), {"latent": OUTPUT}))
+    *counts, table = metric.finalize(metric.update(metric.init(), {"latent": OUTPUT}))
     assert {one.name: one.value for one in counts} == {
         **{"units/active": 1.0, "units/mixed": 1.0, "units/passive": 1.0, "units/varying": 1.0}
     }
@@ -37,9 +37,9 @@ def test_a_passive_an_active_and_a_mixed_unit_by_hand() -> None:
 def test_batches_may_come_in_pieces_and_none_is_undefined() -> None:
     metric = PosteriorCollapse()
     parts = [metric.update(metric.init(), {"latent": part}) for part in OUTPUT.split([1, 3])]
-    whole = metric.finalise(metric.update(metric.init(), {"latent": OUTPUT}))
-    assert metric.finalise(metric.merge(metric.init(), metric.merge(*parts)))[:-1] == whole[:-1]
-    assert metric.finalise(metric.init())[0].status == "undefined"
+    whole = metric.finalize(metric.update(metric.init(), {"latent": OUTPUT}))
+    assert metric.finalize(metric.merge(metric.init(), metric.merge(*parts)))[:-1] == whole[:-1]
+    assert metric.finalize(metric.init())[0].status == "undefined"
 
 
 def test_a_heavy_divergence_makes_all_units_of_a_network_passive() -> None:

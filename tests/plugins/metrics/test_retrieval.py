@@ -32,7 +32,7 @@ def retrieve(
     state = metric.init()
     for at in torch.tensor_split(torch.arange(len(this)), cuts):
         state = metric.update(state, torch.tensor(labels)[at], {"pool": this[at]}, {"pool": other[at]})
-    return {one.name: one for one in metric.finalise(state, LAYERS)}
+    return {one.name: one for one in metric.finalize(state, LAYERS)}
 
 
 def cell(found: dict[str, Table], name: str, queries: str = "this", gallery: str = "other") -> Cell:
@@ -77,7 +77,7 @@ def test_a_cross_test_by_hand() -> None:
 @pytest.mark.parametrize(
     ("top", "value", "status"), [(2, 0.75, "ok"), (3, 1.0, "degenerate"), (4, None, "undefined")]
 )
-def test_as_many_neighbours_as_the_gallery_holds_say_nothing(
+def test_as_many_neighbors_as_the_gallery_holds_say_nothing(
     top: int, value: float | None, status: str
 ) -> None:
     """Each query has a gallery of three, two of them of the other class: three nearest hold its own in any case."""
@@ -127,8 +127,8 @@ def test_what_makes_all_images_the_same_retrieves_nothing() -> None:
 
 
 def test_turned_and_scaled_features_are_those_of_another_network_and_meet_only_their_own() -> None:
-    centres, labels = drawn(10, 16), [number % 10 for number in range(200)]
-    this = centres[labels] + 0.3 * drawn(200, 16, seed=2)
+    centers, labels = drawn(10, 16), [number % 10 for number in range(200)]
+    this = centers[labels] + 0.3 * drawn(200, 16, seed=2)
     turned = 5 * this @ torch.linalg.qr(drawn(16, 16, seed=3)).Q
     found = retrieve(this, turned, labels)
     own = cell(found, "retrieval", "this", "this").value

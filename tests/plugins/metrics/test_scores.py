@@ -169,9 +169,9 @@ def test_h_score_equals_its_definition_and_shrinks_where_features_outnumber_exam
 
     for count, width in ((300, 5), (20, 60)):
         features, labels = drawn(count, width)
-        centred = features - features.mean(0)
-        covariance, share = ledoit_wolf(centred, assume_centered=True)
-        means = np.stack([centred[labels == one].mean(0) for one in labels])
+        centered = features - features.mean(0)
+        covariance, share = ledoit_wolf(centered, assume_centered=True)
+        means = np.stack([centered[labels == one].mean(0) for one in labels])
         expected = (1 - share) * np.trace(np.linalg.solve(covariance, means.T @ means / count))
         assert score(HScore(), features, labels).value == pytest.approx(expected)
     assert 0 < expected < 2  # at most the classes less one; without shrinkage it would be 2 for any labels
@@ -198,9 +198,9 @@ def test_h_score_of_nearly_isotropic_features_is_not_small_and_ok(apart: float) 
 
 def plain_h_score(features: np.ndarray, labels: np.ndarray) -> float:
     """The definition of Bao et al. (2019): tr(C^-1 B), with the pseudo-inverse."""
-    centred = features - features.mean(0)
-    means = np.stack([centred[labels == one].mean(0) for one in labels])
-    return float(np.trace(np.linalg.pinv(centred.T @ centred) @ means.T @ means))
+    centered = features - features.mean(0)
+    means = np.stack([centered[labels == one].mean(0) for one in labels])
+    return float(np.trace(np.linalg.pinv(centered.T @ centered) @ means.T @ means))
 
 
 def test_the_plain_h_score_is_its_definition_whatever_the_sizes_of_features() -> None:
@@ -263,9 +263,9 @@ def test_scores_do_not_depend_on_the_scale_of_features_or_the_numbers_of_classes
 
 def test_h_score_of_one_feature_is_its_share_of_variance_between_classes() -> None:
     features, labels = drawn(60, 1)
-    centred = features[:, 0] - features.mean()
-    between = np.mean([centred[labels == one].mean() ** 2 for one in labels])
-    assert score(HScore(), features, labels).value == pytest.approx(between / centred.var())
+    centered = features[:, 0] - features.mean()
+    between = np.mean([centered[labels == one].mean() ** 2 for one in labels])
+    assert score(HScore(), features, labels).value == pytest.approx(between / centered.var())
 
 
 @pytest.mark.parametrize(

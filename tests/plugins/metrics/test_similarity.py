@@ -21,7 +21,7 @@ from compatkit_plugins.metrics import _rows as engine
 from compatkit_plugins.metrics.cka import CKA
 from compatkit_plugins.metrics.matched_correlation import MatchedCorrelation
 from compatkit_plugins.metrics.minibatch_cka import MinibatchCKA
-from compatkit_plugins.metrics.mutual_neighbours import MutualNeighbours
+from compatkit_plugins.metrics.mutual_neighbors import MutualNeighbors
 from compatkit_plugins.metrics.procrustes import Procrustes
 from compatkit_plugins.metrics.pwcca import PWCCA
 from compatkit_plugins.metrics.streamed_cka import StreamedCKA
@@ -50,7 +50,7 @@ def tables(
     for at in torch.arange(len(next(iter(left.values())))).split(batch):
         sides = ({name: one[at] for name, one in side.items()} for side in (left, right))
         state = metric.update(state, at, *sides)
-    found = metric.finalise(state, left, right)
+    found = metric.finalize(state, left, right)
     return {one.name: one for one in (found if isinstance(found, tuple) else (found,))}
 
 
@@ -60,7 +60,7 @@ def value(metric: Metric, left: Tensor, right: Tensor, name: str = "", batch: in
     return float(found[name or next(iter(found))].values[0, 0])
 
 
-def centred(one: Tensor) -> Floats:
+def centered(one: Tensor) -> Floats:
     return np.asarray(one - one.mean(0), dtype=np.float64)
 
 
@@ -80,7 +80,7 @@ def unbiased(left: Tensor, right: Tensor) -> float:
 
 
 def biased(left: Tensor, right: Tensor) -> float:
-    x, y = centred(left), centred(right)
+    x, y = centered(left), centered(right)
     norm = np.linalg.norm
     return float(norm(y.T @ x) ** 2 / (norm(x.T @ x) * norm(y.T @ y)))
 
@@ -102,7 +102,7 @@ def canonical(left: Floats, right: Floats) -> tuple[Floats, Floats]:
 
 def svcca(left: Tensor, right: Tensor, share: float = 0.99) -> float:
     def leading(one: Tensor) -> Floats:
-        u, s, _ = np.linalg.svd(centred(one), full_matrices=False)
+        u, s, _ = np.linalg.svd(centered(one), full_matrices=False)
         kept = int(np.argmax(np.cumsum(s**2) / np.sum(s**2) >= share)) + 1
         return u[:, :kept] * s[:kept]
 
@@ -110,7 +110,7 @@ def svcca(left: Tensor, right: Tensor, share: float = 0.99) -> float:
 
 
 def pwcca(left: Tensor, right: Tensor) -> float:
-    x, y = centred(left), centred(right)
+    x, y = centered(left), centered(right)
     if x.shape[1] > y.shape[1]:
         x, y = y, x
     correlations, directions = canonical(x, y)
@@ -118,8 +118,8 @@ def pwcca(left: Tensor, right: Tensor) -> float:
     return float((weights * correlations).sum() / weights.sum())
 
 
-def neighbours(left: Tensor, right: Tensor, k: int = 5) -> float:
-    """Return shared nearest neighbours by cosine, sample by sample."""
+def neighbors(left: Tensor, right: Tensor, k: int = 5) -> float:
+    """Return shared nearest neighbors by cosine, sample by sample."""
 
     def nearest(one: Tensor, at: int) -> set[int]:
         x = one.numpy()
@@ -142,7 +142,7 @@ REFERENCES: dict[str, tuple[Metric, str, Callable[[Tensor, Tensor], float]]] = {
     "procrustes": (Procrustes(), "procrustes", aligned),
     "svcca": (SVCCA(), "svcca", svcca),
     "pwcca": (PWCCA(), "pwcca", pwcca),
-    "neighbours": (MutualNeighbours(neighbours=5), "mutual_neighbours", neighbours),
+    "neighbors": (MutualNeighbors(neighbors=5), "mutual_neighbors", neighbors),
     "matched": (MatchedCorrelation(), "matched_correlation", matched),
 }
 
@@ -195,7 +195,7 @@ def test_values_are_those_of_other_packages(n: int, p: int, q: int) -> None:
         assert sum(two) / 2 == pytest.approx(theirs, abs=1e-10)
 
 
-@pytest.mark.parametrize("which", [one for one in REFERENCES if one != "neighbours"])
+@pytest.mark.parametrize("which", [one for one in REFERENCES if one != "neighbors"])
 def test_a_large_offset_changes_nothing(which: str) -> None:
     metric, name, reference = REFERENCES[which]
     left, right = (
@@ -217,7 +217,7 @@ def test_the_range_of_float32_changes_nothing(name: str, scale: float) -> None:
         assert one.values[0, 0] == pytest.approx(expected[table].values[0, 0], abs=1e-6)
 
 
-def test_without_centring_the_unbiased_estimate_would_be_wrong() -> None:
+def test_without_centering_the_unbiased_estimate_would_be_wrong() -> None:
     left, right = ((one + 100).float().numpy() for one in pair())
     naive = hsic(left, right) / math.sqrt(abs(hsic(left, left) * hsic(right, right)))
     assert not naive == pytest.approx(unbiased(*pair()), abs=0.01), "the reason for the test above"
@@ -237,7 +237,7 @@ def test_blocks_of_any_size_give_the_same_products(monkeypatch: pytest.MonkeyPat
         assert value(Procrustes(), *wide) == pytest.approx(aligned(*wide), abs=1e-10)
 
 
-@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbours"])
+@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbors"])
 def test_a_table_has_all_layers_by_all_layers(name: str) -> None:
     metric = make_metric(name)
     x, y = pair()
@@ -252,9 +252,9 @@ def test_a_table_has_all_layers_by_all_layers(name: str) -> None:
             assert found.values[i, j] == pytest.approx(value(metric, one, other), abs=1e-10)
 
 
-@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbours"])
+@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbors"])
 def test_it_streams(name: str) -> None:
-    settings = {"neighbours": 3} if name == "mutual_neighbours" else {}
+    settings = {"neighbors": 3} if name == "mutual_neighbors" else {}
     assert_metric(lambda **given: make_metric(name, **given), **settings)
 
 
@@ -266,7 +266,7 @@ INVARIANT: dict[str, set[str]] = {
     "svcca": {ROTATED, SCALED, SHIFTED, PERMUTED},
     "pwcca": {SCALED, SHIFTED, PERMUTED},
     "matched_correlation": {SCALED, SHIFTED, PERMUTED},
-    "mutual_neighbours": {ROTATED, SCALED, PERMUTED},
+    "mutual_neighbors": {ROTATED, SCALED, PERMUTED},
 }
 
 
@@ -290,12 +290,12 @@ def test_what_a_similarity_is_invariant_to_and_what_not(name: str) -> None:
 
 
 def test_unrelated_layers() -> None:
-    """Few samples raise the biased estimate and Procrustes, not the unbiased estimate; neighbours are at chance."""
+    """Few samples raise the biased estimate and Procrustes, not the unbiased estimate; neighbors are at chance."""
     left, right = drawn(50, 50), drawn(50, 50, seed=1)
     assert value(CKA(), left, right, "cka/biased") > 0.4
     assert abs(value(CKA(), left, right)) < 0.1
     assert value(Procrustes(), left, right) > 0.7
-    assert value(MutualNeighbours(), left, right) == pytest.approx(10 / 49, abs=0.1)
+    assert value(MutualNeighbors(), left, right) == pytest.approx(10 / 49, abs=0.1)
 
 
 def test_the_estimator_says_that_samples_are_few() -> None:
@@ -326,7 +326,7 @@ def test_minibatches_are_the_mean_of_unbiased_estimates() -> None:
     state = metric.init()
     for at in (*batches, torch.tensor([48, 49])):
         state = metric.update(state, at, {"x": left[at], "still": still[at]}, {"y": right[at]})
-    found = metric.finalise(state, {}, {})
+    found = metric.finalize(state, {}, {})
     cell = found.at(this="x", other="y")
     assert cell.value == pytest.approx(sums[0] / math.sqrt(sums[1] * sums[2]), abs=1e-10)
     assert cell.status == "approximate" and found.count == 48 and "1 of 8, 2 of 20" in found.estimator
@@ -341,7 +341,7 @@ def test_the_value_of_minibatches_depends_on_their_size_and_one_batch_is_exact()
     metric = MinibatchCKA()
     parts = torch.arange(50).split(25)
     halves = [metric.update(metric.init(), at, {"x": left[at]}, {"y": right[at]}) for at in parts]
-    merged = metric.finalise(metric.merge(*halves), {}, {})
+    merged = metric.finalize(metric.merge(*halves), {}, {})
     assert merged.values[0, 0] == pytest.approx(value(metric, left, right, batch=25), abs=1e-12)
 
 
@@ -389,7 +389,7 @@ UNDEFINED = {
 
 
 @pytest.mark.parametrize("reason", UNDEFINED)
-@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbours", "minibatch_cka"])
+@pytest.mark.parametrize("name", [*EXACT, "mutual_neighbors", "minibatch_cka"])
 def test_a_layer_without_similarity_is_undefined_with_its_reason(name: str, reason: str) -> None:
     x, y = pair(p=6, q=6)
     layers = {"x": x, "bad": UNDEFINED[reason]}
@@ -433,7 +433,7 @@ def test_forced_correlations_are_degenerate() -> None:
 def test_equal_distances_are_degenerate() -> None:
     left = drawn(40, 6)
     left[5:25] = left[5]
-    cell = tables(MutualNeighbours(), {"x": left}, {"y": drawn(40, 6, seed=1)})["mutual_neighbours"].cells[0]
+    cell = tables(MutualNeighbors(), {"x": left}, {"y": drawn(40, 6, seed=1)})["mutual_neighbors"].cells[0]
     assert cell.status == "degenerate" and "samples have equally near ones" in cell.reason
 
 
@@ -459,9 +459,9 @@ def test_too_few_samples_are_refused(name: str) -> None:
 REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "flatten": (lambda: CKA(flatten="mean"), UsageError, "usage"),
     "share": (lambda: SVCCA(share=0.0), UsageError, "usage"),
-    "neighbours": (lambda: MutualNeighbours(neighbours=0), UsageError, "usage"),
-    "distance": (lambda: MutualNeighbours(distance="far"), UsageError, "usage"),
-    "more neighbours than samples": (lambda: value(MutualNeighbours(), *pair(n=11)), DataError, "data"),
+    "neighbors": (lambda: MutualNeighbors(neighbors=0), UsageError, "usage"),
+    "distance": (lambda: MutualNeighbors(distance="far"), UsageError, "usage"),
+    "more neighbors than samples": (lambda: value(MutualNeighbors(), *pair(n=11)), DataError, "data"),
     "minibatches of positions of two sizes": (
         lambda: value(MinibatchCKA(flatten="positions"), MAPS, MAPS[:, :, :2]),
         DataError,

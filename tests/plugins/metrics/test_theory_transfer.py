@@ -64,7 +64,7 @@ def test_two_orthogonal_examples_by_hand() -> None:
 
 
 def parity() -> tuple[tuple[Tensor, Tensor, tuple[str, ...]], tuple[Tensor, Tensor]]:
-    """Two halves of real digits, labelled by their parity."""
+    """Two halves of real digits, labeled by their parity."""
     data = ck.data.load("digits").train
     images = torch.from_numpy(data.images[:400]).float().flatten(1)[:, ::3] if data.images.ndim == 4 else None
     assert images is not None
@@ -91,7 +91,7 @@ def test_noise_lies_below_scratch_as_permuted_labels_do() -> None:
     source, target = (torch.randn(150, 64, generator=draw) for _ in range(2))
     labels, names = torch.arange(150) % 10, tuple("abcdefghij")
     metric = TheoryTransfer(source=(source, labels, names))
-    found = values(metric.finalise(metric.update(None, target, labels, torch.arange(150)), names))
+    found = values(metric.finalize(metric.update(None, target, labels, torch.arange(150)), names))
     assert found["bound"] < 0.95 * found["from scratch"] and found["residual"] < found["label norm"]
     assert found["bound"] == pytest.approx(found["permuted"], rel=0.02)
     assert found["residual"] == pytest.approx(found["permuted residual"], rel=0.05)
@@ -106,7 +106,7 @@ def test_classes_belong_together_by_name() -> None:
 
     def found(source: Any, names: tuple[str, ...]) -> Table:
         metric = TheoryTransfer(source=source, jitter=1e-9)
-        return metric.finalise(metric.update(None, images, labels, torch.arange(40)), names)
+        return metric.finalize(metric.update(None, images, labels, torch.arange(40)), names)
 
     same = found(split["source"], ("a", "b", "c"))
     assert same.at(quantity="residual").value == pytest.approx(0, abs=1e-5)

@@ -40,7 +40,7 @@ def test_a_sum_of_norms_over_the_root_of_the_examples_by_hand() -> None:
         net[3].bias += 7.0  # type: ignore[operator]
         net[1].weight += 7.0  # type: ignore[operator]
     table = deviation(net, start, 25)
-    # 8 weights of the convolution moved by 1, one weight of the layer by 4; neither bias nor normalisation counts.
+    # 8 weights of the convolution moved by 1, one weight of the layer by 4; neither bias nor normalization counts.
     values = [table.at(layer=one, quantity="deviation").value for one in ("0", "3", "total")]
     assert values == pytest.approx([8**0.5 / 5, 4 / 5, (8**0.5 + 4) / 5])
     assert table.at(layer="total", quantity="norm of W0").value == pytest.approx((8**0.5 + 4) / 5)

@@ -29,7 +29,7 @@ from torchvision.transforms import v2
 import compatkit as ck
 from compatkit.data import pixelcache
 from compatkit.errors import CompatkitError, DataError, EnvironmentFailure
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sampler import Sampler
@@ -95,7 +95,7 @@ class TestBatches:
             index = Sampler(len(data.train), 8, 0, "a").at(step)
             assert torch.equal(batch.index, index)
             assert torch.equal(batch.labels, torch.from_numpy(data.train.labels)[index])
-            assert torch.equal(batch.images, normalise(ready.batch(index), state.data))
+            assert torch.equal(batch.images, normalize(ready.batch(index), state.data))
 
     def test_an_image_is_augmented_by_torchvision_under_its_own_seed(self, folder: Path) -> None:
         data, flip = photos(folder), v2.Compose([v2.RandomResizedCrop(32), v2.ColorJitter(0.4)])
@@ -106,7 +106,7 @@ class TestBatches:
         for image, position in zip(found.images, found.index.tolist(), strict=True):
             torch.manual_seed(seed_of(0, "augment", "a", made_step // per_epoch, position))
             pixels = torch.from_numpy(np.array(flip(data.train.image(position)))).permute(2, 0, 1)
-            assert torch.equal(image, normalise(pixels[None], state.data)[0])
+            assert torch.equal(image, normalize(pixels[None], state.data)[0])
         torch.set_rng_state(before)
 
     def test_erasing_is_an_images_own_too(self, folder: Path) -> None:
@@ -364,7 +364,7 @@ class TestFailures:
         assert Path(str(error.subject)).parents[2] == folder
 
     def test_channels_of_a_transform_are_checked(self, folder: Path) -> None:
-        """Grey images for a network of colours."""
+        """Gray images for a network of colors."""
         error = refusal(photos(folder), augment=lambda image: image.resize((32, 32)).convert("L"))
         assert isinstance(error, DataError)
 
@@ -380,12 +380,12 @@ class TestFailures:
 
 
 class TestRuns:
-    @pytest.mark.parametrize("regularizer", ["rotation_prediction", "contrastive", "jigsaw", "colourisation"])
+    @pytest.mark.parametrize("regularizer", ["rotation_prediction", "contrastive", "jigsaw", "colorization"])
     def test_regularizers_with_views_learn_from_files(self, folder: Path, regularizer: str) -> None:
         data = photos(folder)
         given = [task(data, "a", augment="imagenet"), task(data_set("b", channels=3), "b", augment="cifar")]
-        if regularizer == "colourisation":
-            given = given[:1]  # the others are grey
+        if regularizer == "colorization":
+            given = given[:1]  # the others are gray
         fit = quick(steps=2).fit(given, ["identical_init", regularizer])
         losses = fit.history[-1]["losses"]
         assert any(name.startswith(regularizer) for name in losses)
@@ -418,7 +418,7 @@ class TestRuns:
 
 
 def test_files_of_any_kind_of_pixels_train(tmp_path: Path) -> None:
-    """Grey, 16 bits, palette and alpha in one folder."""
+    """Gray, 16 bits, palette and alpha in one folder."""
     for label in ("a", "b"):
         (tmp_path / "mixed" / label).mkdir(parents=True)
         for number, mode in enumerate(("L", "RGB", "RGBA", "P", "I;16") * 2):

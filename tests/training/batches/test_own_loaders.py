@@ -21,7 +21,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.split import Split
 from compatkit.errors import CompatkitError, DataError, PluginError, UnknownName, UsageError
-from compatkit.evaluation.preprocessing import normalise, prepare
+from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.experiments.recipes import read
 from compatkit.plugins import discovery
 from compatkit.plugins.loading import Offer
@@ -177,17 +177,17 @@ class TestScale:
         pixels = np.random.default_rng(0).integers(0, 256, (16, len(data.mean), *data.size))
         return torch.from_numpy(pixels.astype(np.uint8))
 
-    def test_normalised_images_are_plausible(self, data: Data) -> None:
-        images = normalise(self.images(data), data)
+    def test_normalized_images_are_plausible(self, data: Data) -> None:
+        images = normalize(self.images(data), data)
         assert implausible(images, data) is None
         assert implausible(images + 0.5 * torch.randn_like(images), data) is None
         assert implausible(v2.RandomErasing(1.0, value=0)(images), data) is None
 
     def test_others_are_named(self, data: Data) -> None:
         pixels = self.images(data).float()
-        assert "not normalised" in str(implausible(pixels / 255, data))
+        assert "not normalized" in str(implausible(pixels / 255, data))
         assert "bytes" in str(implausible(pixels, data))
-        assert "bytes" in str(implausible(normalise(self.images(data), data) * 50, data))
+        assert "bytes" in str(implausible(normalize(self.images(data), data) * 50, data))
         assert "finite" in str(implausible(pixels / 0, data))
 
     def test_as_the_task_states_it(self, data: Data) -> None:
@@ -196,7 +196,7 @@ class TestScale:
 
     def test_only_the_first_batches_are_looked_at_and_said_once(self, data: Data) -> None:
         labels = torch.zeros(16, dtype=torch.int64)
-        scaled, right = self.images(data).float() / 255, normalise(self.images(data), data)
+        scaled, right = self.images(data).float() / 255, normalize(self.images(data), data)
 
         def said(batches: list[torch.Tensor]) -> int:
             given = [(one, labels) for one in batches]

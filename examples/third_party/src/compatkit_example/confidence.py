@@ -48,7 +48,7 @@ class Confidence:
         """Return the total of both."""
         return Total(left.sum + right.sum.to(left.sum.device), left.count + right.count)
 
-    def finalise(self, state: Total) -> Result:
+    def finalize(self, state: Total) -> Result:
         """Return the mean."""
         return Result(
             name="confidence",

@@ -1,6 +1,6 @@
-"""Decoder: one layer for all tasks gives back each image, small and grey, from its features.
+"""Decoder: one layer for all tasks gives back each image, small and gray, from its features.
 
-Equations: mean over batch and positions of (d(f(x)) - g(x))^2, g the grey image averaged to the size of the features.
+Equations: mean over batch and positions of (d(f(x)) - g(x))^2, g the gray image averaged to the size of the features.
 Cost: a 1 x 1 convolution of the features, forward and backward.
 """
 
@@ -53,6 +53,6 @@ class Decoder:
         """Return the mean squared error of what the layer gives back."""
         if self.layer is None or step.features is None:
             raise UsageError("decoder: losses were asked for before the run was set up.")
-        grey = step.batch.images.mean(1, keepdim=True)
-        small = F.adaptive_avg_pool2d(grey, step.features.shape[2:])
+        gray = step.batch.images.mean(1, keepdim=True)
+        small = F.adaptive_avg_pool2d(gray, step.features.shape[2:])
         return {"error": F.mse_loss(self.layer(step.features).float(), small.float())}

@@ -1,4 +1,4 @@
-"""Specialisation: fractions by hand, a slow reference, batches of any size, and a network that was trained."""
+"""Specialization: fractions by hand, a slow reference, batches of any size, and a network that was trained."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import compatkit as ck
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Observation, Table
 from compatkit.training.testing import assert_metric
-from compatkit_plugins.metrics.specialisation import Specialisation
+from compatkit_plugins.metrics.specialization import Specialization
 
 
 def look(values: Tensor, cuts: tuple[int, ...] = (), **settings: Any) -> dict[str, Table]:
     """Let the metric look at what one layer gave, cut into batches."""
-    metric = Specialisation(**settings)
+    metric = Specialization(**settings)
     state = metric.init()
     for part in torch.tensor_split(values, cuts):
         state = metric.update(state, {"act": part})
-    return {one.name: one for one in metric.finalise(state, {})}
+    return {one.name: one for one in metric.finalize(state, {})}
 
 
 def test_it_streams() -> None:
@@ -37,7 +37,7 @@ def test_it_streams() -> None:
         )
         for at in (torch.arange(4), torch.arange(4, 9))
     ]
-    assert_metric(Specialisation, batches=batches)
+    assert_metric(Specialization, batches=batches)
 
 
 def test_fractions_by_hand() -> None:
@@ -45,7 +45,7 @@ def test_fractions_by_hand() -> None:
     values = torch.tensor([[0.0, 2.0, 3.0], [0.0, 1.0, 0.0], [0.0, 1.0, 0.0], [0.0, 5.0, 0.0]])
     found = look(values, (1,), bins=4)
     shares = {
-        name: found["specialisation"].at(layer="act", quantity=name).value
+        name: found["specialization"].at(layer="act", quantity=name).value
         for name in ("mean", "never", "always")
     }
     assert shares == {
@@ -54,14 +54,14 @@ def test_fractions_by_hand() -> None:
         "always": pytest.approx(1 / 3),
     }
     # units: 0, 1 and 1/4, which opens the second bin; inputs: 2/3 once, 1/3 three times
-    assert found["specialisation/units"].values[0].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
-    assert found["specialisation/inputs"].values[0].tolist() == pytest.approx([0, 3 / 4, 1 / 4, 0])
+    assert found["specialization/units"].values[0].tolist() == pytest.approx([1 / 3, 1 / 3, 0, 1 / 3])
+    assert found["specialization/inputs"].values[0].tolist() == pytest.approx([0, 3 / 4, 1 / 4, 0])
 
 
 def test_units_of_a_map_are_channels_at_positions() -> None:
     values = torch.zeros(2, 3, 4, 5)
     values[:, 1, 2, 3] = 1.0
-    found = look(values)["specialisation"]
+    found = look(values)["specialization"]
     assert found.at(layer="act", quantity="always").value == pytest.approx(1 / 60)
 
 
@@ -71,11 +71,11 @@ def test_it_agrees_with_a_slow_reference() -> None:
     for unit in range(63):
         active = sum(float(values[one].flatten()[unit]) > 0.3 for one in range(40))
         bins[min(active * 10 // 40, 9)] += 1
-    assert found["specialisation/units"].values[0].tolist() == pytest.approx([one / 63 for one in bins])
+    assert found["specialization/units"].values[0].tolist() == pytest.approx([one / 63 for one in bins])
 
 
 def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
-    """For He weights without biases, the sign of each unit of the first layer is even on centred inputs."""
+    """For He weights without biases, the sign of each unit of the first layer is even on centered inputs."""
     data = ck.data.gaussian([1.0] * 20, train=64, test=2000, classes=2)
     task = ck.Task(
         "a",
@@ -83,18 +83,18 @@ def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
         "fully_connected",
         "blocks.0",
         kwargs={"widths": [50, 50], "img_size": [1, 20]},
-        normalisation=ck.data.gaussian_normalisation([1.0] * 20),
+        normalisation=ck.data.gaussian_normalization([1.0] * 20),
     )
     fit = quick(steps=0).fit([task])
-    found = ck.measure(fit.tasks["a"], data.test, ["specialisation"], layers=["blocks.*.act"])
-    table = found.table("specialisation")
+    found = ck.measure(fit.tasks["a"], data.test, ["specialization"], layers=["blocks.*.act"])
+    table = found.table("specialization")
     # 2,000 inputs: the deviation of a unit's fraction is .011, of the mean of 50 units at most that
     assert table.at(layer="blocks.0.act", quantity="mean").value == pytest.approx(0.5, abs=0.03)
     assert table.count == 2000 and table.axes["layer"] == ("blocks.0.act", "blocks.1.act")
 
 
 def test_without_examples_nothing_is_defined() -> None:
-    for one in Specialisation(bins=2).finalise({}, {"act": None}):
+    for one in Specialization(bins=2).finalize({}, {"act": None}):
         assert {cell.status for cell in one.cells} == {"undefined"}
 
 
@@ -103,7 +103,7 @@ def test_without_examples_nothing_is_defined() -> None:
 )
 def test_settings_that_cannot_be_used_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
-        Specialisation(**settings)
+        Specialization(**settings)
 
 
 @pytest.mark.parametrize("values", [torch.zeros(3), torch.zeros(3, 2, dtype=torch.int64)])
@@ -117,5 +117,5 @@ def test_images_of_a_task_are_measured_at_every_layer() -> None:
         "a", data_set("a"), "simple_cnn", "blocks.1", size=12, kwargs={"convolutions": 2, "img_size": 12}
     )
     fit = quick(steps=1).fit([task])
-    found = ck.measure(fit.tasks["a"], task.data.test, ["specialisation"], layers=["blocks.*.act", "act"])
-    assert found.table("specialisation/units").values.sum(1).tolist() == pytest.approx([1.0] * 3)
+    found = ck.measure(fit.tasks["a"], task.data.test, ["specialization"], layers=["blocks.*.act", "act"])
+    assert found.table("specialization/units").values.sum(1).tolist() == pytest.approx([1.0] * 3)

@@ -10,7 +10,7 @@ from PIL import Image
 from small import data_set
 
 from compatkit.data.split import NO_CLASSES
-from compatkit.data.unlabelled import is_bare, is_flat, read_unlabelled
+from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
 from compatkit.errors import DataError
 
 
@@ -25,7 +25,7 @@ def test_a_folder_gives_its_files_in_the_order_of_their_names(tmp_path: Path) ->
     write(tmp_path / "photos" / "b", images[3:])
     write(tmp_path / "photos" / "a", images[:3], "bmp")
     (tmp_path / "photos" / "readme.txt").write_text("no image")
-    found = read_unlabelled(tmp_path / "photos")
+    found = read_unlabeled(tmp_path / "photos")
     assert found.lazy and np.array_equal(found.converted("L").resized((12, 12)).read(range(6)), images)
     assert (found.name, found.classes, found.size) == ("photos", NO_CLASSES, None)
     assert not found.labelled and not found.labels.any()
@@ -35,7 +35,7 @@ def test_images_of_any_size_and_kind(tmp_path: Path) -> None:
     write(tmp_path / "photos", data_set("a", count=3, channels=3).train.images, "webp")
     Image.fromarray(np.full((5, 9), 25700, dtype=np.uint16)).save(tmp_path / "photos" / "9.png")
     Image.new("RGBA", (7, 30), (1, 2, 3, 4)).save(tmp_path / "photos" / "99.tiff")
-    found = read_unlabelled(tmp_path / "photos")
+    found = read_unlabeled(tmp_path / "photos")
     assert found.channels == "RGB" and found.resized((6, 6)).read(range(5)).shape == (5, 6, 6, 3)
     assert (found.images.pixels(3) == 100).all() and found.images.pixels(4)[0, 0].tolist() == [1, 2, 3]
 
@@ -61,10 +61,10 @@ def test_a_folder_is_flat_unless_class_folders_divide_it(tmp_path: Path) -> None
 def test_a_pack_of_images_alone(tmp_path: Path) -> None:
     data = data_set("a")
     np.savez(tmp_path / "bare.npz", x_train=data.train.images)
-    found = read_unlabelled(tmp_path / "bare.npz")
+    found = read_unlabeled(tmp_path / "bare.npz")
     assert is_bare(tmp_path / "bare.npz")
     assert found.name == "bare/train"
-    assert found.digest == data.train.unlabelled().digest != data.train.digest
+    assert found.digest == data.train.unlabeled().digest != data.train.digest
 
 
 def test_a_pack_with_images_of_other_parts_is_not_bare(tmp_path: Path) -> None:
@@ -86,16 +86,16 @@ def test_a_whole_pack_is_not_bare_and_its_labels_are_not_looked_at(tmp_path: Pat
     np.savez(tmp_path / "whole.npz", y_train=data.train.labels, **arrays)
     np.savez(tmp_path / "wrong.npz", y_train=np.array(["?"]), **arrays)
     assert not is_bare(tmp_path / "whole.npz")
-    digests = {read_unlabelled(tmp_path / name).digest for name in ("whole.npz", "wrong.npz")}
-    assert digests == {data.train.unlabelled().digest}
+    digests = {read_unlabeled(tmp_path / name).digest for name in ("whole.npz", "wrong.npz")}
+    assert digests == {data.train.unlabeled().digest}
     assert not is_bare(tmp_path / "nothing.npz")
 
 
-def test_labels_do_not_count_for_what_is_unlabelled() -> None:
+def test_labels_do_not_count_for_what_is_unlabeled() -> None:
     split = data_set("a").train
-    bare = split.unlabelled()
+    bare = split.unlabeled()
     assert split.labelled and not bare.labelled
-    assert bare.unlabelled().digest == bare.digest
+    assert bare.unlabeled().digest == bare.digest
     assert bare.images is split.images and bare.name == split.name
 
 
@@ -103,7 +103,7 @@ def test_bad_folders(tmp_path: Path) -> None:
     images = data_set("a", count=4).train.images
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="holds no images"):
-        read_unlabelled(tmp_path / "empty")
+        read_unlabeled(tmp_path / "empty")
     write(tmp_path / "damaged", images)
     for number, content in (
         (1, b"\x89PNG no image"),
@@ -111,13 +111,13 @@ def test_bad_folders(tmp_path: Path) -> None:
     ):
         (tmp_path / "damaged" / f"00{number}.png").write_bytes(content)
         with pytest.raises(DataError) as caught:
-            read_unlabelled(tmp_path / "damaged").image(number)
+            read_unlabeled(tmp_path / "damaged").image(number)
         assert caught.value.subject == str(tmp_path / "damaged" / f"00{number}.png")
     with pytest.raises(DataError, match="There is no data set"):
-        read_unlabelled(tmp_path / "nowhere")
+        read_unlabeled(tmp_path / "nowhere")
     (tmp_path / "text.npz").write_text("no pack")
     with pytest.raises(DataError, match=r"is no \.npz file"):
-        read_unlabelled(tmp_path / "text.npz")
+        read_unlabeled(tmp_path / "text.npz")
     np.savez(tmp_path / "floats.npz", x_train=np.zeros((4, 5, 5)))
     with pytest.raises(DataError, match="images must be uint8"):
-        read_unlabelled(tmp_path / "floats.npz")
+        read_unlabeled(tmp_path / "floats.npz")

@@ -1,15 +1,15 @@
-"""Colourisation: one shared head predicts the colours of an image from its grey version, on all extractors.
+"""Colorization: one shared head predicts the colors of an image from its gray version, on all extractors.
 
 Paper: Zhang, Isola, Efros (2016), "Colorful Image Colorization", arXiv:1603.08511, Sec. 2.1. Named as a task to try by
     Gygli et al. (2021), App. A.
 Equations: Eq. 2 with one weight for all bins: minus the mean over all pixels of log q(bin of the pixel), where the bin
-    is that of its chroma (a, b) in CIE Lab and q = softmax(s(window of f_t(grey x))) of the cell that it lies in.
+    is that of its chroma (a, b) in CIE Lab and q = softmax(s(window of f_t(gray x))) of the cell that it lies in.
 Positions: the features are cut into a grid of windows, and the head, which has the shape of a target head like all
     shared heads, is applied to each of them: its outputs predict the cell of the image above the window. Any head that
     takes smaller maps can be used, without a network of its own; a head that pools over the whole image could not
     predict positions.
 Differences: hard bins, of all pixels of a cell (the paper: soft ones at a quarter of the resolution); coarser bins; no
-    weights for rare colours (Sec. 2.2), whose prior would differ in an incremental run; three equal channels of the
+    weights for rare colors (Sec. 2.2), whose prior would differ in an incremental run; three equal channels of the
     same luminance are the input in place of L, so that the extractor is the one of the images.
 Cost: one more extractor pass, and one head over the same features in smaller pieces, a step.
 """
@@ -28,19 +28,19 @@ from compatkit.errors import CompatkitError, UsageError
 from compatkit.hooks import Register
 from compatkit.limits import COUNT, Number
 
-from ._lab import Lookup, bins, lightness_and_chroma, without_colours
+from ._lab import Lookup, bins, lightness_and_chroma, without_colors
 
 compatkit_api = 1
 FINEST, COARSEST = 5, 50
 """Sides of a bin in units of a and b."""
 AT_ONCE = 100
-"""Images that are searched for colours at a time."""
+"""Images that are searched for colors at a time."""
 
 
 @hookimpl
 def compatkit_regularizers(register: Register) -> None:
-    """Offer ``colourisation``."""
-    register("colourisation", Colourisation)
+    """Offer ``colorization``."""
+    register("colorization", Colorization)
 
 
 def windows(features: Tensor, cells: int) -> Tensor:
@@ -86,14 +86,14 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
 
 
 @attrs.define(eq=False)
-class Colourisation:
-    """Trains a shared head to predict the colours of grey images.
+class Colorization:
+    """Trains a shared head to predict the colors of gray images.
 
-    The outputs of the head are named after the middles of the bins. The extractor normalises grey images by their own
-    statistics; its running statistics are those of the images in colour.
+    The outputs of the head are named after the middles of the bins. The extractor normalizes gray images by their own
+    statistics; its running statistics are those of the images in color.
 
     Attributes:
-        cells: Windows a side into which the features are cut; 1 predicts the colours of the whole image.
+        cells: Windows a side into which the features are cut; 1 predicts the colors of the whole image.
         bin_size: Side of a bin in units of a and b, 5 to 50; the paper's is 10.
 
     Raises:
@@ -111,17 +111,17 @@ class Colourisation:
         """Add the head, or take the frozen one.
 
         Raises:
-            UsageError: A task's images have no colours; its features cannot be cut into as many windows, or the head
+            UsageError: A task's images have no colors; its features cannot be cut into as many windows, or the head
                 does not take them.
         """
         device = setup.precision.device
         for state in setup.tasks.values():
-            _check_colours(state)
+            _check_colors(state)
             self._check_features(state)
             mean, std = (torch.tensor(one, device=device) for one in (state.data.mean, state.data.std))
             self._scales[state.name] = mean, std
         names = [f"a {a} b {b}" for a, b in bins(self.bin_size)]
-        self._head = setup.add_auxiliary_head("colourisation", classes=[Label(name) for name in names])
+        self._head = setup.add_auxiliary_head("colorization", classes=[Label(name) for name in names])
         self._check_head(self._head, next(iter(setup.tasks.values())), device)
         self._lookup = Lookup.of(self.bin_size, device)
 
@@ -133,9 +133,9 @@ class Colourisation:
         mean, std = self._scales[step.task.name]
         last = step.batch.images.permute(0, 2, 3, 1)  # so that results are laid out channels last
         luminance, a, b = lightness_and_chroma((last * std + mean).clamp(0, 1))
-        grey = ((without_colours(luminance)[..., None] - mean) / std).permute(0, 3, 1, 2)
-        grey = grey if step.precision.channels_last else grey.contiguous()
-        features = step.extract(grey, write_statistics=False)
+        gray = ((without_colors(luminance)[..., None] - mean) / std).permute(0, 3, 1, 2)
+        gray = gray if step.precision.channels_last else gray.contiguous()
+        features = step.extract(gray, write_statistics=False)
         logits = self._head(windows(features, self.cells))
         return {"loss": chroma_loss(logits, self._lookup(a, b), self.cells)}
 
@@ -148,7 +148,7 @@ class Colourisation:
             or self.cells > min(state.data.size)
         ):
             raise UsageError(
-                f"colourisation cuts feature maps (channels, height, width) into {self.cells} x {self.cells} windows; "
+                f"colorization cuts feature maps (channels, height, width) into {self.cells} x {self.cells} windows; "
                 f"the features of task {state.name!r} after {state.task.split} are {shape}. Use cells that divide "
                 "height and width, another Task.size, or another split point."
             )
@@ -161,7 +161,7 @@ class Colourisation:
                 head.module.eval()(windows(features, self.cells))
         except (RuntimeError, CompatkitError) as error:
             raise UsageError(
-                f"colourisation: a head of {head.blueprint.model} after {head.blueprint.split} does not take one of "
+                f"colorization: a head of {head.blueprint.model} after {head.blueprint.split} does not take one of "
                 f"{self.cells} x {self.cells} windows of the features {state.feature_shape[1:]}: {error} Use fewer "
                 "cells; cells=1 takes all features at once."
             ) from error
@@ -169,7 +169,7 @@ class Colourisation:
             head.module.train(was_training)
 
 
-def _check_colours(state: TaskState) -> None:
+def _check_colors(state: TaskState) -> None:
     images = state.examples
     if state.data.channels == "RGB" and any(
         bool(np.ptp(images.read(range(start, min(start + AT_ONCE, len(images)))), axis=-1).any())
@@ -177,6 +177,6 @@ def _check_colours(state: TaskState) -> None:
     ):
         return
     raise UsageError(
-        f"colourisation needs images with colours; those of task {state.name!r} ({state.task.data.name}) are grey, "
+        f"colorization needs images with colors; those of task {state.name!r} ({state.task.data.name}) are gray, "
         "so there is nothing to predict. Leave it out for this task, or use rotation_prediction, jigsaw or contrastive."
     )

@@ -1,4 +1,4 @@
-"""Mutual nearest neighbours of all layers of two networks: how many neighbours of a sample are the same in both.
+"""Mutual nearest neighbors of all layers of two networks: how many neighbors of a sample are the same in both.
 
 Paper: Huh, Cheung, Wang, Isola (2024), "The Platonic Representation Hypothesis", App. A.
 Equation: mean over samples i of |N_k(i) in X and N_k(i) in Y| / k, N_k(i) the k nearest of the other samples.
@@ -32,46 +32,46 @@ BLOCK = 2**23
 
 @hookimpl
 def compatkit_metrics(register: Register) -> None:
-    """Offer ``mutual_neighbours``."""
-    register("mutual_neighbours", MutualNeighbours)
+    """Offer ``mutual_neighbors``."""
+    register("mutual_neighbors", MutualNeighbors)
 
 
 @attrs.define(eq=False)
-class MutualNeighbours(RowsMetric):
-    """The table ``mutual_neighbours``: layers of this network by layers of the other.
+class MutualNeighbors(RowsMetric):
+    """The table ``mutual_neighbors``: layers of this network by layers of the other.
 
     Attributes:
-        neighbours: k, from 1.
+        neighbors: k, from 1.
         distance: ``cosine`` of the values as they are, as in the paper, or ``euclidean``.
     """
 
-    neighbours: int = attrs.field(default=10, validator=COUNT)
+    neighbors: int = attrs.field(default=10, validator=COUNT)
     distance: str = attrs.field(default="cosine", validator=OneOf(DISTANCES))
 
     def check_samples(self, name: str, count: int) -> None:
-        """Raise if there are no more samples than neighbours and the sample itself.
+        """Raise if there are no more samples than neighbors and the sample itself.
 
         Raises:
             DataError: There are not.
         """
-        if count < self.neighbours + 2:
+        if count < self.neighbors + 2:
             raise DataError(
-                f"{name}: {self.neighbours} neighbours need at least {self.neighbours + 2} samples; got {count}. Give "
-                "more, or fewer neighbours.",
+                f"{name}: {self.neighbors} neighbors need at least {self.neighbors + 2} samples; got {count}. Give "
+                "more, or fewer neighbors.",
                 subject=name,
             )
 
     def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         others = len(left[0].values) - 1 if left else 0
-        chance = f"; {self.neighbours / others:.3g} by chance" if others else ""
-        how = f"{self.neighbours} neighbours by {self.distance} distance, {self.flatten}{chance}"
+        chance = f"; {self.neighbors / others:.3g} by chance" if others else ""
+        how = f"{self.neighbors} neighbors by {self.distance} distance, {self.flatten}{chance}"
         paper = "Huh, Cheung, Wang, Isola (2024), The Platonic Representation Hypothesis"
-        return {"mutual_neighbours": {"estimator": how, "paper": paper, "equation": "App. A"}}
+        return {"mutual_neighbors": {"estimator": how, "paper": paper, "equation": "App. A"}}
 
     def compare(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, Grid]:
         """Return the cells of the table."""
-        return {"mutual_neighbours": pairwise(left, right, self._nearest, self._shared)}
+        return {"mutual_neighbors": pairwise(left, right, self._nearest, self._shared)}
 
     def _nearest(self, rows: Rows) -> tuple[Tensor, str]:
         """Return the nearest samples of each, int64 ``(n, k)``, and a reason if they cannot be told apart."""
@@ -80,14 +80,14 @@ class MutualNeighbours(RowsMetric):
         if self.distance == "cosine":
             values = values / squares.sqrt().clamp(min=torch.finfo(torch.float64).tiny)[:, None]
         n, tied = len(values), 0
-        found = torch.empty(n, self.neighbours, dtype=torch.int64, device=values.device)
+        found = torch.empty(n, self.neighbors, dtype=torch.int64, device=values.device)
         step = max(1, BLOCK // n)
         for first in range(0, n, step):
             near = values[first : first + step] @ values.T
             if self.distance == "euclidean":
                 near = 2 * near - squares  # minus the squared distance, but for the sample's own square
             near[torch.arange(len(near)), torch.arange(len(near)) + first] = -torch.inf
-            most = near.topk(self.neighbours + 1, dim=1)
+            most = near.topk(self.neighbors + 1, dim=1)
             tied += int((most.values[:, -2] == most.values[:, -1]).sum())
             found[first : first + step] = most.indices[:, :-1]
         return found, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
@@ -95,5 +95,5 @@ class MutualNeighbours(RowsMetric):
     def _shared(self, one: tuple[Tensor, str], other: tuple[Tensor, str]) -> Cell:
         n = len(one[0])
         near = torch.zeros(n, n, dtype=torch.bool, device=one[0].device).scatter_(1, one[0], True)
-        share = near.gather(1, other[0]).sum(dtype=torch.float64) / (n * self.neighbours)
+        share = near.gather(1, other[0]).sum(dtype=torch.float64) / (n * self.neighbors)
         return judged(share, "; ".join(dict.fromkeys(filter(None, (one[1], other[1])))))

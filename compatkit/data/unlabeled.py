@@ -19,7 +19,7 @@ from compatkit.data.transforms import Images
 from compatkit.errors import DataError
 
 
-def read_unlabelled(
+def read_unlabeled(
     path: str | os.PathLike[str], *, name: str | None = None, damaged: str = "refuse"
 ) -> Split:
     """Read the images of a folder, or the training images of a pack; labels are not looked at.

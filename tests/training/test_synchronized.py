@@ -1,4 +1,4 @@
-"""Layers that are synchronised while a run lasts: what they are meanwhile, and that nothing is left of it."""
+"""Layers that are synchronized while a run lasts: what they are meanwhile, and that nothing is left of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from compatkit.errors import UsageError
-from compatkit.evaluation.normalisation import norm_layers
+from compatkit.evaluation.normalization import norm_layers
 from compatkit.training.distributed import World
 from compatkit.training.replicas import sync_batchnorm
 
@@ -23,7 +23,7 @@ def network() -> nn.Sequential:
     )
 
 
-def test_layers_are_synchronised_in_place_and_plain_again() -> None:
+def test_layers_are_synchronized_in_place_and_plain_again() -> None:
     module, other = network(), network()
     images = torch.randn(4, 1, 8, 8)
     expected, kinds = other(images), [type(one) for one in module]
@@ -51,13 +51,13 @@ def test_nothing_happens_for_one_process_or_unasked(world: World, on: bool) -> N
         assert not any(isinstance(one, nn.SyncBatchNorm) for one in module)
 
 
-def test_a_layer_that_normalises_in_its_own_way_is_refused_and_the_others_left_alone() -> None:
+def test_a_layer_that_normalizes_in_its_own_way_is_refused_and_the_others_left_alone() -> None:
     class Own(nn.BatchNorm2d):
         def forward(self, input: torch.Tensor) -> torch.Tensor:
             return super().forward(input) * 2
 
     module = nn.Sequential(nn.BatchNorm2d(3), Own(3))
-    with pytest.raises(UsageError, match=r"cannot synchronise a .*Own: it normalises in its own way"):
+    with pytest.raises(UsageError, match=r"cannot synchronize a .*Own: it normalizes in its own way"):
         with sync_batchnorm((module,), GPUS, on=True):
             pass
     assert type(module[0]) is nn.BatchNorm2d

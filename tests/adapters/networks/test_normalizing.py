@@ -1,4 +1,4 @@
-"""Networks with layer or instance normalisation, or with features of unit length: by hand, and as parts."""
+"""Networks with layer or instance normalization, or with features of unit length: by hand, and as parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AXES = {"layer": (1, 2, 3), "instance": (2, 3)}
 
 
 @pytest.mark.parametrize("name", AXES)
-def test_each_image_is_normalised_by_itself(name: str) -> None:
+def test_each_image_is_normalized_by_itself(name: str) -> None:
     layer, axes = normalisation("it", name, 4), AXES[name]
     nn.init.uniform_(layer.weight, 0.5, 1.5)  # type: ignore[arg-type]
     wide = X.double()
@@ -38,7 +38,7 @@ def test_features_have_unit_length_and_zeros_stay(over: str, axes: tuple[int, ..
 
 
 @pytest.mark.parametrize("norm", ["layer", "instance"])
-def test_a_network_has_the_normalisation_asked_for_and_the_names_of_the_usual_one(norm: str) -> None:
+def test_a_network_has_the_normalization_asked_for_and_the_names_of_the_usual_one(norm: str) -> None:
     network, usual = resnet20_cifar(norm=norm), resnet20_cifar()
     assert not any(isinstance(one, nn.BatchNorm2d) for one in network.modules())
     names = {name for name in usual.state_dict() if "running" not in name and "tracked" not in name}
@@ -76,7 +76,7 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("which", OTHERS)
-def test_parts_without_batch_normalisation_come_back_and_no_policy_matters(
+def test_parts_without_batch_normalization_come_back_and_no_policy_matters(
     which: str, tmp_path: Path
 ) -> None:
     model, kwargs = OTHERS[which]
@@ -93,7 +93,7 @@ def test_parts_without_batch_normalisation_come_back_and_no_policy_matters(
         given = images if policy == "mix:16" else None
         made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, images=given)
         logits.append(made.predict(images).positions)
-        found = [one for one in made.report.findings if one.code == "normalisation-needed"]
+        found = [one for one in made.report.findings if one.code == "normalization-needed"]
         assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].came
     assert all(torch.equal(one, logits[0]) for one in logits)
     cells = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="mix:16")

@@ -1,7 +1,7 @@
-"""Normalisation at recombination: which statistics batch normalisation uses, and networks that need none.
+"""Normalization at recombination: which statistics batch normalization uses, and networks that need none.
 
 Paper: Gygli, Uijlings, Ferrari (2021), "Towards Reusable Network Components by Learning Compatible Representations",
-    App. C.1, Fig. 5: IIW+DCC under running, batch and re-estimated statistics, with layer and instance normalisation,
+    App. C.1, Fig. 5: IIW+DCC under running, batch and re-estimated statistics, with layer and instance normalization,
     with features of unit length by a layer or by a loss. The mixing prior is of Schneider et al. (2020), "Improving
     robustness against common corruptions by covariate shift adaptation".
 
@@ -38,7 +38,7 @@ from ._rows import rows
 UNIT = {"unit-layer": "position", "unit-layer-image": "image"}
 """Arms with a layer that gives features unit length, per position or per image: the paper does not say which."""
 NORMS = {"layer-norm": "layer", "instance-norm": "instance"}
-"""Arms with another normalisation instead of batch normalisation."""
+"""Arms with another normalization instead of batch normalization."""
 ARMS = ("none", "iiw+dcc", *NORMS, *UNIT, "unit-loss")
 """All but the first are trained with IIW and DCC."""
 PRIORS = {"mix-quarter": 0.25, "mix-equal": 1.0, "mix-four": 4.0}
@@ -93,8 +93,8 @@ def run(run: Run) -> Outcome:
     fit = trainer_of(run).fit(tasks, regularizers(run))
     policies = policies_of(run.arm, len(tasks[0].data.test))
     cells = measure(run, [fit], tasks, policies)
-    # Without batch normalisation all policies give the same, so only one measure has a value.
-    notes = ("No policy changes anything with layer or instance normalisation: one figure stands for all.",)
+    # Without batch normalization all policies give the same, so only one measure has a value.
+    notes = ("No policy changes anything with layer or instance normalization: one figure stands for all.",)
     return Outcome(
         values=values_of(cells, policies), kept={"cells": cells}, notes=notes if run.arm in NORMS else ()
     )
@@ -113,8 +113,8 @@ def draw(results: Results) -> Mapping[str, bytes]:
 
 
 STUDY = Study(
-    title="normalisation at recombination",
-    question="Stored statistics of batch normalisation are those of other features once heads are exchanged: whose "
+    title="normalization at recombination",
+    question="Stored statistics of batch normalization are those of other features once heads are exchanged: whose "
     "statistics serve instead, and do networks without any, or features of one length, do as well?",
     reference=f"{REFERENCE}, App. C.1, Fig. 5",
     arms=ARMS,

@@ -1,4 +1,4 @@
-"""Optimisers by timm's names with timm's parameter groups, and the layers and stages in which timm groups a network."""
+"""Optimizers by timm's names with timm's parameter groups, and the layers and stages in which timm groups a network."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from timm.optim import (
 from torch import Tensor, nn
 
 from compatkit.adapters.builders import whole_of
-from compatkit.adapters.initialisation import seeded, without_draws
+from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import UsageError, suggest
 
 LOOKAHEAD = "lookahead_"
-"""Before the name of any optimiser: its weights are drawn back to slow copies every six steps."""
+"""Before the name of any optimizer: its weights are drawn back to slow copies every six steps."""
 SETTINGS = ("lr", "weight_decay", "momentum")
-"""Arguments of optimisers that are settings of a trainer."""
+"""Arguments of optimizers that are settings of a trainer."""
 
 
 def check(name: str) -> None:
-    """Raise unless timm has an optimiser that a run can take its steps with, and can be resumed with.
+    """Raise unless timm has an optimizer that a run can take its steps with, and can be resumed with.
 
     Raises:
         UsageError: It has none of this name, it needs second derivatives, or its state is in no checkpoint.
@@ -39,7 +39,7 @@ def check(name: str) -> None:
     known, base = list(map(str, list_optimizers())), name.removeprefix(LOOKAHEAD)
     if base not in known:
         raise UsageError(
-            f"There is no optimiser {name!r:.60}.{suggest(base, known)} timm.optim.list_optimizers() has all of them.",
+            f"There is no optimizer {name!r:.60}.{suggest(base, known)} timm.optim.list_optimizers() has all of them.",
             subject=name,
         )
     info, why = get_optimizer_info(base), None
@@ -50,14 +50,14 @@ def check(name: str) -> None:
     elif isinstance(info.opt_class, str):
         why = f"is {info.opt_class}, of which it is not known whether a run resumes bit for bit"
     if why is not None:
-        raise UsageError(f"The optimiser {name!r} {why}. Take another, such as 'adamw'.", subject=name)
+        raise UsageError(f"The optimizer {name!r} {why}. Take another, such as 'adamw'.", subject=name)
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> None:
-    """Raise unless an optimiser has these arguments.
+    """Raise unless an optimizer has these arguments.
 
     Args:
-        name: timm's name of the optimiser, perhaps with ``lookahead_`` in front.
+        name: timm's name of the optimizer, perhaps with ``lookahead_`` in front.
         options: Arguments beyond the rate, momentum and weight decay, by name.
 
     Raises:
@@ -67,9 +67,9 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
     known = [one for one in inspect.signature(kind).parameters if one not in ("params", *SETTINGS)]
     for key in options:
         if key not in known:
-            hint = f" Set {key} itself, beside optimiser." if key in SETTINGS else suggest(key, known)
+            hint = f" Set {key} itself, beside optimizer." if key in SETTINGS else suggest(key, known)
             raise UsageError(
-                f"The optimiser {name!r} takes no option {key!r}.{hint} It takes {', '.join(known)}.",
+                f"The optimizer {name!r} takes no option {key!r}.{hint} It takes {', '.join(known)}.",
                 subject=key,
             )
 
@@ -77,13 +77,13 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
 def make(
     groups: Sequence[dict[str, Any]], name: str, lr: float, momentum: float, options: Mapping[str, Any]
 ) -> torch.optim.Optimizer:
-    """Return timm's optimiser of that name; ``momentum`` is for those that have one.
+    """Return timm's optimizer of that name; ``momentum`` is for those that have one.
 
     Args:
         groups: Parameter groups, as torch takes them.
         name: timm's name.
         lr: Learning rate of the first step.
-        momentum: Of the optimisers that have one.
+        momentum: Of the optimizers that have one.
         options: Further arguments by name.
     """
     return create_optimizer_v2(list(groups), name, lr=lr, momentum=momentum, **options)

@@ -42,7 +42,7 @@ class NoDraws(FunctionWatch):
 
 @contextmanager
 def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Iterator[None]:
-    """Skip random initialisation inside; every parameter must be loaded afterwards.
+    """Skip random initialization inside; every parameter must be loaded afterwards.
 
     Everything else is computed on the real device, so that buffers outside the state dict are right.
 

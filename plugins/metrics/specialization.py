@@ -1,9 +1,9 @@
-"""Specialisation: how many inputs activate each unit of a layer, and how many units each input activates.
+"""Specialization: how many inputs activate each unit of a layer, and how many units each input activates.
 
 Paper: Maennel et al. (2020), "What Do Neural Networks Learn When Trained With Random Labels?", Sec. 3, Fig. 7, 10, 11
     and 24, on 5,000 held-out images.
 Equations: with a(u, x) = 1[output of u for x > threshold]: the fraction of a unit is the mean of a(u, x) over inputs x,
-    that of an input its mean over units u. Units that few inputs activate are specialised.
+    that of an input its mean over units u. Units that few inputs activate are specialized.
 Units: every number that a layer gives for an input, so those of a convolution are channels x positions; the paper does
     not say whether its figures count positions.
 Cost: no extra pass; a count of each unit, and one fraction of each input.
@@ -35,8 +35,8 @@ PAPER = {
 
 @hookimpl
 def compatkit_metrics(register: Register) -> None:
-    """Offer ``specialisation``."""
-    register("specialisation", Specialisation)
+    """Offer ``specialization``."""
+    register("specialization", Specialization)
 
 
 @attrs.frozen(eq=False)
@@ -53,7 +53,7 @@ class Activity:
 
 
 @attrs.frozen
-class Specialisation:
+class Specialization:
     """Activity of the units of layers; choose layers of activations, such as ``layers=["blocks.*.act", "act"]``.
 
     Attributes:
@@ -82,7 +82,7 @@ class Specialisation:
         for name, given in outputs.items():
             if given.ndim < 2 or not given.is_floating_point():
                 raise DataError(
-                    f"specialisation: expected values of the units of {name!r} for each input, got a tensor "
+                    f"specialization: expected values of the units of {name!r} for each input, got a tensor "
                     f"{tuple(given.shape)} {given.dtype}. Choose a layer of activations."
                 )
             active = given.flatten(1) > self.threshold
@@ -100,8 +100,8 @@ class Specialisation:
             for name in names
         }
 
-    def finalise(self, state: Mapping[str, Activity], layers: Mapping[str, Any]) -> tuple[Table, ...]:
-        """Return ``specialisation`` (mean fraction, units never and always active) and both histograms."""
+    def finalize(self, state: Mapping[str, Activity], layers: Mapping[str, Any]) -> tuple[Table, ...]:
+        """Return ``specialization`` (mean fraction, units never and always active) and both histograms."""
         names = tuple(state) or tuple(layers)
         digits = max(4, len(str(self.bins)) + 1)
         edges = [f"{edge / self.bins:.{digits}g}" for edge in range(self.bins + 1)]
@@ -131,7 +131,7 @@ class Specialisation:
         }
         return tuple(
             Table(
-                name=f"specialisation{what}",
+                name=f"specialization{what}",
                 axes={"layer": names, **axes[what]},
                 cells=tuple(found),
                 unit="1",

@@ -1,9 +1,9 @@
 """Batch-norm policies applied to modules.
 
-``batch`` uses the statistics of each batch (Gygli et al. 2021, App. C.1), ``reestimate`` estimates them on unlabelled
+``batch`` uses the statistics of each batch (Gygli et al. 2021, App. C.1), ``reestimate`` estimates them on unlabeled
 images, ``mix:N`` mixes the estimate with the stored ones, ``running`` uses the stored ones. Buffers are restored
-bitwise unless an estimate is requested; dropout and stochastic depth stay in eval mode. Without batch normalisation all
-policies give the same outputs; see ``normalised``.
+bitwise unless an estimate is requested; dropout and stochastic depth stay in eval mode. Without batch normalization all
+policies give the same outputs; see ``normalized``.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ _FUNCTIONS = (F.batch_norm, torch.batch_norm)
 
 
 def norm_layers(module: nn.Module) -> tuple[_BatchNorm, ...]:
-    """Return the batch normalisation layers: torch's, synchronised ones, and timm's with activation.
+    """Return the batch normalization layers: torch's, synchronized ones, and timm's with activation.
 
     Raises:
-        CutError: A traced graph calls batch normalisation as a function, so there is no layer to switch.
+        CutError: A traced graph calls batch normalization as a function, so there is no layer to switch.
     """
     for one in module.modules():
         if isinstance(one, GraphModule) and any(
             node.op == "call_function" and node.target in _FUNCTIONS for node in one.graph.nodes
         ):
             raise CutError(
-                "A traced graph calls batch normalisation as a function, with the mode it was traced in; its "
-                "normalisation policy cannot be chosen. Trace with the normalisation layers as leaf modules."
+                "A traced graph calls batch normalization as a function, with the mode it was traced in; its "
+                "normalization policy cannot be chosen. Trace with the normalization layers as leaf modules."
             )
     return tuple(one for one in module.modules() if isinstance(one, _BatchNorm))
 
 
-def normalised(*modules: nn.Module) -> bool:
+def normalized(*modules: nn.Module) -> bool:
     """Return whether the batch-norm policy makes a difference to any of the modules."""
     return any(norm_layers(module) for module in modules)
 
@@ -95,7 +95,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 def batch_statistics(
     module: nn.Module, others: Literal["eval", "keep"] = "eval", besides: Collection[nn.Module] = ()
 ) -> Iterator[None]:
-    """Normalise with the statistics of each batch without writing buffers; gradients flow.
+    """Normalize with the statistics of each batch without writing buffers; gradients flow.
 
     Args:
         module: Its norm layers are switched; all flags are restored afterwards.
@@ -103,7 +103,7 @@ def batch_statistics(
         besides: Norm layers that are not switched.
 
     Raises:
-        CutError: Batch normalisation cannot be switched; see ``norm_layers``.
+        CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
     layers = tuple(one for one in norm_layers(module) if one not in besides)
     if others == "eval":
@@ -119,11 +119,11 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
     """Replace stored statistics by averages over the batches that pass in the block.
 
     New mean and variance are plain averages of each batch's mean and (unbiased) variance; the variance between batch
-    means is ignored, as in torch with ``momentum=None``. Everything except batch normalisation is in eval mode. Flags
+    means is ignored, as in torch with ``momentum=None``. Everything except batch normalization is in eval mode. Flags
     are restored afterwards.
 
     With a share, stored statistics keep that weight (Schneider et al. 2020: N / (N + n), for mean and variance). Every
-    layer normalises a batch by the mixture of stored and batch statistics, so that later layers see what they will
+    layer normalizes a batch by the mixture of stored and batch statistics, so that later layers see what they will
     see, and stores the mixture of stored and estimated ones.
 
     Args:
@@ -131,7 +131,7 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
         share: Weight of the stored statistics, in [0, 1].
 
     Raises:
-        CutError: Batch normalisation cannot be switched; see ``norm_layers``.
+        CutError: Batch normalization cannot be switched; see ``norm_layers``.
     """
     layers = [one for one in norm_layers(module) if one.track_running_stats]
     momenta = [one.momentum for one in layers]
@@ -155,7 +155,7 @@ def estimating(module: nn.Module, share: float = 0.0) -> Iterator[None]:
 
 @contextmanager
 def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "always") -> Iterator[None]:
-    """Restore the buffers of batch normalisation bitwise afterwards, always or only after an error.
+    """Restore the buffers of batch normalization bitwise afterwards, always or only after an error.
 
     Args:
         module: Whose buffers are restored.
@@ -174,18 +174,18 @@ def kept_statistics(module: nn.Module, when: Literal["always", "error"] = "alway
 
 
 def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) -> int:
-    """Estimate the statistics of batch normalisation in place, in one pass over unlabelled images.
+    """Estimate the statistics of batch normalization in place, in one pass over unlabeled images.
 
     Args:
         module: The whole recombined network; the head must see the features of this pass.
-        images: Normalised batches of nearly equal size, each ``(batch, channels, height, width)``.
+        images: Normalized batches of nearly equal size, each ``(batch, channels, height, width)``.
         share: Weight of the stored statistics; see ``estimating``.
 
     Returns:
         Number of estimated layers; if 0, nothing was run or changed.
 
     Raises:
-        DataError: There are no images although the network has batch normalisation; statistics are unchanged.
+        DataError: There are no images although the network has batch normalization; statistics are unchanged.
     """
     layers = norm_layers(module)
     if not layers:
@@ -197,7 +197,7 @@ def reestimate(module: nn.Module, images: Iterable[Tensor], share: float = 0.0) 
             passed += 1
         if not passed:
             raise DataError(
-                "Estimating statistics of batch normalisation needs at least one batch of images."
+                "Estimating statistics of batch normalization needs at least one batch of images."
             )
     return len(layers)
 
@@ -217,7 +217,7 @@ def _untracked(layers: tuple[_BatchNorm, ...]) -> Iterator[None]:
 
 @contextmanager
 def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
-    """Make a layer in eval mode normalise each batch by mixed statistics and store the mixed estimate at the end."""
+    """Make a layer in eval mode normalize each batch by mixed statistics and store the mixed estimate at the end."""
     mean, variance = layer.running_mean, layer.running_var
     if mean is None or variance is None:
         yield
@@ -233,7 +233,7 @@ def _mixing(layer: _BatchNorm, share: float) -> Iterator[None]:
         count = values.numel() // values.shape[1]
         if count < 2:
             raise DataError(
-                "Estimating statistics of batch normalisation needs more than one value per channel in a batch."
+                "Estimating statistics of batch normalization needs more than one value per channel in a batch."
             )
         spread, middle = torch.var_mean(values, dim=axes, correction=0)
         batches_seen += 1

@@ -1,4 +1,4 @@
-"""Optimisers by timm's names: timm's own steps on the uncut network, in timm's groups, and resumed bit for bit."""
+"""Optimizers by timm's names: timm's own steps on the uncut network, in timm's groups, and resumed bit for bit."""
 
 from __future__ import annotations
 
@@ -51,15 +51,15 @@ def assert_one_step_is_timms(trained: ck.Task, settings: dict[str, Any], timms: 
         assert {n for p in (state.extractor, state.head) for n, _ in p.named_parameters()} == {
             name for name, _ in whole.named_parameters()
         }
-        optimiser = create_optimizer_v2(whole, lr=1e-2, momentum=0.9, **timms)
-        for group in optimiser.param_groups:  # as timm's schedulers do
+        optimizer = create_optimizer_v2(whole, lr=1e-2, momentum=0.9, **timms)
+        for group in optimizer.param_groups:  # as timm's schedulers do
             group["lr"] *= group.get("lr_scale", 1.0)
         for number in range(2):
             batch = loop.begin(loop.task_loops["a"], number).batch
             torch.manual_seed(0)
             F.cross_entropy(whole(batch.images), batch.labels).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             loop.step(state, number)
         ours = {**state.extractor.state_dict(), **state.head.state_dict()}
         for name, value in whole.state_dict().items():
@@ -75,38 +75,38 @@ def assert_one_step_is_timms(trained: ck.Task, settings: dict[str, Any], timms: 
 )
 def test_two_steps_are_timms_on_the_uncut_network(name: str, network: str) -> None:
     assert_one_step_is_timms(
-        task(network), {"optimiser": name, "weight_decay": 0.1}, {"opt": name, "weight_decay": 0.1}
+        task(network), {"optimizer": name, "weight_decay": 0.1}, {"opt": name, "weight_decay": 0.1}
     )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_layer_decay_is_timms(network: str) -> None:
     chosen = {"weight_decay": 0.1, "layer_decay": 0.75}
-    assert_one_step_is_timms(task(network), {"optimiser": "adamw", **chosen}, {"opt": "adamw", **chosen})
+    assert_one_step_is_timms(task(network), {"optimizer": "adamw", **chosen}, {"opt": "adamw", **chosen})
 
 
-def test_options_are_given_to_the_optimiser() -> None:
+def test_options_are_given_to_the_optimizer() -> None:
     chosen = {"betas": [0.5, 0.6], "eps": 1e-3}
     assert_one_step_is_timms(
         task(),
-        {"optimiser": "adamw", "weight_decay": 0.1, "optimiser_options": chosen},
+        {"optimizer": "adamw", "weight_decay": 0.1, "optimizer_options": chosen},
         {"opt": "adamw", "weight_decay": 0.1, **chosen},
     )
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("optimiser", ["adamw", "adam"])
-def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimiser: str) -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "adam"])
+def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimizer: str) -> None:
     """The paper's Adam decays everything, by layers too."""
     trainer = quick(
-        steps=2, optimiser=optimiser, weight_decay=0.1, layer_decay=0.75, lr=0.5, schedule="constant"
+        steps=2, optimizer=optimizer, weight_decay=0.1, layer_decay=0.75, lr=0.5, schedule="constant"
     )
     with prepare(FitRequest(trainer, [task(network)])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
         whole = whole_of(state, nn.Module.train)
-        never = getattr(whole, "no_weight_decay", set)() if optimiser == "adamw" else ()
+        never = getattr(whole, "no_weight_decay", set)() if optimizer == "adamw" else ()
         expected = param_groups_layer_decay(
-            whole, 0.1, never, weight_decay_exclude_1d=optimiser == "adamw", layer_decay=0.75
+            whole, 0.1, never, weight_decay_exclude_1d=optimizer == "adamw", layer_decay=0.75
         )
         names = {id(one): name for name, one in whole.named_parameters()}
         rules = {
@@ -115,8 +115,8 @@ def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimiser: s
             for one in group["params"]
         }
         ours = {id(one): n for p in (state.extractor, state.head) for n, one in p.named_parameters()}
-        groups = loop.optimisers["network/a"].param_groups
-        loop.set_lr(0, loop.optimisers.values())
+        groups = loop.optimizers["network/a"].param_groups
+        loop.set_lr(0, loop.optimizers.values())
         found = {
             ours[id(one)]: (group["lr_scale"], group["weight_decay"])
             for group in groups
@@ -128,10 +128,10 @@ def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimiser: s
 
 
 def test_shared_heads_have_the_whole_rate_and_decay_as_timm_does() -> None:
-    trainer = quick(steps=2, optimiser="adamw", weight_decay=0.1, layer_decay=0.75)
+    trainer = quick(steps=2, optimizer="adamw", weight_decay=0.1, layer_decay=0.75)
     with prepare(FitRequest(trainer, [task()], ["dcc"])) as prepared:
         (groups,) = (
-            one.param_groups for name, one in prepared.loop.optimisers.items() if name.startswith("shared.")
+            one.param_groups for name, one in prepared.loop.optimizers.items() if name.startswith("shared.")
         )
     assert [group["weight_decay"] for group in groups] == [0.0, 0.1]
     assert {group.get("lr_scale", 1.0) for group in groups} == {1.0}
@@ -157,7 +157,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have_ended(
     name: str, tmp_path: Path, killed: Callable[..., None]
 ) -> None:
     """Also what is counted outside of tensors: steps of a parameter, of a group, of the slow weights."""
-    settings = {"steps": 8, "lr": 1e-3, "optimiser": name, "weight_decay": 0.1, "layer_decay": 0.8}
+    settings = {"steps": 8, "lr": 1e-3, "optimizer": name, "weight_decay": 0.1, "layer_decay": 0.8}
     whole = quick(**settings).fit([task()])
     path = tmp_path / "run.safetensors"
     trainer = quick(**settings, checkpoint=path, checkpoint_every=4)
@@ -168,7 +168,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have_ended(
 @pytest.mark.parametrize("name", ["lamb", "adan", "muon", "adamw", "lookahead_lion"])
 def test_a_trial_leaves_no_trace(name: str) -> None:
     """Counts of groups and moments that do not begin as zeros too."""
-    trainer = quick(steps=3, optimiser=name)
+    trainer = quick(steps=3, optimizer=name)
     with prepare(FitRequest(trainer, [task()])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
         with loop.untouched():
@@ -180,11 +180,11 @@ def test_a_trial_leaves_no_trace(name: str) -> None:
             assert all(torch.equal(value, tried[key]) for key, value in again.loop.weights().items())
 
 
-def test_timms_optimisers_are_taken_or_refused_with_the_reason() -> None:
+def test_timms_optimizers_are_taken_or_refused_with_the_reason() -> None:
     refused = []
     for name in list_optimizers():
         try:
-            quick(steps=1, optimiser=name)
+            quick(steps=1, optimizer=name)
         except UsageError as error:
             assert error.subject == name and "Take another" in str(error)
             refused.append(name)
@@ -196,32 +196,32 @@ def test_timms_optimisers_are_taken_or_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("settings", "said", "subject"),
     [
-        ({"optimiser": "loin"}, "There is no optimiser 'loin'. Did you mean 'lion'?", "loin"),
+        ({"optimizer": "loin"}, "There is no optimizer 'loin'. Did you mean 'lion'?", "loin"),
         (
-            {"optimiser": "adamw", "optimiser_options": {"beta": [0.9, 0.95]}},
+            {"optimizer": "adamw", "optimizer_options": {"beta": [0.9, 0.95]}},
             "'adamw' takes no option 'beta'. Did you mean 'betas'?",
             "beta",
         ),
         (
-            {"optimiser": "lion", "optimiser_options": {"eps": 1e-3}},
+            {"optimizer": "lion", "optimizer_options": {"eps": 1e-3}},
             "'lion' takes no option 'eps'.",
             "eps",
         ),
         (
-            {"optimiser": "adamw", "optimiser_options": {"lr": 1e-3}},
+            {"optimizer": "adamw", "optimizer_options": {"lr": 1e-3}},
             "takes no option 'lr'. Set lr itself",
             "lr",
         ),
         (
-            {"optimiser": "adamw", "optimiser_options": {"betas": [0.9, 1.5]}},
-            "does not take optimiser_options={'betas': [0.9, 1.5]}: Invalid beta",
+            {"optimizer": "adamw", "optimizer_options": {"betas": [0.9, 1.5]}},
+            "does not take optimizer_options={'betas': [0.9, 1.5]}: Invalid beta",
             "adamw",
         ),
-        ({"optimiser_options": {"betas": object()}}, "must be a table of JSON values", None),
+        ({"optimizer_options": {"betas": object()}}, "must be a table of JSON values", None),
         ({"layer_decay": 1.5}, "'layer_decay' must be a number above 0 and up to 1", "layer_decay"),
     ],
 )
-def test_what_no_optimiser_takes_is_refused(settings: dict[str, Any], said: str, subject: str | None) -> None:
+def test_what_no_optimizer_takes_is_refused(settings: dict[str, Any], said: str, subject: str | None) -> None:
     with pytest.raises(UsageError) as found:
         quick(steps=1, **settings)
     assert said in str(found.value) and found.value.code == "usage" and found.value.subject == subject
@@ -238,16 +238,16 @@ def test_a_network_that_does_not_tell_its_layers_is_refused() -> None:
 
 def test_the_plan_states_what_is_on() -> None:
     said = quick(
-        steps=1, optimiser="adamw", optimiser_options={"betas": (0.9, 0.95)}, layer_decay=0.5
+        steps=1, optimizer="adamw", optimizer_options={"betas": (0.9, 0.95)}, layer_decay=0.5
     ).stated()
-    assert said["optimiser_options"] == {"betas": [0.9, 0.95]} and said["layer_decay"] == 0.5
-    assert {"optimiser_options", "layer_decay"}.isdisjoint(quick(steps=1).stated())
+    assert said["optimizer_options"] == {"betas": [0.9, 0.95]} and said["layer_decay"] == 0.5
+    assert {"optimizer_options", "layer_decay"}.isdisjoint(quick(steps=1).stated())
 
 
 def test_a_step_whose_count_a_graph_cannot_hold_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    with prepare(FitRequest(quick(steps=1, optimiser="lion"), [task()])) as prepared:
+    with prepare(FitRequest(quick(steps=1, optimizer="lion"), [task()])) as prepared:
         monkeypatch.setattr(prepared.loop.setup, "precision", _OnGpu())
-        assert "the optimiser 'lion' counts its steps" in str(capture_blocker(prepared.loop, compiles=False))
+        assert "the optimizer 'lion' counts its steps" in str(capture_blocker(prepared.loop, compiles=False))
 
 
 def test_rates_that_are_tensors_are_filled_in_place_by_the_scale_of_each_group() -> None:

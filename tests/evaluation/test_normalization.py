@@ -1,4 +1,4 @@
-"""Normalisation policies: statistics worked out in loops, buffers and flags bitwise as before, dropout at rest."""
+"""Normalization policies: statistics worked out in loops, buffers and flags bitwise as before, dropout at rest."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor, fx, nn
 
 from compatkit.contracts.batchnorm import LARGEST, check_policy, is_policy, prior_of, stored_share
 from compatkit.errors import CutError, DataError, UsageError
-from compatkit.evaluation.normalisation import (
+from compatkit.evaluation.normalization import (
     batch_statistics,
     batches,
     estimating,
     evaluation_mode,
     kept_statistics,
     norm_layers,
-    normalised,
+    normalized,
     reestimate,
 )
 
@@ -91,7 +91,7 @@ def test_batch_statistics_are_those_of_the_batch_and_no_buffer_is_written(
 
 
 class Net(nn.Module):
-    """Normalisation, dropout and stochastic choice side by side."""
+    """Normalization, dropout and stochastic choice side by side."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def test_gradients_flow_through_batch_statistics(net: Net, x: Tensor) -> None:
     out.square().sum().backward()
     assert net.convolution.weight.grad is not None
     assert net.convolution.weight.grad.abs().sum() > 0
-    # The mean is part of the graph: a constant added to the input of the normalisation changes nothing.
+    # The mean is part of the graph: a constant added to the input of the normalization changes nothing.
     assert net.convolution.bias is not None
     assert net.convolution.bias.grad is not None
     assert net.convolution.bias.grad.abs().max() < 1e-3
@@ -277,9 +277,9 @@ def test_an_estimate_without_images_is_refused_and_changes_nothing(net: Net) -> 
     assert (snapshot(net), flags(net)) == before
 
 
-def test_without_batch_normalisation_nothing_is_run() -> None:
+def test_without_batch_normalization_nothing_is_run() -> None:
     plain = nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2), nn.GroupNorm(1, 2))
-    assert not normalised(plain)
+    assert not normalized(plain)
     assert reestimate(plain, iter([])) == 0
     x = torch.randn(4, 2)
     with batch_statistics(plain):
@@ -298,7 +298,7 @@ def test_layers_without_stored_statistics_keep_none() -> None:
     assert flags(layer) == before
 
 
-def test_normalisation_traced_as_a_function_is_refused(net: Net) -> None:
+def test_normalization_traced_as_a_function_is_refused(net: Net) -> None:
     class Function(nn.Module):
         def __init__(self) -> None:
             super().__init__()

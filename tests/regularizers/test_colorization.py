@@ -1,4 +1,4 @@
-"""Colourisation: CIE Lab, bins, windows, the loss over pixels, and what is refused."""
+"""Colorization: CIE Lab, bins, windows, the loss over pixels, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import compatkit as ck
 from compatkit.data.dataset import DataSet
 from compatkit.errors import PluginError
 from compatkit.training.testing import assert_regularizer
-from compatkit_plugins.regularizers._lab import Lookup, bins, lightness_and_chroma, without_colours
-from compatkit_plugins.regularizers.colourisation import Colourisation, chroma_loss, windows
+from compatkit_plugins.regularizers._lab import Lookup, bins, lightness_and_chroma, without_colors
+from compatkit_plugins.regularizers.colorization import Colorization, chroma_loss, windows
 
 
 @pytest.mark.parametrize(
-    ("colour", "wanted"),
+    ("color", "wanted"),
     [
         ((1, 0, 0), (53.24, 80.09, 67.20)),
         ((0, 1, 0), (87.73, -86.18, 83.18)),
@@ -29,31 +29,31 @@ from compatkit_plugins.regularizers.colourisation import Colourisation, chroma_l
         ((0, 0, 0), (0, 0, 0)),
     ],
 )
-def test_lab_of_known_colours(colour: tuple[float, ...], wanted: tuple[float, ...]) -> None:
+def test_lab_of_known_colors(color: tuple[float, ...], wanted: tuple[float, ...]) -> None:
     """Published values for D65."""
-    y, a, b = (float(one) for one in lightness_and_chroma(torch.tensor([colour], dtype=torch.float64)))
+    y, a, b = (float(one) for one in lightness_and_chroma(torch.tensor([color], dtype=torch.float64)))
     light = 116 * y ** (1 / 3) - 16 if y > (6 / 29) ** 3 else y * (29 / 3) ** 3
     assert (light, a, b) == pytest.approx(wanted, abs=0.01)
 
 
-def test_an_image_without_colours_has_the_same_luminance_and_no_chroma() -> None:
+def test_an_image_without_colors_has_the_same_luminance_and_no_chroma() -> None:
     images = torch.rand(4, 5, 5, 3, dtype=torch.float64)
     images[0] *= 0.01  # where the curve of sRGB is a line
     luminance, _, _ = lightness_and_chroma(images)
-    grey = without_colours(luminance)[..., None].expand(-1, -1, -1, 3)
-    again, a, b = lightness_and_chroma(grey)
+    gray = without_colors(luminance)[..., None].expand(-1, -1, -1, 3)
+    again, a, b = lightness_and_chroma(gray)
     torch.testing.assert_close(again, luminance, rtol=1e-6, atol=1e-9)
     assert float(a.abs().max()) < 1e-9 and float(b.abs().max()) < 1e-9
 
 
 @pytest.mark.parametrize(("side", "count"), [(10, 260), (20, 74), (50, 19)])
-def test_bins_are_those_that_colours_fall_into(side: int, count: int) -> None:
+def test_bins_are_those_that_colors_fall_into(side: int, count: int) -> None:
     found = bins(side)
     assert len(set(found)) == len(found) == count
     assert (0, 0) in found and all(a % side == b % side == 0 for a, b in found)
     lookup = Lookup.of(side, "cpu")
-    colours = torch.rand(2000, 3, dtype=torch.float64)
-    _, a, b = lightness_and_chroma(colours)
+    colors = torch.rand(2000, 3, dtype=torch.float64)
+    _, a, b = lightness_and_chroma(colors)
     for number, one, other in zip(lookup(a, b).tolist(), a.tolist(), b.tolist(), strict=True):
         middle = round(one / side) * side, round(other / side) * side
         assert found[number] == middle or middle not in found
@@ -95,16 +95,16 @@ def test_loss_is_the_mean_over_pixels_of_the_entropy_of_their_bin(cells: int, si
     assert float(found) == pytest.approx(total / numbers.numel(), rel=1e-5)
 
 
-def colour(name: str, seed: int = 0) -> DataSet:
+def color(name: str, seed: int = 0) -> DataSet:
     return data_set(name, channels=3, seed=seed)
 
 
 def task(name: str = "a", data: DataSet | None = None, split: str = "layer2", **settings: Any) -> ck.Task:
-    return ck.Task(name, data or colour(name), "resnet8_cifar", split, **{"size": 16, **settings})
+    return ck.Task(name, data or color(name), "resnet8_cifar", split, **{"size": 16, **settings})
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_the_extractor_sees_grey_images_of_the_same_luminance(
+def test_the_extractor_sees_gray_images_of_the_same_luminance(
     channels_last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[ck.Step] = []
@@ -119,30 +119,30 @@ def test_the_extractor_sees_grey_images_of_the_same_luminance(
         return extract(self, images, write_statistics=write_statistics)
 
     monkeypatch.setattr(ck.Step, "extract", watched)
-    quick(steps=1, channels_last=channels_last).fit([task()], ["colourisation"])
+    quick(steps=1, channels_last=channels_last).fit([task()], ["colorization"])
     data = seen[0].task.data
     mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
     images = seen[0].batch.images.double().movedim(1, -1) * std + mean
-    grey = given[0].movedim(1, -1) * std + mean
-    torch.testing.assert_close(grey[..., :1].expand_as(grey), grey, rtol=0, atol=1e-5)
+    gray = given[0].movedim(1, -1) * std + mean
+    torch.testing.assert_close(gray[..., :1].expand_as(gray), gray, rtol=0, atol=1e-5)
     torch.testing.assert_close(
-        lightness_and_chroma(grey)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
+        lightness_and_chroma(gray)[0], lightness_and_chroma(images)[0], rtol=1e-4, atol=1e-5
     )
 
 
-def test_a_network_learns_the_colours_of_its_images() -> None:
+def test_a_network_learns_the_colors_of_its_images() -> None:
     """Red above, blue below: two bins, which the head tells by their place alone."""
-    data = colour("a")
+    data = color("a")
     images = np.zeros_like(data.train.images)
     images[..., 1] = data.train.images[..., 1] // 8
     images[:, :6, :, 0], images[:, 6:, :, 2] = 255, 255
     flat = attrs.evolve(data, train=attrs.evolve(data.train, images=images))
-    fit = quick(steps=30, lr=0.02).fit([task(data=flat)], [ck.use("colourisation", cells=2)])
-    losses = [row["losses"]["colourisation/loss"] for row in fit.history]
+    fit = quick(steps=30, lr=0.02).fit([task(data=flat)], [ck.use("colorization", cells=2)])
+    losses = [row["losses"]["colorization/loss"] for row in fit.history]
     assert losses[0] > 1 and losses[-1] < 0.3
 
 
-def grey_in_colour() -> DataSet:
+def gray_in_color() -> DataSet:
     data = data_set("faded")
     return attrs.evolve(data, train=data.train.converted("RGB"), test=data.test.converted("RGB"))
 
@@ -153,9 +153,9 @@ def grey_in_colour() -> DataSet:
         (
             lambda: task(data=data_set("pale")),
             {},
-            r"those of task 'a' \(pale\) are grey.*jigsaw or contrastive",
+            r"those of task 'a' \(pale\) are gray.*jigsaw or contrastive",
         ),
-        (lambda: task(data=grey_in_colour()), {}, r"those of task 'a' \(faded\) are grey"),
+        (lambda: task(data=gray_in_color()), {}, r"those of task 'a' \(faded\) are gray"),
         (task, {"cells": 3}, r"3 x 3 windows; the features of task 'a' after layer2 are \(32, 8, 8\)"),
         (lambda: task(split="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
         (task, {"cells": 0}, "'cells' must be a whole number from 1 up; got 0"),
@@ -166,27 +166,27 @@ def grey_in_colour() -> DataSet:
 )
 def test_what_is_refused(given: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(PluginError, match=said):
-        quick(steps=1).fit([given()], [ck.use("colourisation", **settings)])
+        quick(steps=1).fit([given()], [ck.use("colorization", **settings)])
 
 
 def test_a_head_of_fixed_size_takes_all_features_at_once_only() -> None:
     kwargs = {"filters": 4, "convolutions": 1, "units": 8}
-    one = ck.Task("a", colour("a"), "simple_cnn", "blocks", kwargs=kwargs, size=(8, 8))
+    one = ck.Task("a", color("a"), "simple_cnn", "blocks", kwargs=kwargs, size=(8, 8))
     with pytest.raises(
         PluginError, match="a head of simple_cnn after blocks does not take one of 2 x 2 windows"
     ):
-        quick(steps=1).fit([one], [ck.use("colourisation", cells=2)])
-    fit = quick(steps=1).fit([one], [ck.use("colourisation", cells=1)])
-    assert fit.history[0]["losses"]["colourisation/loss"] > 0
+        quick(steps=1).fit([one], [ck.use("colorization", cells=2)])
+    fit = quick(steps=1).fit([one], [ck.use("colorization", cells=1)])
+    assert fit.history[0]["losses"]["colorization/loss"] > 0
 
 
 def test_a_frozen_head_of_other_bins_is_refused() -> None:
-    first = quick(steps=1).fit([task()], ["colourisation"])
+    first = quick(steps=1).fit([task()], ["colorization"])
     with pytest.raises(
         PluginError, match=r"tells apart \['a -80 b .*Use the settings that it was trained with"
     ):
-        quick(steps=1).fit([task("b")], [ck.use("colourisation", bin_size=25)], frozen=first)
+        quick(steps=1).fit([task("b")], [ck.use("colorization", bin_size=25)], frozen=first)
 
 
 def test_conforms() -> None:
-    assert_regularizer(Colourisation, cells=2, bin_size=10)
+    assert_regularizer(Colorization, cells=2, bin_size=10)

@@ -12,7 +12,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Run, carry_out, find
 from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
-from compatkit_studies.normalisation import ARMS, PRIORS, policies_of, regularizers
+from compatkit_studies.normalization import ARMS, PRIORS, policies_of, regularizers
 
 TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 ESTIMATED = {"recombined", "reestimated", "running", *PRIORS}
