@@ -25,7 +25,6 @@ import attrs
 from compatkit.components.registry import Registry
 from compatkit.contracts.channels import Blobs, ChannelFigures
 from compatkit.contracts.check import check
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
@@ -42,6 +41,7 @@ from compatkit.contracts.contract import (
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION, Cell, Figure
 from compatkit.contracts.labels import common, spelling
 from compatkit.contracts.manifest import Edge, Manifest, Payload, function_digest
+from compatkit.foundation.codec import dumps
 from compatkit.registry.store import Store
 from compatkit.reports.verdicts import Verdicts, check_all
 

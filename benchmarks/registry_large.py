@@ -13,9 +13,9 @@ import registry_tables as bare
 from registry_measuring import expect, say
 from registry_settings import Given
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Statistical, Structural
 from compatkit.contracts.manifest import Edge, Manifest, Payload, to_bytes
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.store import Store
 
 EACH = 5

@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest
+from compatkit.foundation.codec import dumps
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent, function_digest
+from compatkit.foundation.codec import dumps
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
 from compatkit.registry.signing.envelope import Envelope, Statement

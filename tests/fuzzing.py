@@ -19,8 +19,8 @@ from hostile import build, clear, kinds, put_in_place, read_everything
 from hypothesis import strategies as st
 from watching import listing, watched
 
-from compatkit.contracts.codec import digest, loads
 from compatkit.errors import FormatError, SignatureError
+from compatkit.foundation.codec import digest, loads
 from compatkit.registry.store import Store
 from compatkit.registry.weights.header import DTYPES, check_header
 from compatkit.registry.weights.tensorfile import deserialize

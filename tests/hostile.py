@@ -19,7 +19,6 @@ from measured import settings
 from pointed import pointers
 from torch.utils.data import Dataset  # here, so that torch is not imported while reading is watched
 
-from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.contract import (
     Blueprint,
     Contract,
@@ -35,6 +34,7 @@ from compatkit.contracts.evidence import Cell, Figure
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload, edges, function_digest
 from compatkit.errors import CompatkitError
 from compatkit.evaluation.records import Cells, record
+from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.scan import scan
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.signing.trust import Trusted

@@ -25,10 +25,10 @@ from attack import cases
 from hostile import NAME, build, edited, kinds, put_in_place, read_everything, weights
 
 import compatkit as ck
-from compatkit.contracts.codec import digest
 from compatkit.data.lists import read_list
 from compatkit.errors import CompatkitError, SignatureError
 from compatkit.experiments.recipes.files import parse
+from compatkit.foundation.codec import digest
 from compatkit.registry.maintenance.check import examine, open_damaged
 from compatkit.registry.oci.read import import_layout
 from compatkit.registry.oci.write import export

@@ -14,9 +14,9 @@ import attrs
 from torch import nn
 
 from compatkit.adapters.cutting.assigned import check_buildable
-from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near, type_of
+from compatkit.foundation.codec import dumps, loads
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
 from compatkit.plugins.builders import build_network, library_of, models_of

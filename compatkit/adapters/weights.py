@@ -11,9 +11,9 @@ import attrs
 from torch import Tensor, nn
 
 from compatkit.adapters.inputs import InputSpec, class_layer, input_of
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import loads
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UsageError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import loads
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import read_whole
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values, compare

@@ -40,7 +40,7 @@ def export_command(context: click.Context, asked: ExportAsked) -> None:
     written = registry(context).export(asked.reference, asked.file, names=asked.names)
     found = written.description
     if asked.machine:
-        from compatkit.contracts.codec import unstructure
+        from compatkit.foundation.codec import unstructure
 
         emit({"file": asked.file, "bytes": written.bytes, "exported": unstructure(found)})
         return

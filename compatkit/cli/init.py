@@ -9,7 +9,7 @@ import click
 from compatkit.cli.options import Asked, PathType, command, given
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
-from compatkit.contracts.addresses import local
+from compatkit.foundation.addresses import local
 
 
 class InitAsked(Asked):

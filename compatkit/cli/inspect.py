@@ -83,7 +83,7 @@ def _exported(found: Description | str | None) -> dict[str, Any]:
         return {}
     if isinstance(found, str):
         return {"exported": None, "problem": found}
-    from compatkit.contracts.codec import unstructure
+    from compatkit.foundation.codec import unstructure
 
     return {"exported": unstructure(found)}
 

@@ -10,8 +10,8 @@ import click
 from compatkit.cli.options import Asked, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
-from compatkit.contracts.display import network_and_cut, padded, width_of
 from compatkit.errors import IntegrityError, NotFound, near
+from compatkit.foundation.display import network_and_cut, padded, width_of
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import ListedName

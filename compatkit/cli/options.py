@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 import click
 
-from compatkit.contracts.addresses import local, normalized
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, check_policy
 from compatkit.errors import UsageError
+from compatkit.foundation.addresses import local, normalized
 
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import About

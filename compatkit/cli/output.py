@@ -84,7 +84,7 @@ def fold(label: str, text: str, *, indent: int, size: int) -> str:
     """
     import textwrap
 
-    from compatkit.contracts.display import padded, width_of
+    from compatkit.foundation.display import padded, width_of
 
     front = " " * indent + padded(_line(label), size) + "  "
     lines = textwrap.wrap(
@@ -109,7 +109,7 @@ def rows(values: Mapping[str, str], *, indent: int = 2) -> None:
         values: Texts by label.
         indent: Spaces before each line.
     """
-    from compatkit.contracts.display import width_of
+    from compatkit.foundation.display import width_of
 
     size = max((width_of(_line(label)) for label in values), default=0)
     for label, text in values.items():
@@ -123,7 +123,7 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
         table: Rows of equal length; the first is the header.
         right: Columns aligned to the right.
     """
-    from compatkit.contracts.display import padded, width_of
+    from compatkit.foundation.display import padded, width_of
 
     cleaned = [[clean(text) for text in row] for row in table]
     sizes = [max(map(width_of, column)) for column in zip(*cleaned, strict=True)]

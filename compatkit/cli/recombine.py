@@ -149,7 +149,7 @@ def _why_not(cell: Cell | None) -> str:
 
 
 def _emit(report: Report, cell: Cell | None, model: Recombination, published: dict[str, str | None]) -> None:
-    from compatkit.contracts.codec import unstructure
+    from compatkit.foundation.codec import unstructure
 
     measured = None if cell is None else attrs.asdict(cell)
     adapters = unstructure(model.contract.adapters)

@@ -11,8 +11,8 @@ import click
 
 from compatkit.cli.options import given
 from compatkit.cli.output import news
-from compatkit.contracts.addresses import is_url, normalized
 from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
+from compatkit.foundation.addresses import is_url, normalized
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry

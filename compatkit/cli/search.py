@@ -9,7 +9,7 @@ import click
 from compatkit.cli.options import Asked, command, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import store
-from compatkit.contracts.display import network_and_cut
+from compatkit.foundation.display import network_and_cut
 
 if TYPE_CHECKING:
     from compatkit.registry.index.search import Found

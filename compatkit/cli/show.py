@@ -30,8 +30,8 @@ class ShowAsked(Asked):
 @click.argument("reference", metavar="REF")
 def show_command(context: click.Context, asked: ShowAsked) -> None:
     """Show a component's contract."""
-    from compatkit.contracts.codec import loads
     from compatkit.contracts.manifest import to_bytes
+    from compatkit.foundation.codec import loads
     from compatkit.reports.contracts import facts
 
     held = store(context)

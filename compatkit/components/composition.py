@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 
 from compatkit.contracts.batchnorm import POLICIES, is_policy
-from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent
 from compatkit.errors import FormatError
 from compatkit.evaluation.recombination import Recombination
+from compatkit.foundation.codec import structure, unstructure
 
 BUILDER = "recombination"
 EXTRACTOR, ADAPTER, HEAD = "extractor", "adapter", "head"

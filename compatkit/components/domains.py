@@ -15,7 +15,6 @@ import attrs
 
 from compatkit.components.pairs import check_pair
 from compatkit.components.tasks import frozen_head, part, task_of
-from compatkit.contracts.display import Shown, aligned
 from compatkit.contracts.evidence import Cell
 from compatkit.contracts.manifest import Manifest
 from compatkit.data.split import Split
@@ -23,6 +22,7 @@ from compatkit.errors import IncompatibleError, UsageError
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.matrix import measure
+from compatkit.foundation.display import Shown, aligned
 from compatkit.plugins import Use, as_use
 from compatkit.plugins.renamed import current
 from compatkit.registry.names import Reference

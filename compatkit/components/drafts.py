@@ -14,7 +14,6 @@ from compatkit.adapters.blueprints import build_pair, check_rebuilt, prove, stru
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.components.variational import ROLES, is_vae, vae_parts
 from compatkit.components.verification import normalization_of, probe_of
-from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
@@ -27,6 +26,7 @@ from compatkit.contracts.contract import (
 )
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.foundation.codec import unstructure
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.reports.contracts import port

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.arguments import texts_of
-from compatkit.contracts.cache import above
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, function_digest, trained_with
 from compatkit.errors import CutError, IntegrityError, NotFound, TooCostly, UsageError
 from compatkit.evaluation.component import Component, pinned
+from compatkit.foundation.arguments import texts_of
+from compatkit.foundation.cache import above
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern, wrong_kind

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.display import Shown, aligned
 from compatkit.contracts.evidence import Figure
+from compatkit.foundation.display import Shown, aligned
 from compatkit.registry.questions import Question
 from compatkit.reports.tabular import Tabular
 

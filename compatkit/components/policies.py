@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.loading import Parts
-from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UnknownName, UsageError, type_of
+from compatkit.foundation.arguments import named
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
 from compatkit.registry.policies import Images, Policy

@@ -19,15 +19,15 @@ from compatkit.components.recombinations import publish_recombination
 from compatkit.components.registering import register
 from compatkit.components.stitching import publish_adapter
 from compatkit.components.verification import remember_proof
-from compatkit.contracts.arguments import named
-from compatkit.contracts.codec import digest as digest_of
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
 from compatkit.errors import PolicyBroken, UsageError
 from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.component import Component, pinned
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.recombination import Recombination
+from compatkit.foundation.arguments import named
+from compatkit.foundation.codec import digest as digest_of
+from compatkit.foundation.codec import dumps
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.store import Store
 from compatkit.training.fit import Fit

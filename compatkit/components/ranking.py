@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import numpy as np
 
-from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import DataError, UsageError
+from compatkit.foundation.display import Shown, aligned
 from compatkit.metrics import Cell, Direction
 from compatkit.reports.tabular import Tabular
 

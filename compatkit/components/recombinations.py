@@ -21,7 +21,6 @@ from compatkit.components.stitching import adapter_of
 from compatkit.components.verification import hold_against, probe_of, prove_once, remember_proof
 from compatkit.contracts.batchnorm import estimates
 from compatkit.contracts.check import Report, check
-from compatkit.contracts.codec import unstructure
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Blueprint
 from compatkit.contracts.manifest import About, Edge, Manifest, Parent, Payload
 from compatkit.contracts.stitch import after
@@ -29,6 +28,7 @@ from compatkit.errors import CutError, IntegrityError, UsageError
 from compatkit.evaluation.adapter import Adapter
 from compatkit.evaluation.component import Component, pinned
 from compatkit.evaluation.recombination import Estimate, Recombination
+from compatkit.foundation.codec import unstructure
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust

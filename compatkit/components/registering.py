@@ -12,9 +12,9 @@ from compatkit.components.images import Given
 from compatkit.components.loading import rebuilt, with_module
 from compatkit.components.verification import hold_against, probe_of, remember_proof
 from compatkit.contracts.channels import channel_statistics
-from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import Manifest, to_bytes, trained_with
 from compatkit.evaluation.conditions import Progress
+from compatkit.foundation.codec import digest
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values

@@ -15,14 +15,14 @@ from compatkit.components.former import FORMER
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair, check_pairs
 from compatkit.components.policies import Policies
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, under_old_name
 from compatkit.contracts.check import Report
-from compatkit.contracts.display import LINES, Shown
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError, type_of
 from compatkit.evaluation.component import Component, pinned
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import named
+from compatkit.foundation.display import LINES, Shown
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.blobs import Verify
 from compatkit.registry.history import change_between

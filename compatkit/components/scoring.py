@@ -12,11 +12,11 @@ from compatkit.components.images import OR_SET, images_again
 from compatkit.components.loading import Parts
 from compatkit.components.matrices.bounds import bounds_of
 from compatkit.components.ranking import RANDOM, Ranking, Scored, agreements_of
-from compatkit.contracts.arguments import named, texts_of
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.records import read_figures
+from compatkit.foundation.arguments import named, texts_of
 from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import (
     Cell,

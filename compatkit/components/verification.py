@@ -16,12 +16,12 @@ from compatkit.adapters.builders import BUILDERS, BUILT_IN, library_note
 from compatkit.adapters.cutting.parts import cut_digest
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
-from compatkit.contracts.codec import digest as digest_of
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
 from compatkit.contracts.manifest import Manifest
 from compatkit.contracts.ports import Sides, agree, by, grid_at, resolved, tensor_shape
 from compatkit.errors import IntegrityError, TooCostly
+from compatkit.foundation.codec import digest as digest_of
+from compatkit.foundation.codec import dumps
 from compatkit.registry.blobs import Verify
 from compatkit.registry.store import Store, named
 from compatkit.reports.contracts import dimension

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts import rules
-from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.channels import Blobs
 from compatkit.contracts.contract import EXTRACTORS, HEADS, Data
@@ -27,6 +26,7 @@ from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
 from compatkit.contracts.match import Outputs, inputs_of, outputs_of, wiring
 from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, Severity, codes_of
 from compatkit.errors import UsageError
+from compatkit.foundation.arguments import named
 
 __all__ = ["Finding", "Report", "check", "compare"]
 

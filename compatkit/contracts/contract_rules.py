@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 from compatkit.contracts.channels import BYTES
-from compatkit.contracts.codec import is_digest
 from compatkit.contracts.contract import (
     Anchor,
     Blueprint,
@@ -21,6 +20,7 @@ from compatkit.contracts.contract import (
     Scaled,
 )
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import is_digest
 
 LARGEST = 2**40
 """Largest dimension: no tensor is longer, and no reader's integers overflow."""

@@ -11,10 +11,10 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
-from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import Label
 from compatkit.contracts.report import Finding
 from compatkit.errors import DataError
+from compatkit.foundation.arguments import named
 
 _CYRILLIC = (
     ("\u0410\u0430\u0412\u0415\u0435\u0405\u0455\u0406\u0456\u0408\u0458\u041a", "AaBEeSsIiJjK"),

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.arguments import named
-from compatkit.contracts.codec import Place, decode, digest, dumps, is_digest, told, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
-from compatkit.contracts.display import network_and_cut
 from compatkit.errors import FormatError
+from compatkit.foundation.arguments import named
+from compatkit.foundation.codec import Place, decode, digest, dumps, is_digest, told, unstructure
+from compatkit.foundation.display import network_and_cut
 
 SCHEMA: Literal[1] = 1
 TRAINED = "trained_with"

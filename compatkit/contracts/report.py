@@ -8,9 +8,9 @@ from typing import Any, Literal, Protocol, get_args
 
 import attrs
 
-from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Grade
 from compatkit.errors import UnknownName, UsageError, near, suggest
+from compatkit.foundation.display import Shown
 
 Level = Literal["structural", "data", "protocol", "statistical", "empirical"]
 Severity = Literal["refuses", "adaptable", "warns", "informs", "promises"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from compatkit.contracts.display import visible
+from compatkit.foundation.display import visible
 
 Progress = Callable[[int, int, str], None]
 """Called with what is done, all (0 where that is not known), and what it is."""

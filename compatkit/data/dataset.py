@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 from numpy.typing import NDArray
 
-from compatkit.contracts.arguments import named
 from compatkit.contracts.contract_rules import name_expected
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
+from compatkit.foundation.arguments import named
 
 __all__ = ["Channels", "DataSet", "Source", "Split", "describe"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.display import visible
 from compatkit.data.checking import DataWarning, warn_caller
 from compatkit.data.classlists import NAMES
+from compatkit.foundation.display import visible
 
 JUNK = (".DS_Store", "Thumbs.db", "desktop.ini", NAMES, "__MACOSX")
 """What file managers leave, and our own lists: never images."""

@@ -18,11 +18,11 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.mounts import times_folders
 from compatkit.data.bars import Progress, bar
 from compatkit.data.files import ENDINGS, HIDDEN, image_folders
 from compatkit.data.leftout import LeftOut
 from compatkit.data.memory import recalled_table, remember_table
+from compatkit.foundation.mounts import times_folders
 
 SETTLED_NS = 2 * 10**9
 """Time in ns that a folder must have been left alone."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.addresses import is_url, local, normalized
-from compatkit.contracts.arguments import named
 from compatkit.data.bars import Progress
 from compatkit.data.dataset import DataSet, Source
 from compatkit.data.files import ImageFiles
@@ -34,6 +32,8 @@ from compatkit.errors import (
     UsageError,
     suggest,
 )
+from compatkit.foundation.addresses import is_url, local, normalized
+from compatkit.foundation.arguments import named
 from compatkit.limits import Number
 
 DIGESTS = ("bytes", "unverified")

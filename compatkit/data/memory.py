@@ -14,7 +14,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.cache import above
+from compatkit.foundation.cache import above
 
 
 def recalled(name: str) -> NDArray[Any] | None:

@@ -20,12 +20,12 @@ import numpy as np
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from compatkit.contracts.cache import above
 from compatkit.data.bars import bar
 from compatkit.data.decoding import RULE
 from compatkit.data.lazy import as_image, pixels_of
 from compatkit.data.split import Split
 from compatkit.data.threads import each
+from compatkit.foundation.cache import above
 
 if TYPE_CHECKING:
     from PIL.Image import Image

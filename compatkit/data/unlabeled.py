@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from compatkit.contracts.addresses import local
 from compatkit.data.files import ENDINGS, ImageFiles
 from compatkit.data.kinds import kind_of
 from compatkit.data.lazy import LazyImages
@@ -17,6 +16,7 @@ from compatkit.data.readable import check_damaged, readable_split
 from compatkit.data.split import NO_CLASSES, Split
 from compatkit.data.transforms import Images
 from compatkit.errors import DataError
+from compatkit.foundation.addresses import local
 
 
 def read_unlabeled(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.contracts.contract import Label
-from compatkit.contracts.display import Shown, labelled
 from compatkit.contracts.evidence import Part
 from compatkit.contracts.manifest import Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
+from compatkit.foundation.display import Shown, labelled
 from compatkit.registry.names import Reference
 from compatkit.reports.contracts import facts, summary
 

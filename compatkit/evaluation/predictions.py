@@ -10,7 +10,7 @@ from typing import Any, overload
 import attrs
 from torch import Tensor
 
-from compatkit.contracts.display import Shown, aligned, visible
+from compatkit.foundation.display import Shown, aligned, visible
 from compatkit.reports.tabular import Tabular
 
 

@@ -13,8 +13,8 @@ import attrs
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, UnknownName, suggest
+from compatkit.foundation.arguments import named
 
 Samples = tuple[ArrayLike, ArrayLike]
 """Features ``(n, p)`` and one value each ``(n,)``."""

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from compatkit.contracts.channels import channel_bytes
-from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Data, FeatureStatistics, Port
 from compatkit.data.dataset import Split
 from compatkit.errors import CutError, IntegrityError
 from compatkit.evaluation.normalization import evaluation_mode
 from compatkit.evaluation.preprocessing import normalize, prepare
+from compatkit.foundation.codec import digest
 
 SAMPLES = 5000
 """Default number of images."""

@@ -15,8 +15,8 @@ from pathlib import Path
 import attrs
 
 from compatkit.components.registry import Registry
-from compatkit.contracts.addresses import local
 from compatkit.data import DataSet, load
+from compatkit.foundation.addresses import local
 from compatkit.plugins import use
 from compatkit.reports.matrix import Matrix
 from compatkit.training.task import Task

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from compatkit.contracts.codec import loads, structure
 from compatkit.errors import FormatError, UsageError
+from compatkit.foundation.codec import loads, structure
 from compatkit.registry.os_errors import environment
 
 Kept = TypeVar("Kept")

@@ -22,8 +22,8 @@ from types import CodeType, ModuleType
 
 from packaging.utils import canonicalize_name
 
-from compatkit.contracts.addresses import local
 from compatkit.errors import PluginError
+from compatkit.foundation.addresses import local
 from compatkit.hooks import HOOK_API, PROJECT, Registration
 from compatkit.plugins.implementations import implementations
 from compatkit.plugins.isolation import Owner, PluginWarning, raised, state_kept

@@ -13,8 +13,8 @@ from typing import Any, cast
 import attrs
 import pluggy
 
-from compatkit.contracts.display import aligned
 from compatkit.errors import PluginError
+from compatkit.foundation.display import aligned
 from compatkit.hooks import PROJECT, Training
 from compatkit.plugins.calls import Bound, adapt, bind
 from compatkit.plugins.discovery import find, require

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.arguments import named
 from compatkit.errors import PluginError, UsageError
+from compatkit.foundation.arguments import named
 from compatkit.hooks import Phase
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.settings import plain

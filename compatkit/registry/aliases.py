@@ -14,8 +14,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import AliasMoved, FormatError, InvalidName
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.log import NUMBER, Log, names_in
 from compatkit.registry.names import Version, check_alias

@@ -15,10 +15,10 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge
-from compatkit.contracts.mounts import is_local
 from compatkit.errors import IntegrityError, UsageError
+from compatkit.foundation.codec import digest as digest_of
+from compatkit.foundation.mounts import is_local
 from compatkit.registry import disk as durable
 from compatkit.registry.memory import Memory, Stamp
 from compatkit.registry.names import check_digest

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.contracts.codec import decode, digest, dumps
 from compatkit.contracts.manifest import Edge
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import decode, digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.os_errors import environment

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES, loads
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Manifest, sized_edges
 from compatkit.errors import IntegrityError
+from compatkit.foundation.codec import MAX_BYTES, loads
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.blobs import Objects
 from compatkit.registry.reach import edges, walk
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import LayoutError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
 

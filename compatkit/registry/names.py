@@ -8,8 +8,8 @@ from typing import Literal
 
 import attrs
 
-from compatkit.contracts.codec import is_digest
 from compatkit.errors import InvalidName
+from compatkit.foundation.codec import is_digest
 
 Bump = Literal["none", "patch", "minor", "major"]
 

@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 import attrs
 
 from compatkit.contracts.batchnorm import DEFAULT, POLICIES, is_policy
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, InvalidName, UsageError
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.names import check_name
 
 Mode = Literal[

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, PolicyUndecided, VersionExists, VersionTooSmall
+from compatkit.foundation.codec import MAX_BYTES
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry.holding import Holding
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.questions import Asker, Question, Vanished

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from compatkit.contracts.codec import is_digest, loads
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import is_digest, loads
 
 How = Literal["payload", "blob", "component", "named"]
 """How a document names a digest: as weights, which are never read; as another blob; as a component; anywhere else."""

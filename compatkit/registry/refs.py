@@ -13,8 +13,8 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, IntegrityError, InvalidName
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.names import VERSION, Range, Version, check_name, check_segment
 from compatkit.registry.os_errors import environment

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts import cache
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import texts_of
-from compatkit.contracts.codec import MAX_BYTES, is_digest
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
 from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
+from compatkit.foundation import cache
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import texts_of
+from compatkit.foundation.codec import MAX_BYTES, is_digest
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify

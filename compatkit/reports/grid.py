@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Cell, Figure, Part
 from compatkit.errors import UsageError
+from compatkit.foundation.display import Shown
 
 LEAST, MOST = -1e-9, 1 + 1e-9  # tolerance for rounding of Wilson bounds that should be exactly 0 or 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from compatkit.contracts.display import Shown, aligned, network_and_cut, visible
+from compatkit.foundation.display import Shown, aligned, network_and_cut, visible
 from compatkit.registry.index.search import Found
 from compatkit.reports.wording import clip
 

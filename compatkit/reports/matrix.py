@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import attrs
 
-from compatkit.contracts.arguments import named
 from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError, near, suggest
+from compatkit.foundation.arguments import named
 from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular, csv_text

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from compatkit.contracts.display import visible
 from compatkit.errors import MissingDependency
+from compatkit.foundation.display import visible
 from compatkit.limits import Number, native
 from compatkit.reports.writing import kept
 

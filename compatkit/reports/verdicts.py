@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.arguments import named
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
+from compatkit.foundation.arguments import named
 from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular, grid
 from compatkit.reports.wording import of_word

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.display import visible
+from compatkit.foundation.display import visible
 
 if TYPE_CHECKING:
     from compatkit.contracts.evidence import Cell, Figure

@@ -8,8 +8,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from compatkit.contracts.addresses import local
 from compatkit.errors import EnvironmentFailure
+from compatkit.foundation.addresses import local
 
 
 def write(path: str | os.PathLike[str], content: bytes | str) -> Path:

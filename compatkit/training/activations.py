@@ -15,9 +15,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import named
 from compatkit.limits import OneOf
 from compatkit.metrics import FLATTENINGS, Result, flattened
 from compatkit.training.measuring import measure

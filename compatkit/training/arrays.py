@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, UsageError, type_of
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import named
 from compatkit.limits import COUNT
 from compatkit.metrics import (
     Measured,

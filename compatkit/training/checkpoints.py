@@ -16,8 +16,8 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, IntegrityError, TrainingError
+from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorchecks import check_values, compare, first_fault

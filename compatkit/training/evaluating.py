@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from compatkit.contracts.arguments import named
 from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalization import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalize, prepare
+from compatkit.foundation.arguments import named
 from compatkit.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages

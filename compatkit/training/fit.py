@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.contracts.contract import Anchor
-from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import UnknownName, UsageError
+from compatkit.foundation.display import Shown, aligned
 from compatkit.reports.tabular import Tabular
 from compatkit.training.networks import parameters_digest
 from compatkit.training.state import AuxiliaryHead, TaskState

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from compatkit.contracts.display import aligned
+from compatkit.foundation.display import aligned
 from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop

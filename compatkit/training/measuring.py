@@ -11,9 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.arguments import named, texts_of
 from compatkit.contracts.contract import Data
-from compatkit.contracts.display import Shown, aligned
 from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UnknownName, UsageError, suggest, type_of
 from compatkit.evaluation.assembly import Assembly
@@ -22,6 +20,8 @@ from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, 
 from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalize, prepare
+from compatkit.foundation.arguments import named, texts_of
+from compatkit.foundation.display import Shown, aligned
 from compatkit.limits import COUNT, SEED
 from compatkit.metrics import (
     OBSERVED,

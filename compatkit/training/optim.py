@@ -10,8 +10,8 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
+from compatkit.foundation.arguments import named
 from compatkit.limits import WHOLE, Number, OneOf
 
 Decay = Literal["step", "cosine", "constant"]

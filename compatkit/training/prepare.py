@@ -15,11 +15,11 @@ import numpy as np
 import torch
 
 from compatkit.adapters.cutting.assigned import copied
-from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.labels import common, label
 from compatkit.data.bars import silent
 from compatkit.data.split import Split
 from compatkit.errors import DataError, PluginError, UsageError, type_of
+from compatkit.foundation.codec import digest, dumps
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 from compatkit.training import checkpoints

@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import FormatError, PluginError, type_of
+from compatkit.foundation.codec import dumps
 from compatkit.hooks import Batch
 from compatkit.training.batches.sources import Placing
 from compatkit.training.loop import Loop

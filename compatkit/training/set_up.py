@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from compatkit.adapters.blueprints import build, with_classes
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint, Label
 from compatkit.contracts.labels import common
 from compatkit.errors import CutError, UnknownName, UsageError, type_of
+from compatkit.foundation.codec import dumps
 from compatkit.registry.names import check_name
 from compatkit.registry.weights.tensorchecks import check_values
 from compatkit.training.precision import Precision

@@ -9,9 +9,9 @@ from typing import Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, UsageError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import dumps, loads
 from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing

@@ -10,8 +10,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.contracts.arguments import named
 from compatkit.errors import DataError, UsageError, type_of
+from compatkit.foundation.arguments import named
 from compatkit.metrics import Cell, Measured, Metric, Table
 from compatkit.training.activations import Activations
 from compatkit.training.arrays import Layers, on_arrays

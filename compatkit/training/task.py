@@ -12,13 +12,13 @@ import attrs
 from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
-from compatkit.contracts.arguments import named
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.contract_rules import LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
+from compatkit.foundation.arguments import named
 from compatkit.limits import FLAG, TEXT, WHOLE, Number, OfType
 from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment

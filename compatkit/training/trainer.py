@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.arguments import named
 from compatkit.errors import UsageError
+from compatkit.foundation.arguments import named
 from compatkit.plugins import Use
 from compatkit.training.fit import Fit
 from compatkit.training.manifest import Explanation

@@ -11,10 +11,10 @@ from torch import nn
 
 from compatkit.adapters.blueprints import CutPlan, build, plan, structural
 from compatkit.adapters.stitching.widths import widen_entry
-from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint, Contract, Data, Protocol
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import CutError, FormatError
+from compatkit.foundation.codec import structure, unstructure
 
 DATA = Data((32, 32), "L", (0.5,), (0.5,))
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from compatkit.adapters.blueprints import probe, structural
 from compatkit.adapters.cutting.signals import port_signal, signal
 from compatkit.adapters.fingerprint import observe
-from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint, Port, Scaled
 from compatkit.errors import CutError
+from compatkit.foundation.codec import structure, unstructure
 from compatkit.reports.contracts import dimension
 
 

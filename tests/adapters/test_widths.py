@@ -18,9 +18,9 @@ from compatkit.adapters.blueprints import (
     same_probe,
     structural,
 )
-from compatkit.contracts.codec import structure, unstructure
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError
+from compatkit.foundation.codec import structure, unstructure
 
 
 @pytest.fixture(scope="module")

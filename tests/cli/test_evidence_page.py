@@ -18,9 +18,9 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.contracts import evidence as cells
-from compatkit.contracts.codec import loads
 from compatkit.contracts.manifest import About
 from compatkit.evaluation.conditions import key_of
+from compatkit.foundation.codec import loads
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "evidence.md").read_text()
 BOTH = "digits/*", "digits/*"

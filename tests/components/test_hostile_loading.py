@@ -20,10 +20,10 @@ from compatkit.adapters.cutting import remembered
 from compatkit.components.drafts import Draft
 from compatkit.components.loading import CacheWarning
 from compatkit.components.splitting import split
-from compatkit.contracts.cache import above
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, UnknownName, UsageError
+from compatkit.foundation.cache import above
 from compatkit.training.precision import Precision
 
 State = dict[str, Tensor]

@@ -19,7 +19,6 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
 from compatkit.components import deciding
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, Parent, edges, function_digest, to_bytes
 from compatkit.errors import (
@@ -32,6 +31,7 @@ from compatkit.errors import (
     VersionExists,
     VersionTooSmall,
 )
+from compatkit.foundation.codec import dumps
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.weights.tensorfile import state_digest
 

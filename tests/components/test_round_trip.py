@@ -13,11 +13,11 @@ import compatkit as ck
 from compatkit.adapters.blueprints import structural
 from compatkit.components.verification import normalization_of, probe_of
 from compatkit.contracts.channels import channel_statistics
-from compatkit.contracts.codec import digest
 from compatkit.contracts.contract import Contract, Protocol, Statistical
 from compatkit.contracts.labels import label
 from compatkit.contracts.manifest import Manifest, Payload, to_bytes
 from compatkit.evaluation.statistics import Moments, feature_moments
+from compatkit.foundation.codec import digest
 from compatkit.registry.weights.tensorfile import serialize, state_digest
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured import cell, settings
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.evidence import Cell, Figure, Grade, weak_or_compatible
 from compatkit.errors import FormatError
 from compatkit.evaluation.records import TOLD, Cells, record
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.evidence import StoredResult, from_bytes, key_of, to_bytes
 
 LEFT, RIGHT = "value:sha256:" + "1" * 64, "value:sha256:" + "2" * 64

@@ -16,8 +16,8 @@ import safetensors.torch
 import torch
 from handmade import blobs_in
 
-from compatkit.contracts.mounts import is_local
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
+from compatkit.foundation.mounts import is_local
 from compatkit.registry import blobs as objects
 from compatkit.registry.blobs import GRACE_SECONDS, SMALL
 from compatkit.registry.memory import FILE, Memory

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compatkit.contracts import codec
-from compatkit.contracts.codec import MAX_VALUES, digest, dumps, loads
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import MAX_VALUES, digest, dumps, loads
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)

@@ -17,9 +17,9 @@ from handmade import blobs_in
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import digest, dumps, loads
 from compatkit.contracts.manifest import Manifest, Parent, edges, to_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError, UsageError
+from compatkit.foundation.codec import digest, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.care import Care
 from compatkit.registry.index import stamps

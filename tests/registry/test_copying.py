@@ -14,7 +14,6 @@ import pytest
 from handmade import blobs_in
 from pointed import results
 
-from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.manifest import Manifest, Parent, Payload, function_digest, to_bytes
 from compatkit.errors import (
     EnvironmentFailure,
@@ -24,6 +23,7 @@ from compatkit.errors import (
     UsageError,
     VersionExists,
 )
+from compatkit.foundation.codec import digest, dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.report import Moved

@@ -11,9 +11,9 @@ from changes import MAJOR, MINOR, OLD, PATCH, PLANE, Make, weights, with_contrac
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import loads
 from compatkit.contracts.contract import Statistical
 from compatkit.contracts.manifest import About, Manifest, function_digest, to_bytes
+from compatkit.foundation.codec import loads
 from compatkit.registry.versions.diff import ABSENT, LEVELS, Change, diff, shown, written
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import (
     BadSignature,
     FormatError,
@@ -23,6 +22,7 @@ from compatkit.errors import (
     UnknownSigner,
     Unsigned,
 )
+from compatkit.foundation.codec import dumps
 from compatkit.registry.signing import keys
 from compatkit.registry.signing.envelope import LIMIT, PAYLOAD_TYPE, Envelope, Statement, pae
 from compatkit.registry.signing.judging import SKEW, judge, judge_all

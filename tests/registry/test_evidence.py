@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pointed import results
 
-from compatkit.contracts.codec import dumps
+from compatkit.foundation.codec import dumps
 from compatkit.registry.store import Store
 
 LEFT, RIGHT, OTHER = (f"value:sha256:{digit * 64}" for digit in "abc")

@@ -130,7 +130,7 @@ def test_within_one_second_what_must_come_first_does(store: Store, publish: Publ
 
 
 def _at(text: str) -> str:
-    from compatkit.contracts.codec import dumps, loads
+    from compatkit.foundation.codec import dumps, loads
 
     return dumps(loads(text.encode(), what="file") | {"time": "2023-11-15T00:00:00+00:00"}).decode()
 

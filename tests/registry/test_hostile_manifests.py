@@ -17,9 +17,9 @@ from watching import listing
 
 from compatkit.contracts import codec
 from compatkit.contracts import manifest as stored
-from compatkit.contracts.codec import MAX_BYTES, digest, loads
 from compatkit.contracts.manifest import Parent, edges, from_bytes, to_bytes
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, NotFound
+from compatkit.foundation.codec import MAX_BYTES, digest, loads
 from compatkit.registry.store import Store
 
 MIB = 2**20

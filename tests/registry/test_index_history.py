@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_index import Plain
 
-from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import to_bytes
+from compatkit.foundation.codec import digest
 from compatkit.registry.index import stamps
 from compatkit.registry.index import tables as index_tables
 from compatkit.registry.index.lookup import Index

@@ -9,10 +9,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.codec import digest, dumps
 from compatkit.contracts.contract import Anchor, Label, Scaled
 from compatkit.contracts.manifest import Edge, Manifest, edges, from_bytes, function_digest, to_bytes
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import digest, dumps
 
 BLOB = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64

@@ -19,7 +19,6 @@ import oci_schemas
 import pytest
 from far import EXTRACTOR, HEAD, content, signature
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About
 from compatkit.errors import (
     CompatkitError,
@@ -31,6 +30,7 @@ from compatkit.errors import (
     NotFound,
     VersionExists,
 )
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine

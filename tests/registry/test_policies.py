@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import FormatError, IntegrityError, InvalidName, PolicyMoved, UsageError
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.policies import (

@@ -8,8 +8,8 @@ import attrs
 import pytest
 from handmade import HEX, child_of, part
 
-from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import Edge, Manifest, Parent, Payload, to_bytes
+from compatkit.foundation.codec import digest
 from compatkit.registry.maintenance.blobs import missing_code
 from compatkit.registry.maintenance.references import Published
 from compatkit.registry.maintenance.uses import Uses

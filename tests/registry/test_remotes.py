@@ -17,7 +17,6 @@ from far import EXTRACTOR, HEAD, Fault, content, signature, write
 from handmade import blobs_in
 
 from compatkit.components.registry import Registry
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Payload, edges
 from compatkit.errors import (
     CompatkitError,
@@ -32,6 +31,7 @@ from compatkit.errors import (
     UsageError,
     VersionExists,
 )
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import place

@@ -34,8 +34,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import compatkit as ck
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import CompatkitError, LayoutError, UsageError
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
 from compatkit.registry.maintenance.plan import RepairPlan

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_index import results as plain
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import IntegrityError
+from compatkit.foundation.codec import dumps
 from compatkit.registry.evidence import StoredResult, key_of
 from compatkit.registry.index import results as index_results
 from compatkit.registry.index import stamps

@@ -13,11 +13,11 @@ from handmade import DATA, HEX, Hand, child_of, part, tagged
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import dumps, unstructure
 from compatkit.contracts.contract import Anchor, Label, Port, Structural
 from compatkit.contracts.labels import spelling
 from compatkit.contracts.manifest import About, Manifest, edges, from_bytes, to_bytes
 from compatkit.errors import FormatError, NotFound, UsageError
+from compatkit.foundation.codec import dumps, unstructure
 from compatkit.registry.index.facts import facts_of
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.index.search import Query, glob, spelled

@@ -34,8 +34,8 @@ from damages import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import InvalidName, LayoutError, NotFound
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Fault, Soundness, examine, open_damaged
 from compatkit.registry.maintenance.faults import CODES

@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 import pytest
 
-from compatkit.contracts.codec import dumps, unstructure
 from compatkit.contracts.contract import Label
 from compatkit.contracts.manifest import Manifest, from_bytes, to_bytes
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import dumps, unstructure
 
 PORT = "contract.structural.outputs.0"
 FEATURES = {"mean": 0.5, "std": 1.0, "samples": 10, "per_channel": None}

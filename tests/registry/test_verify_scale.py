@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from handmade import part
 
-from compatkit.contracts.codec import digest, dumps, loads
 from compatkit.contracts.manifest import to_bytes
+from compatkit.foundation.codec import digest, dumps, loads
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.refs import version_line
 from compatkit.registry.store import Store

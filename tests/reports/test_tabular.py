@@ -16,8 +16,8 @@ import torch
 from sample_components import extractor, head, maps, vector
 
 import compatkit as ck
-from compatkit.contracts.display import visible
 from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
+from compatkit.foundation.display import visible
 from compatkit.metrics import Cell, Result, Table
 from compatkit.reports.tabular import Tabular, escape_latex
 

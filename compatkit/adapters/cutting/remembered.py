@@ -31,8 +31,8 @@ from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.ownership import Part, state_of
 from compatkit.adapters.cutting.parts import TracedSide, compiled, require_shape
 from compatkit.adapters.cutting.planning import image_of
-from compatkit.contracts.cache import above
 from compatkit.contracts.contract import Blueprint
+from compatkit.foundation.cache import above
 from compatkit.registry import disk as durable
 
 FORMAT = 1

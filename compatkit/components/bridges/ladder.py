@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.bridges.judging import Judged, rises
-from compatkit.contracts.display import Shown
 from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import IncompatibleError, UsageError, suggest, type_of
+from compatkit.foundation.display import Shown
 from compatkit.reports.tabular import Tabular
 
 if TYPE_CHECKING:

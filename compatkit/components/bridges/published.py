@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.bridges.ladder import BRIDGED
-from compatkit.contracts.arguments import named
+from compatkit.foundation.arguments import named
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 

@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from compatkit.components.checkpoints.unwrapping import unwrapped
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import named
-from compatkit.contracts.codec import decode
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
@@ -33,6 +30,9 @@ from compatkit.errors import (
     UsageError,
     type_of,
 )
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import named
+from compatkit.foundation.codec import decode
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import foreign, opened, read_whole
 from compatkit.registry.weights.tensorfile import deserialize, pieces

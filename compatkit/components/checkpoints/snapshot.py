@@ -16,9 +16,9 @@ from typing import Any
 import attrs
 
 from compatkit.components.checkpoints.processor import PROCESSOR, facts_of, not_applied, numbers_of, sides_of
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import loads
 from compatkit.errors import FormatError, UsageError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import loads
 from compatkit.registry.os_errors import environment
 
 CONFIG = "config.json"

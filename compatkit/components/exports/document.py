@@ -8,11 +8,11 @@ from typing import Any, Literal
 import attrs
 
 from compatkit.contracts.batchnorm import is_policy
-from compatkit.contracts.codec import decode, dumps
 from compatkit.contracts.contract import Blueprint, Contract, Kind
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import About
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import decode, dumps
 from compatkit.registry.weights.header import Header
 
 SCHEMA: Literal[1] = 1

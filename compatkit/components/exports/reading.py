@@ -10,12 +10,12 @@ from torch import nn
 from compatkit.components.exports.document import Description, description_of
 from compatkit.components.loading import rebuilt
 from compatkit.components.verification import hold_against
-from compatkit.contracts.addresses import local
-from compatkit.contracts.arguments import named
-from compatkit.contracts.codec import digest
 from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
+from compatkit.foundation.addresses import local
+from compatkit.foundation.arguments import named
+from compatkit.foundation.codec import digest
 from compatkit.registry.weights.header import read_header, read_whole
 from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
 

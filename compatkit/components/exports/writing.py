@@ -20,12 +20,12 @@ from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.ports.runs import outputs_of
 from compatkit.components.exports.document import Description, PartRecord, to_text
 from compatkit.components.verification import probe_shapes
-from compatkit.contracts.addresses import local
 from compatkit.contracts.contract import Blueprint, Contract
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.recombination import Recombination
+from compatkit.foundation.addresses import local
 from compatkit.limits import OneOf
 from compatkit.registry import disk as durable
 from compatkit.registry.weights.tensorfile import pieces, state_digest

@@ -15,10 +15,10 @@ from typing import Any, get_args
 
 import attrs
 
-from compatkit.contracts.arguments import texts_of
 from compatkit.contracts.evidence import Cell, Grade, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UsageError, suggest
+from compatkit.foundation.arguments import texts_of
 from compatkit.registry.index.search import Query
 
 SIDES = ("extractor", "head")

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compatkit.contracts.addresses import local
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
+from compatkit.foundation.addresses import local
 from compatkit.plugins.discovery import providers
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from compatkit.contracts.addresses import local
 from compatkit.contracts.manifest import About
 from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.recipes.values import called, check_values, made, only
+from compatkit.foundation.addresses import local
 from compatkit.registry.names import check_name
 
 if TYPE_CHECKING:

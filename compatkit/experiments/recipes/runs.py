@@ -11,11 +11,11 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import FormatError, UsageError
 from compatkit.experiments.folders import holds, made, read_json, structured
 from compatkit.experiments.recipes.files import loader, single
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
+from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.disk import replace_file
 
 NOTE, STATE = "run.json", "state.safetensors"

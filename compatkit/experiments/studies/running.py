@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from compatkit.contracts.addresses import local
 from compatkit.errors import UsageError, type_of
 from compatkit.experiments.folders import made
 from compatkit.experiments.studies import records
@@ -20,6 +19,7 @@ from compatkit.experiments.studies.records import StudyRecord
 from compatkit.experiments.studies.results import Results, StudyDocument, render
 from compatkit.experiments.studies.runs import Run, Shelf
 from compatkit.experiments.studies.study import CPU, Outcome
+from compatkit.foundation.addresses import local
 from compatkit.reports.writing import write
 
 Say = Callable[[str], None]

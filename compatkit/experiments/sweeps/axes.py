@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import digest, dumps
 from compatkit.data.specification import KEYS
 from compatkit.errors import FormatError, InvalidName, UsageError
 from compatkit.experiments.recipes import SWEEP, TASK
 from compatkit.experiments.recipes.values import only
+from compatkit.foundation.codec import digest, dumps
 from compatkit.registry.names import check_segment
 
 Tables = Mapping[str, Any]

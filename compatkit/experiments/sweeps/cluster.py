@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import loads
 from compatkit.data.threads import processors
 from compatkit.errors import CompatkitError, EnvironmentFailure, MissingDependency
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.jobs import DataCache, Job, answer
 from compatkit.experiments.sweeps.records import RunRecord
+from compatkit.foundation.codec import loads
 
 VARIABLES = (
     "HF_HUB_OFFLINE",

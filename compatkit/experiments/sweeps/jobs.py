@@ -12,11 +12,11 @@ import attrs
 import torch
 
 from compatkit.components.registry import Registry
-from compatkit.contracts.codec import dumps
 from compatkit.errors import FormatError, NotFound, UsageError
 from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.records import RunRecord
+from compatkit.foundation.codec import dumps
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet

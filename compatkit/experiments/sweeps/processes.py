@@ -17,11 +17,11 @@ from typing import IO
 
 import attrs
 
-from compatkit.contracts.codec import loads
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.jobs import DataCache, Job, answer
 from compatkit.experiments.sweeps.records import RunRecord
+from compatkit.foundation.codec import loads
 from compatkit.registry.os_errors import environment
 
 QUOTED = 600

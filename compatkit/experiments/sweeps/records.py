@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.experiments.folders import holds, read_json, structured
+from compatkit.foundation.codec import dumps
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX

@@ -9,13 +9,13 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps
-from compatkit.contracts.display import Shown, aligned
 from compatkit.contracts.evidence import Cell
 from compatkit.errors import Incomplete
 from compatkit.experiments.spread import Spread
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.records import RunPlan, RunRecord
+from compatkit.foundation.codec import dumps
+from compatkit.foundation.display import Shown, aligned
 from compatkit.reports import tidy
 from compatkit.reports.tabular import Tabular
 

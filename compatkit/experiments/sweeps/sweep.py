@@ -15,8 +15,6 @@ import attrs
 import torch
 
 from compatkit.components.registry import Registry
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import digest, dumps
 from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
@@ -25,6 +23,8 @@ from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
 from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, RunRecord, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, opened
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import digest, dumps
 from compatkit.plugins import RunPlugins
 from compatkit.registry.disk import read as read_file
 from compatkit.registry.layout import MARKER

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.manifest import Manifest, from_bytes, function_digest
 from compatkit.errors import (
     CompatkitError,
@@ -23,6 +22,7 @@ from compatkit.errors import (
     PolicyUndecided,
     VersionUntrue,
 )
+from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry.names import Reference, Version
 from compatkit.registry.publish import LONGEST, Decide
 from compatkit.registry.questions import Asker, Question

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 
 import attrs
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, EnvironmentFailure, VersionExists
+from compatkit.foundation.codec import dumps
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.choice import Choice, chosen, matching
 from compatkit.registry.copy.places import Note, Origin, Target

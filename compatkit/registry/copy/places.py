@@ -14,10 +14,10 @@ from typing import TypeVar
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
+from compatkit.foundation.codec import MAX_BYTES
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, Incomplete
+from compatkit.foundation.display import Shown
 from compatkit.registry.names import Reference
 
 SHOWN = 8

@@ -12,9 +12,9 @@ from contextlib import closing
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES, loads
 from compatkit.contracts.manifest import from_bytes, function_digest, sized_edges
 from compatkit.errors import CompatkitError, EnvironmentFailure
+from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.places import ComponentBlob, Origin, Target
 from compatkit.registry.copy.report import Item

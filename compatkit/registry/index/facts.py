@@ -10,9 +10,9 @@ from hashlib import sha256
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
 from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import CompatkitError, FormatError
+from compatkit.foundation.codec import MAX_BYTES
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects
 from compatkit.registry.index.search import searched, spelled

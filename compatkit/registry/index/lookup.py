@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from compatkit.contracts import cache
-from compatkit.contracts.codec import is_digest
 from compatkit.errors import IntegrityError, InvalidName, UsageError
+from compatkit.foundation import cache
+from compatkit.foundation.codec import is_digest
 from compatkit.registry import Progress, resolving
 from compatkit.registry.aliases import Aliases
 from compatkit.registry.blobs import Objects

@@ -13,8 +13,8 @@ import attrs
 
 from compatkit.contracts.contract import Kind
 from compatkit.contracts.contract_rules import folded
-from compatkit.contracts.display import network_and_cut, visible
 from compatkit.errors import UsageError, suggest
+from compatkit.foundation.display import network_and_cut, visible
 from compatkit.registry.index.tables import Unusable
 
 KINDS: tuple[str, ...] = get_args(Kind)

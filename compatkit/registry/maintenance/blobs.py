@@ -10,10 +10,10 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import Manifest, from_bytes
 from compatkit.errors import EnvironmentFailure, IntegrityError
+from compatkit.foundation.codec import MAX_BYTES
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.contents import Content, checked_header, read_content

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.display import Shown
 from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError, InvalidName, NotFound
+from compatkit.foundation.addresses import local
+from compatkit.foundation.display import Shown
 from compatkit.registry import Progress
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, LayoutTooNew, inspect
 from compatkit.registry.maintenance.blobs import BlobChecks

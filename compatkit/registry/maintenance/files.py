@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from compatkit.contracts.codec import loads
 from compatkit.errors import FormatError, SignatureError
+from compatkit.foundation.codec import loads
 from compatkit.registry.aliases import read_move, read_pointer
 from compatkit.registry.maintenance.faults import shown
 from compatkit.registry.policylog import understood

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.display import Shown, aligned
 from compatkit.errors import CompatkitError, EnvironmentFailure, UsageError
+from compatkit.foundation.display import Shown, aligned
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import GRACE_SECONDS, HELD_SECONDS, Objects

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, get_type_hints
 
 import attrs
 
-from compatkit.contracts.codec import MAX_VALUES, decode_canonical
 from compatkit.contracts.contract import Contract
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.contracts.manifest import MALFORMED, Manifest
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import MAX_VALUES, decode_canonical
 from compatkit.registry.reach import DocumentEdge, edges
 
 KEPT = 256

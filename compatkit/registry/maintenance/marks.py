@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import FormatError, IntegrityError
+from compatkit.foundation.codec import MAX_BYTES
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.leftovers import Ages

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.codec import MAX_BYTES, dumps, loads
 from compatkit.errors import CompatkitError, IntegrityError, UsageError
+from compatkit.foundation.codec import MAX_BYTES, dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.aliases import AliasEntry, read_move, read_pointer
 from compatkit.registry.layout import LAYOUT, MARKER, Layout, fresh

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import attrs
 
-from compatkit.contracts.codec import dumps, loads
 from compatkit.contracts.manifest import SCHEMA, Manifest, Payload, from_bytes, function_digest
 from compatkit.errors import FormatError
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry.maintenance.manifests import read_canonical
 from compatkit.registry.maintenance.references import Published
 from compatkit.registry.reach import DocumentEdge, edges, walk

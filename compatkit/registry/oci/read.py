@@ -15,8 +15,6 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import MAX_BYTES, is_digest, loads
 from compatkit.errors import (
     CompatkitError,
     EnvironmentFailure,
@@ -25,6 +23,8 @@ from compatkit.errors import (
     InvalidName,
     LayoutError,
 )
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import MAX_BYTES, is_digest, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.copy.move import Move

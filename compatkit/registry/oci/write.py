@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import MAX_BYTES, dumps
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.contracts.manifest import from_bytes
 from compatkit.errors import CompatkitError, EnvironmentFailure, LayoutError, VersionExists
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import MAX_BYTES, dumps
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import Progress
 from compatkit.registry import disk as durable
 from compatkit.registry.blobs import Objects

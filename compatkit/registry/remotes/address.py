@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatkit.contracts.addresses import is_url, normalized, shown
 from compatkit.errors import MissingDependency, UsageError
+from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.remotes.files import Files
 
 ATOMIC = frozenset(

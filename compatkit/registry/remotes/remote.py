@@ -18,10 +18,10 @@ from tempfile import TemporaryDirectory
 
 import attrs
 
-from compatkit.contracts import cache
-from compatkit.contracts.codec import digest as digest_of
-from compatkit.contracts.codec import dumps
 from compatkit.errors import EnvironmentFailure, IntegrityError, InvalidName, LayoutError
+from compatkit.foundation import cache
+from compatkit.foundation.codec import digest as digest_of
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects

@@ -22,8 +22,8 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.codec import dumps, is_digest, loads
 from compatkit.errors import FormatError, InvalidName, MalformedSignature
+from compatkit.foundation.codec import dumps, is_digest, loads
 from compatkit.registry.names import Reference
 from compatkit.registry.signing import dates
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import attrs
 
-from compatkit.contracts.codec import digest as digest_of
 from compatkit.errors import IntegrityError, MalformedSignature, OtherDigest, SignatureError
+from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.names import check_digest
 from compatkit.registry.os_errors import environment

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
 from compatkit.contracts.manifest import function_digest
 from compatkit.errors import KeyExpired, KeyFileError, KeyTypeError, WrongPassphrase
+from compatkit.foundation.addresses import local
 from compatkit.registry.layout import MARKER
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates

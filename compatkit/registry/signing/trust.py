@@ -20,9 +20,9 @@ from typing import TypeAlias
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, KeyFileError, UnknownName
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates

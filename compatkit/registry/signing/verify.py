@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from compatkit.contracts.codec import is_digest
 from compatkit.errors import UsageError
+from compatkit.foundation.codec import is_digest
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.signing.judging import SignatureVerdict, judge, judge_all

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import attrs
 
-from compatkit.contracts.codec import LONGEST_KEY, unstructure
 from compatkit.contracts.contract import Contract
-from compatkit.contracts.display import Shown
 from compatkit.contracts.manifest import Manifest
+from compatkit.foundation.codec import LONGEST_KEY, unstructure
+from compatkit.foundation.display import Shown
 from compatkit.registry.names import Bump
 from compatkit.registry.versions.partners import Place
 from compatkit.registry.versions.rules import ORDER, Rules

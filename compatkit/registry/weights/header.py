@@ -21,9 +21,9 @@ from typing import Any
 
 import attrs
 
-from compatkit.contracts.addresses import local
-from compatkit.contracts.codec import loads, structure
 from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError
+from compatkit.foundation.addresses import local
+from compatkit.foundation.codec import loads, structure
 from compatkit.registry.os_errors import environment
 
 Buffer = bytes | bytearray | memoryview

@@ -23,7 +23,6 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.components.drafts import Draft
 from compatkit.components.exports.document import Description, description_of, from_text, to_text
 from compatkit.components.splitting import publish_split, split
-from compatkit.contracts.codec import unstructure
 from compatkit.errors import (
     EnvironmentFailure,
     FormatError,
@@ -31,6 +30,7 @@ from compatkit.errors import (
     UnknownName,
     UsageError,
 )
+from compatkit.foundation.codec import unstructure
 from compatkit.registry.weights.header import read_header
 from compatkit.registry.weights.tensorfile import deserialize, serialize
 

@@ -10,11 +10,11 @@ import pytest
 from small import data_set
 
 import compatkit as ck
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import About
 from compatkit.experiments.recipes.recipe import FROM_PARTS, TASK, FrozenParts, Recipe
 from compatkit.experiments.sweeps.jobs import Job
 from compatkit.experiments.sweeps.sweep import _decides, _task
+from compatkit.foundation.codec import dumps
 
 DATA = data_set("a", channels=3, size=(16, 16))
 OTHER: dict[str, Any] = {

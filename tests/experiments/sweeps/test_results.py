@@ -13,10 +13,10 @@ import pytest
 from swept import TASK, write_recipe
 
 import compatkit as ck
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import FormatError, Incomplete, UsageError
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.results import accuracies, worded
+from compatkit.foundation.codec import dumps, loads
 
 LINES = ('"trainer.seed" = [3, 1]', 'regularizers = [[], ["identical_init"]]')
 NAMES = ["seed3-none", "seed3-identical_init", "seed1-none", "seed1-identical_init"]

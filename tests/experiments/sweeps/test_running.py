@@ -11,10 +11,10 @@ import torch
 from swept import TASK, write_recipe
 
 import compatkit as ck
-from compatkit.contracts.codec import dumps, loads
 from compatkit.errors import Incomplete, TrainingError, UsageError
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.results import accuracies
+from compatkit.foundation.codec import dumps, loads
 
 SEEDS = '"trainer.seed" = [0, 1]'
 

@@ -22,9 +22,9 @@ from actors import Actor
 from registry_parts import CONDITIONS, blobs_in, check, collected, manifest_for, put, whole
 from scenarios import EXTRACTOR, HEAD, family, no_waiting, one, publish
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import IntegrityError
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance import leftovers

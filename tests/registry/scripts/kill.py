@@ -21,9 +21,9 @@ from pathlib import Path
 from registry_parts import CONDITIONS, check, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, family, no_waiting
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Parent
 from compatkit.errors import NotFound
+from compatkit.foundation.codec import dumps
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.remotes.pushpull import import_components

@@ -22,8 +22,8 @@ from bound_parts import publish_extractor, publish_head
 from registry_parts import CONDITIONS, collected, manifest_for, put
 from scenarios import EXTRACTOR, HEAD, no_waiting
 
-from compatkit.contracts.codec import dumps
 from compatkit.errors import CompatkitError, IntegrityError, PolicyBroken
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.index.lookup import Index
 from compatkit.registry.maintenance import leftovers

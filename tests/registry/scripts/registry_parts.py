@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from compatkit.contracts.codec import loads
 from compatkit.contracts.contract import Blueprint, Contract, Data, Port, Protocol, Structural
 from compatkit.contracts.manifest import Manifest, Payload, edges
+from compatkit.foundation.codec import loads
 from compatkit.registry.maintenance.gc import plan
 from compatkit.registry.scan import Blob, scan
 from compatkit.registry.store import Store

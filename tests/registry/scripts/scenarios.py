@@ -12,9 +12,9 @@ from pathlib import Path
 import attrs
 from registry_parts import CONDITIONS, check, manifest_for, put
 
-from compatkit.contracts.codec import dumps
 from compatkit.contracts.manifest import Manifest, Parent, function_digest
 from compatkit.errors import IntegrityError
+from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.gc import plan

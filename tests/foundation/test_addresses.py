@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from compatkit.contracts.addresses import is_url, local, normalized
 from compatkit.errors import UsageError
+from compatkit.foundation.addresses import is_url, local, normalized
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def test_types_are_told_with_their_article(name: str, said: str) -> None:
 
 def test_an_error_of_the_call_itself_is_left_alone() -> None:
     """A TypeError from inside is a defect, and no matter of arguments."""
-    from compatkit.contracts.arguments import named
+    from compatkit.foundation.arguments import named
 
     @named
     def adds(one: int) -> int:

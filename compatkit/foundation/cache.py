@@ -6,7 +6,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from compatkit.contracts.addresses import local
+from compatkit.foundation.addresses import local
 
 VARIABLE = "COMPATKIT_CACHE"
 

@@ -15,7 +15,8 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.cli import output
-from compatkit.contracts.display import (
+from compatkit.contracts.manifest import About
+from compatkit.foundation.display import (
     LINES,
     WIDTH,
     Shown,
@@ -26,7 +27,6 @@ from compatkit.contracts.display import (
     screenful,
     width_of,
 )
-from compatkit.contracts.manifest import About
 from compatkit.registry.maintenance.check import Soundness
 from compatkit.registry.maintenance.faults import Fault
 from compatkit.registry.names import Reference

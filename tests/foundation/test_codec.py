@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_contracts import manifests
 
-from compatkit.contracts import codec
-from compatkit.contracts.codec import decode, dumps, loads, structure, unstructure
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import FormatError
+from compatkit.foundation import codec
+from compatkit.foundation.codec import decode, dumps, loads, structure, unstructure
 
 DAMAGED = manifests("head").flatmap(lambda one: changed(unstructure(one)))
 some = settings(max_examples=100, deadline=None)
