@@ -69,7 +69,7 @@ def data_of(run: Run, name: str) -> ck.DataSet:
 
 
 def _labeled(found: ck.data.Factored) -> ck.DataSet:
-    return found.labelled(next(iter(found.factors)))
+    return found.labeled(next(iter(found.factors)))
 
 
 def samples_of(run: Run, name: str) -> ck.Split:

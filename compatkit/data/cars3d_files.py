@@ -78,4 +78,4 @@ def labeled_cars3d(name: str, folders: Sequence[Path]) -> DataSet:
     Raises:
         DataError: No folder holds them, or as for ``cars3d``.
     """
-    return cars3d(found(name, PATTERNS, folders), name=name).labelled("elevation")
+    return cars3d(found(name, PATTERNS, folders), name=name).labeled("elevation")

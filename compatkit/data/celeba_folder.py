@@ -89,4 +89,4 @@ def labeled_celeba(name: str, folders: Sequence[Path]) -> DataSet:
         DataError: No folder holds it, or as for ``celeba``.
     """
     listed = found(name, PATTERNS, folders)[0]
-    return celeba(listed.parent, count=SAMPLE, name=name).labelled("Male")
+    return celeba(listed.parent, count=SAMPLE, name=name).labeled("Male")

@@ -73,7 +73,7 @@ def labeled_dsprites(name: str, folders: Sequence[Path]) -> DataSet:
     Raises:
         DataError: No folder holds it, or as for ``dsprites``.
     """
-    return dsprites(found(name, PATTERNS, folders)[0], count=SAMPLE, name=name).labelled("shape")
+    return dsprites(found(name, PATTERNS, folders)[0], count=SAMPLE, name=name).labeled("shape")
 
 
 def _rows(file: Path, kept: np.ndarray, count: int) -> Images:

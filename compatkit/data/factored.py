@@ -84,7 +84,7 @@ class Factored:
         chosen[test] = True
         return np.flatnonzero(~chosen), np.flatnonzero(chosen)
 
-    def labelled(self, factor: str, seed: int = 0) -> DataSet:
+    def labeled(self, factor: str, seed: int = 0) -> DataSet:
         """Return a data set whose classes are the values of a factor.
 
         Args:

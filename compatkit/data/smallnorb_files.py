@@ -103,4 +103,4 @@ def labeled_smallnorb(name: str, folders: Sequence[Path]) -> DataSet:
     Raises:
         DataError: No folder holds them, or as for ``smallnorb``.
     """
-    return smallnorb(found(name, PATTERNS, folders), name=name).labelled("kind")
+    return smallnorb(found(name, PATTERNS, folders), name=name).labeled("kind")

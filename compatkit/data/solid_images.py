@@ -86,7 +86,7 @@ def solids(
 
 def labeled_solids() -> DataSet:
     """Return 5,000 solids of 32x32 pixels in the middle, by kind."""
-    return solids().labelled("solid")
+    return solids().labeled("solid")
 
 
 def rotations(count: int, draw: np.random.Generator) -> Floats:

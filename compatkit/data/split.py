@@ -149,7 +149,7 @@ class Split:
         return stored(self.images)
 
     @property
-    def labelled(self) -> bool:
+    def labeled(self) -> bool:
         """Whether the labels say anything: False of what ``unlabeled`` returns."""
         return self.classes != NO_CLASSES
 

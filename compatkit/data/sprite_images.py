@@ -65,7 +65,7 @@ def sprites(
 
 def labeled_sprites() -> DataSet:
     """Return the small sprites by shape: 6,144 images of 32x32 pixels."""
-    return sprites().labelled("shape")
+    return sprites().labeled("shape")
 
 
 def inside(shape: int, across: NDArray[np.floating], up: NDArray[np.floating]) -> NDArray[np.bool_]:

@@ -110,7 +110,7 @@ def _part(split: Split, progress: Progress | None) -> SplitSurvey:
     kinds: Counter[str] = Counter()
     for (_, _, mode), count in seen.items():
         kinds[mode] += count
-    classes = dict(zip(split.classes, split.counts, strict=True)) if split.labelled else {}
+    classes = dict(zip(split.classes, split.counts, strict=True)) if split.labeled else {}
     return SplitSurvey(
         split.name,
         split.digest,

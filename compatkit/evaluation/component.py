@@ -13,7 +13,7 @@ from compatkit.contracts.evidence import Part
 from compatkit.contracts.manifest import Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
-from compatkit.foundation.display import Shown, labelled
+from compatkit.foundation.display import Shown, labeled
 from compatkit.registry.names import Reference
 from compatkit.reports.contracts import facts, summary
 
@@ -125,7 +125,7 @@ class Component(Shown):
             known = summary(self.manifest)
         else:
             known = facts(self.registry.store, self.resolved, self.manifest)
-        return "\n".join([self.reference, *labelled({f"  {label}": text for label, text in known.items()})])
+        return "\n".join([self.reference, *labeled({f"  {label}": text for label, text in known.items()})])
 
     def __str__(self) -> str:
         return self.reference

@@ -117,7 +117,7 @@ def padded(text: str, width: int, *, right: bool = False) -> str:
     return blanks + text if right else text + blanks
 
 
-def labelled(values: Mapping[str, str]) -> list[str]:
+def labeled(values: Mapping[str, str]) -> list[str]:
     """Return labels and texts as two columns, with wrapped texts."""
     size = max(map(width_of, values), default=0) + 2
     return [

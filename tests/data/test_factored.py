@@ -268,13 +268,13 @@ class TestFactored:
 
     def test_any_factor_can_be_the_label(self) -> None:
         data = ck.data.sprites(scales=2, orientations=3, positions=4, size=16)
-        by_place = data.labelled("x", seed=2)
+        by_place = data.labeled("x", seed=2)
         train, test = data.places(seed=2)
         assert by_place.classes == ("0", "1", "2", "3")
         assert (by_place.test.labels == data.factors["x"][test]).all()
         assert not set(train) & set(test) and len(train) + len(test) == len(data)
         with pytest.raises(UnknownName) as caught:
-            data.labelled("color")
+            data.labeled("color")
         assert caught.value.subject == "color"
 
     def test_a_sample_keeps_factors_and_test_images(self) -> None:

@@ -28,7 +28,7 @@ def test_a_folder_gives_its_files_in_the_order_of_their_names(tmp_path: Path) ->
     found = read_unlabeled(tmp_path / "photos")
     assert found.lazy and np.array_equal(found.converted("L").resized((12, 12)).read(range(6)), images)
     assert (found.name, found.classes, found.size) == ("photos", NO_CLASSES, None)
-    assert not found.labelled and not found.labels.any()
+    assert not found.labeled and not found.labels.any()
 
 
 def test_images_of_any_size_and_kind(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_whole_pack_is_not_bare_and_its_labels_are_not_looked_at(tmp_path: Pat
 def test_labels_do_not_count_for_what_is_unlabeled() -> None:
     split = data_set("a").train
     bare = split.unlabeled()
-    assert split.labelled and not bare.labelled
+    assert split.labeled and not bare.labeled
     assert bare.unlabeled().digest == bare.digest
     assert bare.images is split.images and bare.name == split.name
 

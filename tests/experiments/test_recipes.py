@@ -35,7 +35,7 @@ backbone = "resnet20_cifar"
 split = "layer2"
 size = [16, 16]
 augment = ["crop"]
-normalization = { mean = [0.5], std = [0.25] }
+normalisation = { mean = [0.5], std = [0.25] }
 kwargs = { drop_rate = 0.1 }
 """
 

@@ -14,15 +14,15 @@ from compatkit.errors import UsageError, type_of
 NO_FIT: Any = object.__new__(ck.Fit)
 CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "setting of a trainer": (
-        lambda registry: ck.Trainer(steps=1, optimizer="adam"),  # type: ignore[call-arg]
-        "optimizer",
-        "Trainer has no setting 'optimizer'; did you mean 'optimizer'?",
+        lambda registry: ck.Trainer(steps=1, optimiser="adam"),  # type: ignore[call-arg]
+        "optimiser",
+        "Trainer has no setting 'optimiser'; did you mean 'optimizer'?",
     ),
     "trainer without steps": (lambda registry: ck.Trainer(), "steps", "Trainer lacks 'steps'; it takes "),  # type: ignore[call-arg]
     "argument of fit": (
-        lambda registry: ck.Trainer(steps=1).fit([], regularizers=["dcc"]),  # type: ignore[call-arg]
-        "regularizers",
-        "Trainer.fit has no argument 'regularizers'; did you mean 'regularizers'?",
+        lambda registry: ck.Trainer(steps=1).fit([], regularisers=["dcc"]),  # type: ignore[call-arg]
+        "regularisers",
+        "Trainer.fit has no argument 'regularisers'; did you mean 'regularizers'?",
     ),
     "task without a split point": (
         lambda registry: ck.Task("a", None, "resnet8_cifar"),

@@ -21,7 +21,7 @@ from compatkit.foundation.display import (
     WIDTH,
     Shown,
     aligned,
-    labelled,
+    labeled,
     network_and_cut,
     padded,
     screenful,
@@ -202,7 +202,7 @@ def test_columns_are_aligned_as_a_terminal_shows_them(capsys: pytest.CaptureFixt
     assert tuple(map(width_of, NAMES)) == WIDTHS
     assert [padded(name, 6, right=True).index(name) for name in NAMES] == [6 - width for width in WIDTHS]
     rows = [(name, "|") for name in NAMES]
-    assert starts(aligned(rows), "|") == starts(labelled(dict(rows)), "|") == {8}
+    assert starts(aligned(rows), "|") == starts(labeled(dict(rows)), "|") == {8}
     output.columns([("name", "|"), *rows])
     output.rows(dict(rows), indent=0)
     printed = capsys.readouterr().out.splitlines()

@@ -86,8 +86,8 @@ def test_unknown_name_suggests_and_lists(install: Callable[..., None], module: W
         find("regularizers", "mnie")
     with pytest.raises(UnknownName, match=r"There is metrics\.sharpness"):
         find("regularizers", "sharpness")
-    with pytest.raises(UnknownName, match=r"no kind of plugin 'regularizers'\. Did you mean 'regularizers'"):
-        find("regularizers", "mine")
+    with pytest.raises(UnknownName, match=r"no kind of plugin 'regularisers'\. Did you mean 'regularizers'"):
+        find("regularisers", "mine")
 
 
 @pytest.mark.case("I")
@@ -185,8 +185,8 @@ HOOK = "@hookimpl\ndef compatkit_regularizers(register):\n    "
     [
         ("x = 1", "module 'demo_mine' implements no hook"),
         (
-            "@hookimpl\ndef compatkit_regularizers(register): ...",
-            "no hook 'compatkit_regularizers'. Did you mean 'compatkit_regularizers'",
+            "@hookimpl\ndef compatkit_regularisers(register): ...",
+            "no hook 'compatkit_regularisers'. Did you mean 'compatkit_regularizers'",
         ),
         ("def compatkit_regularizers(register): ...", "has no marker, so it would never be called"),
         ("@hookimpl\ndef compatkit_losses(step): ...", "is a training hook and belongs to the object"),

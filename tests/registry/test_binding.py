@@ -411,7 +411,7 @@ def test_even_an_interrupted_second_look_leaves_nothing_unmeasured(family: Parts
     assert family.store.tombstone(E, "1.2.0") is not None
 
 
-def labelled(parts: Parts, value: int, *labels: str) -> Manifest:
+def labeled(parts: Parts, value: int, *labels: str) -> Manifest:
     base = parts.extractor(value)
     data = attrs.evolve(base.contract.data, labels=tuple(map(Label, labels)))
     return attrs.evolve(base, contract=attrs.evolve(base.contract, data=data))
@@ -421,29 +421,29 @@ def test_a_step_from_a_version_that_was_linked_below_in_the_gap_is_checked(
     parts: Parts, at_the_link: Any
 ) -> None:
     """Both are a step of their own from 1.0.0; from 1.1.0 to 1.2.0 a label would be lost."""
-    parts.publish("a", labelled(parts, 0, "x"))
-    at_the_link(lambda: parts.publish("a", labelled(parts, 0, "x", "y"), version="1.1.0"))
+    parts.publish("a", labeled(parts, 0, "x"))
+    at_the_link(lambda: parts.publish("a", labeled(parts, 0, "x", "y"), version="1.1.0"))
     with pytest.raises(
         VersionTooSmall, match=r"a@1\.2\.0 was withdrawn again, .*no longer answers to all names of 'y'"
     ):
-        parts.publish("a", labelled(parts, 0, "x", "z"), version="1.2.0")
+        parts.publish("a", labeled(parts, 0, "x", "z"), version="1.2.0")
     assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.1.0"]
 
 
 def test_a_step_to_a_version_that_was_linked_above_in_the_gap_is_checked(
     parts: Parts, at_the_link: Any
 ) -> None:
-    parts.publish("a", labelled(parts, 0, "x"))
-    at_the_link(lambda: parts.publish("a", labelled(parts, 0, "x", "y"), version="1.2.0"))
+    parts.publish("a", labeled(parts, 0, "x"))
+    at_the_link(lambda: parts.publish("a", labeled(parts, 0, "x", "y"), version="1.2.0"))
     with pytest.raises(VersionTooSmall, match=r"a@1\.1\.0 was withdrawn again"):
-        parts.publish("a", labelled(parts, 0, "x", "z"), version="1.1.0")
+        parts.publish("a", labeled(parts, 0, "x", "z"), version="1.1.0")
     assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.2.0"]
 
 
 def test_versions_that_go_together_may_be_linked_at_one_moment(parts: Parts, at_the_link: Any) -> None:
-    parts.publish("a", labelled(parts, 0, "x"))
-    at_the_link(lambda: parts.publish("a", labelled(parts, 0, "x", "y", "z"), version="1.2.0"))
-    assert str(parts.publish("a", labelled(parts, 0, "x", "y"), version="1.1.0")) == "a@1.1.0"
+    parts.publish("a", labeled(parts, 0, "x"))
+    at_the_link(lambda: parts.publish("a", labeled(parts, 0, "x", "y", "z"), version="1.2.0"))
+    assert str(parts.publish("a", labeled(parts, 0, "x", "y"), version="1.1.0")) == "a@1.1.0"
     assert [str(one) for one in parts.store.versions("a")] == ["1.0.0", "1.1.0", "1.2.0"]
 
 

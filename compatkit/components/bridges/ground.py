@@ -58,7 +58,7 @@ class BridgeRequest:
                 )
         for name in ("labels", "test"):
             value = getattr(self, name)
-            if value is not None and not value.labelled:
+            if value is not None and not value.labeled:
                 raise UsageError(f"{name}= are images with their classes; {value.name} has none.")
         if self.on not in ("src", "dst", "mix"):
             raise UsageError(

@@ -52,18 +52,18 @@ BEST = "best"
 """For a matrix: of statistics alone and the adapters in closed form, the one with the highest agreement."""
 
 
-def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
+def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
     """Return the rungs to try, in order.
 
     Args:
         names: Requested rungs; None for all except those on request, and those that need missing labels.
-        labelled: Whether there are labels.
+        labeled: Whether there are labels.
 
     Raises:
         UsageError: A name is not a rung, or a rung needs labels and there are none.
     """
     if names is None:
-        return [one for one in RUNGS if one not in ON_REQUEST and (labelled or one not in LABELED)]
+        return [one for one in RUNGS if one not in ON_REQUEST and (labeled or one not in LABELED)]
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
     for name in names:
@@ -72,7 +72,7 @@ def chosen_rungs(names: Sequence[str] | None, labelled: bool) -> list[str]:
                 f"Unknown rung {name!r:.80}; known are {', '.join(RUNGS)}.{suggest(name, RUNGS)}",
                 subject=name,
             )
-        if name in LABELED and not labelled:
+        if name in LABELED and not labeled:
             raise UsageError(
                 f"The rung {name} is trained with labels; pass labels= (--labels), images with their classes."
             )

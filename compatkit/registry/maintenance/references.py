@@ -218,9 +218,9 @@ def check_results(survey: Survey, label: Callable[[str, str], str]) -> list[tupl
         survey: The files.
         label: Describes the pair of two function digests.
     """
-    labelled = [(label(one.extractor, one.head), one) for one in survey.results]
+    labeled = [(label(one.extractor, one.head), one) for one in survey.results]
     return [
-        (whose, f"sha256:{one.result}") for whose, one in labelled if survey.read(one, (whose,)) is not None
+        (whose, f"sha256:{one.result}") for whose, one in labeled if survey.read(one, (whose,)) is not None
     ]
 
 

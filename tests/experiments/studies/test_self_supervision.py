@@ -26,12 +26,12 @@ def test_every_arm_names_the_plugins_it_says() -> None:
         "rp": ["rotation_prediction"],
         "jigsaw": ["jigsaw"],
         "contrastive": ["contrastive"],
-        "colorization": ["colorization"],
+        "colourisation": ["colorization"],
         "iiw": ["identical_init"],
         "iiw+rp": ["identical_init", "rotation_prediction"],
         "iiw+jigsaw": ["identical_init", "jigsaw"],
         "iiw+contrastive": ["identical_init", "contrastive"],
-        "iiw+colorization": ["identical_init", "colorization"],
+        "iiw+colourisation": ["identical_init", "colorization"],
     }
     assert regularizers(run_of("contrastive")) == [ck.use("contrastive", flip=False)]
 
@@ -43,12 +43,12 @@ def test_colors_of_digits_are_left_out_and_puzzles_of_them_are_measured(tmp_path
         "3.12",
         tmp_path / "out",
         seeds=1,
-        arms=["jigsaw", "colorization"],
+        arms=["jigsaw", "colourisation"],
         changes=TINY,
         data=str(tmp_path),
     )
     values = {(row["arm"], row["metric"]): row["values"] for row in found["results"]}
-    assert values.get(("colorization", "recombined"), [None]) == [None]
+    assert values.get(("colourisation", "recombined"), [None]) == [None]
     (accuracy,) = values["jigsaw", "recombined"]
     assert 0 <= accuracy <= 1
     assert any("gray" in note for note in found["notes"])
