@@ -7,16 +7,15 @@ parts are published in a registry that is made for the occasion. Then the contes
 disturb less than the clock; the fastest run of each counts, as a ratio to ``create_model``. ``first`` is the first run
 in this process; the first build is before anything is remembered of how the network is cut.
 
-With ``--fresh`` processes of their own load the extractor once: with an empty cache folder, so that the network is
-traced, the file hashed and the probe run; with all that this leaves there; and with all but the cut, so that the
-network is traced again. Imports are made and the whole network is built before, so that the load alone is measured.
+With ``--fresh`` processes of their own load the extractor once: with an empty cache folder, so that the file is hashed
+and the probe run; and with all that this leaves there. Imports are made and the whole network is built before, so that
+the load alone is measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -83,12 +82,10 @@ def measure(folder: Path, model: str, split: str, runs: int, fresh: bool) -> Non
 
 def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str, list[float]]:
     """Return seconds of the first load in a fresh process, by what it finds in the cache folder."""
-    found: dict[str, list[float]] = {"nothing": [], "everything": [], "all but the cut": []}
+    found: dict[str, list[float]] = {"nothing": [], "everything": []}
     for _ in range(3):
         cache = Path(tempfile.mkdtemp(dir=folder))
-        for kept, taken in found.items():
-            if kept == "all but the cut":
-                shutil.rmtree(cache / "cuts")
+        for taken in found.values():
             done = subprocess.run(
                 [sys.executable, "-c", FRESH, root, reference, model],
                 env={**os.environ, "COMPATKIT_CACHE": str(cache)},

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
 
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest, function_digest, trained_with
-from compatkit.errors import CutError, IntegrityError, NotFound, TooCostly, UsageError
+from compatkit.errors import CutError, IntegrityError, NotFound, UsageError
 from compatkit.evaluation.component import Component, pinned
 from compatkit.foundation.arguments import texts_of
-from compatkit.foundation.cache import above
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern, wrong_kind
@@ -22,10 +21,6 @@ from compatkit.registry.store import Store, named
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-
-class CacheWarning(UserWarning):
-    """A file in the user's cache folder was wrong and was made anew."""
 
 
 @attrs.frozen(eq=False)
@@ -153,34 +148,11 @@ def load(
     within = built_fact(manifest.blueprint)
     bounded = verify == "always" or within is None or not store.memory.is_proved(within)
 
-    def proved(how: Verify) -> nn.Module:
-        module = rebuilt(manifest.blueprint, state, whose, share=True, bounded=bounded)
-        prove_once(store, manifest, str(reference.digest), module, verify=how, state=state, whose=whose)
-        if bounded and within is not None:
-            store.memory.prove(within)
-        return module
-
-    return with_module(store, reference, manifest, _or_cut_anew(proved, verify, whose))
-
-
-def _or_cut_anew(proved: Callable[[Verify], nn.Module], verify: Verify, whose: str) -> nn.Module:
-    """Return a proved module; where it fails, the network is cut once more, as a stored cut may be at fault."""
-    from compatkit.adapters.cutting.remembered import cut_anew
-
-    try:
-        return proved(verify)
-    except IntegrityError as error:
-        if isinstance(error, TooCostly) or not (above() / "cuts").is_dir():
-            raise
-        with cut_anew():
-            module = proved("always" if verify == "auto" else verify)
-    warnings.warn(
-        f"{whose}: its cut in the cache folder {above() / 'cuts'} was not that of its network, and was made anew. "
-        "Somebody changed files there.",
-        CacheWarning,
-        stacklevel=4,
-    )
-    return module
+    module = rebuilt(manifest.blueprint, state, whose, share=True, bounded=bounded)
+    prove_once(store, manifest, str(reference.digest), module, verify=verify, state=state, whose=whose)
+    if bounded and within is not None:
+        store.memory.prove(within)
+    return with_module(store, reference, manifest, module)
 
 
 def with_module(

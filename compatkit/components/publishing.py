@@ -318,7 +318,7 @@ class FitParts:
                 reference = self.store.publish(
                     part.name, part.manifest, version=version, major=major, decide=decide
                 )
-                remember_proof(self.store, part.manifest, reference.digest, part.module)
+                remember_proof(self.store, part.manifest, reference.digest)
             published[key] = pinned(reference)
         return published
 

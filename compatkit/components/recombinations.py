@@ -68,7 +68,7 @@ def publish_recombination(
     recorded = {**manifest.training, **(training or {})}
     manifest = attrs.evolve(manifest, payload=payload, training=recorded)
     reference = store.publish(name, manifest, version=version)
-    remember_proof(store, manifest, reference.digest, again, _builders(again))
+    remember_proof(store, manifest, reference.digest, _builders(again))
     return reference
 
 

@@ -56,7 +56,7 @@ def publish_proved(
     candidate = with_module(store, place, manifest, module, reference=f"{name}@{CANDIDATE}")
     decider = Decider(store, candidate, data, version=version, progress=progress)
     reference = store.publish(name, manifest, version=version, major=major, decide=decider)
-    remember_proof(store, manifest, reference.digest, module)
+    remember_proof(store, manifest, reference.digest)
     return reference
 
 

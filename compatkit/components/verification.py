@@ -13,7 +13,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.adapters.blueprints import probe, same_probe, structural, with_classes
 from compatkit.adapters.builders import BUILDERS, BUILT_IN, library_note
-from compatkit.adapters.cutting.parts import cut_digest
 from compatkit.adapters.fingerprint import observe
 from compatkit.adapters.ports.structure import first_tokens, prefix_tokens
 from compatkit.contracts.contract import Blueprint, Dimension, Port, Probe, Scaled, Structural
@@ -90,21 +89,16 @@ def _smaller(shape: Structural, size: Sides) -> Sides | None:
     return None
 
 
-def proof_of(
-    manifest: Manifest, digest: str, module: nn.Module, builders: Sequence[str] | None = None
-) -> str | None:
+def proof_of(manifest: Manifest, digest: str, builders: Sequence[str] | None = None) -> str | None:
     """Return a cache key for having passed the probe here; None if code may change without a version.
 
     Args:
         manifest: Manifest of the component.
         digest: Its digest.
-        module: Its module; the code of its cuts, which may come from the cache folder, is part of the key.
         builders: Builders of its parts; None for the component's own.
     """
     used = (manifest.blueprint.builder,) if manifest.blueprint.is_cut else ()
-    known = _fact(f"probe {digest}", used if builders is None else builders)
-    cut = cut_digest(module)
-    return f"{known} cut {cut}" if known and cut else known
+    return _fact(f"probe {digest}", used if builders is None else builders)
 
 
 def built_fact(blueprint: Blueprint) -> str | None:
@@ -131,7 +125,6 @@ def remember_proof(
     store: Store,
     manifest: Manifest,
     digest: str | None,
-    module: nn.Module,
     builders: Sequence[str] | None = None,
 ) -> None:
     """Remember that a component, rebuilt from blueprint and weights, passed its probe before publication.
@@ -140,10 +133,9 @@ def remember_proof(
         store: The registry's files.
         manifest: Of the component.
         digest: Of the manifest.
-        module: Its module, as for ``proof_of``.
         builders: Builders of its parts; None for the component's own.
     """
-    proof = proof_of(manifest, str(digest), module, builders)
+    proof = proof_of(manifest, str(digest), builders)
     if proof is not None and manifest.contract.statistical.probe is not None:
         store.memory.prove(proof)
 
@@ -174,7 +166,7 @@ def prove_once(
     Raises:
         IntegrityError: The contract is violated; lists all differences.
     """
-    fact = proof_of(manifest, str(digest), module, builders)
+    fact = proof_of(manifest, str(digest), builders)
     run = verify == "always" or (verify == "auto" and not (fact and store.memory.is_proved(fact)))
     hold_against(manifest, module, thorough=False, run=run, state=state, whose=whose)
     if run and fact is not None:

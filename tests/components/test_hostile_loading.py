@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import socket
 import warnings
 from collections.abc import Callable, Mapping
@@ -16,9 +14,7 @@ import torch
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.adapters.cutting import remembered
 from compatkit.components.drafts import Draft
-from compatkit.components.loading import CacheWarning
 from compatkit.components.splitting import split
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest
@@ -164,53 +160,6 @@ def test_without_bf16_in_hardware_auto_takes_float32(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("compatkit.training.precision.has_fast_bf16", lambda: False)
     assert Precision.choose("cpu", "auto", None).dtype == "float32"
     assert Precision.choose("cpu", "bf16", None).dtype == "bf16"  # who asks for it gets it, slowly
-
-
-# What lies in the user's cache folder
-
-
-def crafted(change: Callable[[list[Any]], None]) -> None:
-    """Change the eval graph of the extractor in the stored cut, under its right digest, as a new process sees it."""
-    (file,) = (above() / "cuts").glob("*.json")
-    body = json.loads(file.read_bytes().partition(b"\n")[2])
-    change(body[1]["extractor"]["graphs"][1])
-    data = json.dumps(body).encode()
-    file.write_bytes(hashlib.sha256(data).hexdigest().encode() + b"\n" + data)
-    remembered.forget()
-
-
-def without_layer1(graph: list[Any]) -> None:
-    """Let what takes the output of layer1 take its input."""
-    (node,) = (one for one in graph if one[2] == "layer1")
-    text = json.dumps(graph).replace(json.dumps({"node": node[0]}), json.dumps(node[3]["tuple"][0]))
-    graph[:] = json.loads(text)
-
-
-def of_another_network(graph: list[Any]) -> None:
-    graph[:] = graph[:1] + graph[-1:]
-    graph[-1][3] = {"tuple": [{"node": graph[0][0]}]}
-
-
-@pytest.mark.case("G")
-@pytest.mark.parametrize("change", [without_layer1, of_another_network], ids=lambda one: one.__name__)
-def test_a_stored_cut_that_somebody_changed_changes_no_part_and_is_named(
-    registry: ck.Registry, part: Draft, change: Callable[[list[Any]], None]
-) -> None:
-    """The probe was passed with the right cut, and is remembered: with another it has to be passed again."""
-    name = kept(registry, part, part.module.state_dict())
-    images = torch.linspace(-1, 1, 2 * 3 * 256).reshape(2, 3, 16, 16)
-    above().mkdir(parents=True, exist_ok=True)
-    remembered.forget()
-    with torch.no_grad():
-        expected = registry.load(name)(images)
-        crafted(change)
-        with pytest.warns(CacheWarning, match="cuts was not that of its network"):
-            came = ck.Registry.open(registry.store.root).load(name)(images)
-        assert torch.equal(came, expected)
-        remembered.forget()
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert torch.equal(registry.load(name)(images), expected), "the file is good again"
 
 
 @pytest.mark.case("G")

@@ -6,11 +6,8 @@ made from the same blueprint, without tracing again.
 
 from __future__ import annotations
 
-import functools
-import hashlib
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 import attrs
@@ -77,23 +74,6 @@ class TracedPart(nn.Module):
         return run(self, x) if isinstance(x, Tensor) else run(self, *x)
 
 
-def cut_digest(module: nn.Module) -> str:
-    """Return the digest of the code of all traced parts in a module; empty where there is none.
-
-    Args:
-        module: A part, or an assembly of parts.
-    """
-    traced = [one for one in module.modules() if isinstance(one, TracedPart)]
-    codes = tuple(run.__code__ for one in traced for run in (one._run_train, one._run_eval))
-    return _digest_of(codes) if codes else ""
-
-
-@functools.lru_cache(256)
-def _digest_of(codes: tuple[CodeType, ...]) -> str:
-    text = repr([(code.co_code, code.co_consts, code.co_names, code.co_varnames) for code in codes])
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
 @attrs.frozen(eq=False)
 class TracedSide:
     """How one part is put together from a network of the blueprint that was traced.
@@ -103,15 +83,13 @@ class TracedSide:
         tensors: Names of the parameters and buffers that stand outside them.
         constants: What the traced code made of its own, by the name under which the graphs look it up.
         names: Names of what crosses, in order.
-        graphs: For train and for eval mode.
-        runs: The graphs as functions.
+        runs: The graphs for train and for eval mode, as functions.
     """
 
     modules: tuple[str, ...]
     tensors: tuple[str, ...]
     constants: Mapping[str, Any]
     names: tuple[str, ...]
-    graphs: Graphs
     runs: tuple[Run, Run]
 
     @classmethod
@@ -141,7 +119,6 @@ class TracedSide:
             tuple(tensors),
             {name: attribute(whole, name) for name in sorted(direct - set(sides))},
             names,
-            graphs,
             (compiled(whole, graphs[0]), compiled(whole, graphs[1])),
         )
 
