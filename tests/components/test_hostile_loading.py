@@ -19,7 +19,6 @@ from compatkit.components.splitting import split
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, FormatError, IntegrityError, UnknownName, UsageError
-from compatkit.foundation.cache import above
 from compatkit.training.precision import Precision
 
 State = dict[str, Tensor]
