@@ -154,5 +154,5 @@ def _facts(port: Port, contract: Contract) -> tuple[object, ...]:
         *(getattr(port, field) for field in FIELDS),
         port.channels,
         port.measured,
-        contract.protocol.normalisation,
+        contract.protocol.norm,
     )

@@ -61,7 +61,7 @@ def part(name: str, mixing: Tensor) -> Component:
 def head_of(own: Component, module: nn.Module | None = None) -> Component:
     """Return the head that was made for an extractor."""
     port = own.manifest.contract.structural.outputs[0]
-    made = head(port, classes=labels(*CLASSES), normalisation="batch")
+    made = head(port, classes=labels(*CLASSES), norm="batch")
     return loaded("own.head", made, (module or Head()).eval(), trained_with=own)
 
 

@@ -132,7 +132,7 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
 def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> Found:
     facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes, about.title)
     more = (
-        about.licence,
+        about.license,
         len(about.classes) or None,
         about.tags,
         about.channels,

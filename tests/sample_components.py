@@ -98,12 +98,12 @@ def extractor(
     *,
     data: Data = GRAY,
     anchors: tuple[Anchor, ...] = (),
-    normalisation: Any = "none",
+    norm: Any = "none",
     features: tuple[FeatureStatistics, ...] | None = None,
 ) -> Manifest:
     """Return the manifest of an extractor with one output."""
     contract = Contract(
-        Structural((IMAGE,), (port,)), data, Protocol(normalisation, anchors), Statistical(features)
+        Structural((IMAGE,), (port,)), data, Protocol(norm, anchors), Statistical(features)
     )
     return manifest("extractor", contract)
 
@@ -114,7 +114,7 @@ def head(
     data: Data = GRAY,
     classes: tuple[Label, ...] | None = None,
     anchors: tuple[Anchor, ...] = (),
-    normalisation: Any = "none",
+    norm: Any = "none",
     features: tuple[FeatureStatistics, ...] | None = None,
     kind: Kind = "head",
 ) -> Manifest:
@@ -122,7 +122,7 @@ def head(
     contract = Contract(
         Structural((port,), (LOGITS,)),
         attrs.evolve(data, labels=classes),
-        Protocol(normalisation, anchors),
+        Protocol(norm, anchors),
         Statistical(features),
     )
     return manifest(kind, contract)

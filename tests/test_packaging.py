@@ -184,11 +184,11 @@ def test_the_wheel_holds_every_source_file_template_and_marker(content: set[str]
     assert any(name.endswith(".html.j2") for name in packed)
 
 
-def test_the_wheel_holds_the_licence(wheel: Path, content: set[str]) -> None:
-    (licence,) = [name for name in content if name.endswith(".dist-info/licenses/LICENSE")]
-    metadata = licence.replace("licenses/LICENSE", "METADATA")
+def test_the_wheel_holds_the_license(wheel: Path, content: set[str]) -> None:
+    (license,) = [name for name in content if name.endswith(".dist-info/licenses/LICENSE")]
+    metadata = license.replace("licenses/LICENSE", "METADATA")
     with zipfile.ZipFile(wheel) as archive:
-        assert archive.read(licence) == (REPOSITORY / "LICENSE").read_bytes()
+        assert archive.read(license) == (REPOSITORY / "LICENSE").read_bytes()
         assert "\nLicense-Expression: Apache-2.0\n" in archive.read(metadata).decode()
 
 

@@ -190,7 +190,7 @@ def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
     from compatkit.components.bridges.ladder import check_policy
 
     for one in heads:
-        if one.manifest.kind == "head" and one.manifest.contract.protocol.normalisation == "batch":
+        if one.manifest.kind == "head" and one.manifest.contract.protocol.norm == "batch":
             check_policy(f"A bridge to {one.reference}", normalisation)
 
 

@@ -302,10 +302,10 @@ about_options = options(
     ),
     _kept("--description", "about.description", metavar="TEXT", help="Description of what is published."),
     _kept(
-        "--licence",
-        "about.licence",
+        "--license",
+        "about.license",
         metavar="NAME",
-        help="Licence of what is published, such as Apache-2.0.",
+        help="License of what is published, such as Apache-2.0.",
     ),
     _kept("--source", "about.source", metavar="TEXT", help="Its origin: a link, a paper."),
 )

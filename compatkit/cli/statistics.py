@@ -32,7 +32,7 @@ def states_policy(context: click.Context) -> bool:
 
 def normalizes(parts: Sequence[Manifest]) -> bool:
     """Return whether one of the parts has batch normalization."""
-    return any(one.contract.protocol.normalisation == "batch" for one in parts)
+    return any(one.contract.protocol.norm == "batch" for one in parts)
 
 
 def policy_for_single_images(held: Registry, extractor: Reference, head: Reference) -> str:

@@ -70,7 +70,7 @@ class Adoption:
         Args:
             store: Registry to publish to.
             name: Name of the parts without the suffix.
-            about: Title, description, tags, licence and source of both.
+            about: Title, description, tags, license and source of both.
 
         Raises:
             CutError: A rebuilt part violates its contract; nothing is written.

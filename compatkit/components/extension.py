@@ -53,7 +53,7 @@ def extend(part: Component, classes: Sequence[str], *, seed: int = 0, about: Abo
         part: The head.
         classes: Names of the new classes, in the order of the new outputs.
         seed: Seed of the new rows.
-        about: Title, description, tags, licence and source.
+        about: Title, description, tags, license and source.
 
     Raises:
         UsageError: The component is not a head with named classes, or belongs to a self-supervised regularizer; no

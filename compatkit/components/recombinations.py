@@ -81,7 +81,7 @@ def drafted(
         store: Registry of its parts.
         whose: Name for messages.
         recombination: Result of ``recombine``.
-        about: Title, description, tags, licence and source.
+        about: Title, description, tags, license and source.
 
     Raises:
         IntegrityError: A part is not in this registry, the module was changed since it was composed, or its

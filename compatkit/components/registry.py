@@ -492,7 +492,7 @@ class Registry(Shown):
                 ``accept_doubtful``: of a bridge: publish a rung whose verdict is not ``fit``.
                 ``version``: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a
                 fit get the same. Not with a bridge.
-                ``about``: title, description, tags, licence and source. Not with a manifest, which has them.
+                ``about``: title, description, tags, license and source. Not with a manifest, which has them.
                 ``major``: use the next MAJOR number, which policies do not bind. This and all below apply to a fit,
                 an adapted extractor and a manifest.
                 ``data``: images of policies, if they are neither the fit's own nor found by name.
@@ -561,7 +561,7 @@ class Registry(Shown):
             data: Images for feature statistics.
             images: Facts about images that override the network's configuration; see ``splitting.split``.
             rename: New beginnings of tensors' names by old ones, such as ``{"module.backbone.": ""}``.
-            about: Title, description, tags, licence and source of both parts.
+            about: Title, description, tags, license and source of both parts.
 
         Returns:
             Pinned references ``name@version`` by ``"extractor"`` and ``"head"``.
@@ -619,7 +619,7 @@ class Registry(Shown):
             seed: Seed of the new rows.
             version: None for the smallest step that the change requires, 1.0.0 for a new name.
             major: Use the next MAJOR number, which policies do not bind.
-            about: Title, description, tags, licence and source.
+            about: Title, description, tags, license and source.
             data: Images of a policy, if they are not found by name.
             progress: Called with done, total and what is being done while a policy is measured.
 

@@ -143,7 +143,7 @@ def publish_split(
         parts: Result of ``split``.
         prefix: Prefix of both names.
         training: Provenance of the weights, as JSON values.
-        about: Title, description, tags, licence and source of both.
+        about: Title, description, tags, license and source of both.
 
     Raises:
         CutError: A part rebuilt from blueprint and weights violates its contract; nothing is written.

@@ -235,8 +235,8 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
         if own[name].dtype != state[name].dtype:
             yield f"The tensor {name!r} is stored as {_kind(state[name])}, the module's is {_kind(own[name])}."
     normalisation = normalization_of(module)
-    if manifest.contract.protocol.normalisation != normalisation:
-        stated = manifest.contract.protocol.normalisation
+    if manifest.contract.protocol.norm != normalisation:
+        stated = manifest.contract.protocol.norm
         holds = "holds" if normalisation == "batch" else "holds no"
         yield f"Normalization {stated!r} is stated, the module {holds} batch normalization."
     yield from _sides(manifest)

@@ -164,13 +164,13 @@ class Protocol:
     """How the component was trained, as far as recombination depends on it.
 
     Attributes:
-        normalisation: ``"batch"`` if the module contains batch normalization, so that statistics must come from a
+        norm: ``"batch"`` if the module contains batch normalization, so that statistics must come from a
             batch or be re-estimated after recombination; else ``"none"``.
         frozen_stages: Number of stages, counted from the image, whose weights and statistics did not change in
             training; left out of a manifest if 0.
     """
 
-    normalisation: Literal["batch", "none"]
+    norm: Literal["batch", "none"] = attrs.field(metadata={"key": "normalisation"})
     anchors: tuple[Anchor, ...] = ()
     frozen_stages: int = attrs.field(default=0, metadata={"absent_where_default": True})
 

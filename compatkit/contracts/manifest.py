@@ -56,7 +56,7 @@ class About:
     title: str = ""
     description: str = ""
     tags: Mapping[str, str] = attrs.field(factory=dict)
-    licence: str = ""
+    license: str = attrs.field(default="", metadata={"key": "licence"})
     source: str = ""
 
     def updated(self, said: Mapping[str, Any]) -> About:

@@ -115,7 +115,7 @@ class Trained:
 def trained(protocol: Protocol) -> Trained:
     """Return the inputs of the rule ``training`` for one component."""
     names = tuple([(one.kind, one.digest) for one in protocol.anchors])
-    return Trained(protocol.normalisation == "batch", names, frozenset(names), protocol.anchors)
+    return Trained(protocol.norm == "batch", names, frozenset(names), protocol.anchors)
 
 
 def protocol_of(head: Manifest) -> Protocol:
@@ -124,7 +124,7 @@ def protocol_of(head: Manifest) -> Protocol:
     if head.kind != "head":
         return known
     own = Anchor("auxiliary_head", head.payload.tensors, RELEASED, head.contract.data.labels)
-    return Protocol(known.normalisation, (*known.anchors, own))
+    return Protocol(known.norm, (*known.anchors, own))
 
 
 def training(left: Trained, right: Trained) -> Hits:

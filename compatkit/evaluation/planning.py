@@ -127,7 +127,7 @@ def is_normalized(extractor: Manifest, head: Manifest) -> bool:
         extractor: Its manifest.
         head: Its manifest.
     """
-    return NORMALIZED in (extractor.contract.protocol.normalisation, head.contract.protocol.normalisation)
+    return NORMALIZED in (extractor.contract.protocol.norm, head.contract.protocol.norm)
 
 
 @lru_cache(maxsize=64)

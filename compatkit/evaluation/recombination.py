@@ -214,7 +214,7 @@ def _contract(extractor: Contract, head: Contract, adapters: Sequence[Adapter]) 
     return Contract(
         Structural(extractor.structural.inputs, head.structural.outputs),
         attrs.evolve(extractor.data, labels=head.data.labels),
-        Protocol("batch" if any(one.normalisation == "batch" for one in sides) else "none", tuple(anchors)),
+        Protocol("batch" if any(one.norm == "batch" for one in sides) else "none", tuple(anchors)),
         adapters=tuple(one.blueprint for one in adapters),
     )
 

@@ -3,6 +3,9 @@
 ``dumps`` writes JSON values and attrs classes, ``loads`` reads strict JSON, ``decode`` reads attrs classes;
 ``unstructure`` and ``structure`` convert attrs classes to JSON values and back. msgspec decodes fast but accepts
 unknown and duplicate keys, so its result is encoded again; if the bytes differ, the strict reader locates the error.
+
+A field with ``metadata={"key": "licence"}`` has that key in JSON, so that documents keep their bytes where a field gets
+another name.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import typing
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
-from operator import attrgetter
+from functools import cache, reduce
+from operator import attrgetter, or_
 from typing import Any, Literal, TypeAlias, get_args, get_origin
 
 import attrs
@@ -184,8 +187,6 @@ def structure(kind: Any, value: Any, path: str) -> Any:
     Raises:
         FormatError: The value does not fit; the message gives the path, the expected and the actual value.
     """
-    import msgspec
-
     if attrs.has(kind) and isinstance(value, dict) and (field := attrs.fields_dict(kind).get("schema")):
         schema = value.get("schema")
         if type(schema) is not int or schema != field.default:
@@ -195,7 +196,7 @@ def structure(kind: Any, value: Any, path: str) -> Any:
             raise FormatError(f"{path}.schema: expected {field.default}, got {schema!r:.40}{hint}.")
     found = _converted(kind, value, path)
     if isinstance(value, (dict, list)):
-        _check_known(value, msgspec.to_builtins(found), path)
+        _check_known(value, found, path)
     return found
 
 
@@ -247,36 +248,72 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
 
 
 def _members(value: Any) -> dict[str, Any]:
-    """Return the fields of an attrs instance to write, sorted by name."""
-    names, values, optional = _written(type(value))
-    found = dict(zip(names, values(value), strict=False))
-    for name, default in optional.items():
-        if found[name] == default:
-            del found[name]
-    return found
+    """Return the values of an attrs instance to write, sorted by key."""
+    keys, values, optional = _written(type(value))
+    members = dict(zip(keys, values(value), strict=False))
+    for key, default in optional.items():
+        if members[key] == default:
+            del members[key]
+    return members
+
+
+def _key(field: attrs.Attribute[Any]) -> str:
+    return field.metadata.get("key", field.name)
 
 
 @cache
 def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]]:
-    """Return the names of all fields, a getter of their values, and the defaults of those that may be omitted."""
-    fields = attrs.fields_dict(kind)
-    optional = {name: one.default for name, one in fields.items() if "absent_where_default" in one.metadata}
-    names = sorted(fields)
+    """Return the keys of all fields, a getter of their values, and the defaults of those that may be omitted."""
+    fields = sorted(attrs.fields(kind), key=_key)
+    optional = {_key(field): field.default for field in fields if "absent_where_default" in field.metadata}
     # attrgetter of a single name returns no tuple, so a second name is added
-    return names, attrgetter(*names, "__class__"), optional
+    return [_key(field) for field in fields], attrgetter(*(one.name for one in fields), "__class__"), optional
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
-    """Return the annotations of all fields of an attrs class."""
+    """Return the annotations of all fields of an attrs class, by key."""
     hints = typing.get_type_hints(kind)
-    return {name: hints[name] for name in attrs.fields_dict(kind)}
+    return {_key(field): hints[field.name] for field in attrs.fields(kind)}
 
 
 @cache
 def _floats(kind: Any) -> frozenset[str]:
-    """Return the names of the fields that hold floats."""
-    return frozenset(name for name, hint in _hints(kind).items() if hint in (float, tuple[float, ...]))
+    """Return the keys of the fields that hold floats."""
+    return frozenset(key for key, hint in _hints(kind).items() if hint in (float, tuple[float, ...]))
+
+
+@cache
+def _readable(kind: Any) -> Any:
+    """Return an annotation as msgspec can read it, which knows no other key than the name of a field.
+
+    An attrs class with other keys, or whose fields hold such a class, becomes a subclass whose fields have the names of
+    the keys and lie in the same slots. Its instances become instances of ``kind`` once they are read.
+    """
+    if not attrs.has(kind):
+        origin, arguments = get_origin(kind), get_args(kind)
+        readable = tuple(map(_readable, arguments))
+        if readable == arguments or origin is Literal:
+            return kind
+        return reduce(or_, readable) if origin in (types.UnionType, typing.Union) else origin[readable]
+    fields = attrs.fields(kind)
+    hints = {key: _readable(hint) for key, hint in _hints(kind).items()}
+    if hints == _hints(kind) and all("key" not in field.metadata for field in fields):
+        return kind
+
+    def finish(value: Any) -> None:
+        object.__setattr__(value, "__class__", kind)
+        if hasattr(kind, "__attrs_post_init__"):
+            value.__attrs_post_init__()
+
+    members = {
+        **{_key(field): getattr(kind, field.name) for field in fields},
+        "__slots__": (),
+        "__annotations__": hints,
+        "__attrs_attrs__": tuple(field.evolve(name=_key(field)) for field in fields),
+        "__attrs_post_init__": finish,
+    }
+    return type(kind.__name__, (kind,), members)
 
 
 _ENCODER = json.JSONEncoder(
@@ -288,7 +325,7 @@ _ENCODER = json.JSONEncoder(
 def _decoder(kind: Any) -> Any:
     import msgspec
 
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(_readable(kind))
 
 
 def _count(text: str) -> int:
@@ -348,7 +385,16 @@ _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, pars
 
 
 def _check_known(value: Any, known: Any, place: Place) -> None:
-    """Raise if a JSON list or object contains unknown keys."""
+    """Raise if a JSON list or object contains unknown keys.
+
+    Args:
+        value: The list or object.
+        known: What was read from it.
+        place: Where it stands.
+    """
+    if attrs.has(type(known)):
+        keys, values, _ = _written(type(known))
+        known = dict(zip(keys, values(known), strict=False))
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
         raise FormatError(
@@ -365,7 +411,7 @@ def _converted(kind: Any, value: Any, place: Place) -> Any:
     import msgspec
 
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, _readable(kind))
     except FormatError as error:  # raised by a validator, begins with the field name
         fault = f"{told(place)}.{error}"
     except msgspec.ValidationError as error:

@@ -100,7 +100,7 @@ def facts(held: Store, found: Reference, manifest: Manifest) -> dict[str, str]:
     """
     about = manifest.about
     told = {
-        name: text for name in ("title", "description", "licence", "source") if (text := getattr(about, name))
+        name: text for name in ("title", "description", "license", "source") if (text := getattr(about, name))
     }
     if about.tags:
         told["tags"] = ", ".join(f"{key} {value}" for key, value in about.tags.items())
@@ -134,7 +134,7 @@ def _network(blueprint: Blueprint) -> str:
 
 
 def _normalization(manifest: Manifest) -> str:
-    if manifest.contract.protocol.normalisation != "batch":
+    if manifest.contract.protocol.norm != "batch":
         return "none needed"
     if manifest.blueprint.side != "recombination":
         return "batch statistics"

@@ -16,16 +16,16 @@ SAID = (
     "team=vision",
     "--title",
     "Ours",
-    "--licence",
+    "--license",
     "MIT",
     "--description",
     "A test.",
     "--source",
     "here",
 )
-EVERYTHING = {"title": "Ours", "licence": "MIT", "description": "A test.", "source": "here"}
+EVERYTHING = {"title": "Ours", "license": "MIT", "description": "A test.", "source": "here"}
 TABLE = """[about]
-licence = "Apache-2.0"
+license = "Apache-2.0"
 tags = { team = "digits", state = "trial" }
 """
 
@@ -40,7 +40,7 @@ def about(root: Path, name: str) -> dict[str, Any]:
     said = ck.Registry.open(root).store.manifest(name).about
     return {
         "title": said.title,
-        "licence": said.licence,
+        "license": said.license,
         "description": said.description,
         "source": said.source,
     }
@@ -59,7 +59,7 @@ def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
     assert found(run, root, "--kind", "extractor", "--tag", "team=digits", "--tag", "state=final") == both
     assert found(run, root, "--tag", "state=trial") == set()
     told = about(root, "digits/left.head")
-    assert told["licence"] == "Apache-2.0" and told["title"].startswith("resnet8_cifar after layer2")
+    assert told["license"] == "Apache-2.0" and told["title"].startswith("resnet8_cifar after layer2")
 
 
 def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp_path: Path) -> None:
@@ -92,9 +92,9 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
     at, path = ("--registry", tmp_path / "parts"), recipe(("[trainer]", f"{TABLE}\n[trainer]"))
     words = "--dry-run", "--tag", "state=final", "--title", "Ours", "--out", tmp_path / "run"
     assert run(*at, "train", path, *words).code == 0
-    assert run("publish", tmp_path / "run", "--tag", "when=later", "--licence", "MIT").code == 0
+    assert run("publish", tmp_path / "run", "--tag", "when=later", "--license", "MIT").code == 0
     said = ck.Registry.open(tmp_path / "parts").store.manifest("digits/left.head").about
-    assert (said.title, said.licence) == ("Ours", "MIT")
+    assert (said.title, said.license) == ("Ours", "MIT")
     assert said.tags == {
         "backbone": "resnet8_cifar",
         "dataset": "left",
@@ -134,7 +134,7 @@ def test_what_is_said_of_nothing_is_refused(
 
 @pytest.mark.parametrize(
     ("table", "named"),
-    [("tags = { year = 2026 }", "'year'"), ('license = "MIT"', "Did you mean 'licence'")],
+    [("tags = { year = 2026 }", "'year'"), ('licence = "MIT"', "Did you mean 'license'")],
 )
 def test_a_table_that_cannot_be_used_is_refused_before_the_run(
     run: Any, recipe: Any, tmp_path: Path, table: str, named: str

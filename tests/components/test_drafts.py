@@ -68,7 +68,7 @@ def test_the_contract_is_derived_from_module_and_run(
     assert (extractor.contract.data.mean, extractor.contract.data.std) == (mean, std)
     assert extractor.contract.data.labels is None
     assert [label.name for label in head.contract.data.labels or ()] == ["0", "1", "2"]
-    assert extractor.contract.protocol.normalisation == "batch"
+    assert extractor.contract.protocol.norm == "batch"
     assert {anchor.kind for anchor in extractor.contract.protocol.anchors} == {
         "initial_weights",
         "auxiliary_head",

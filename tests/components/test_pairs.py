@@ -167,7 +167,7 @@ def test_a_recorded_bound_over_classes_that_its_head_does_not_know_is_none(
     publish(store, "x/one.extractor", extractor(), 1)
     own = (Parent("trained_with", str(store.resolve("x/one.extractor").digest)),)
     publish(store, "x/one.head", attrs.evolve(head(classes=labels(*known)), parents=own), 2)
-    publish(store, "y/two.head", head(normalisation="batch", classes=labels("0", "1")), 3)
+    publish(store, "y/two.head", head(norm="batch", classes=labels("0", "1")), 3)
     bound = function_digest(store.manifest("x/one.head"))
     recorded = attrs.evolve(
         cell("undecided", 60, policy="batch", bound=bound), bound=figure(0, 100), difference=(0.4, 0.8)

@@ -100,13 +100,13 @@ LIES: list[tuple[str, str, Change, str]] = [
     (
         "no batch normalization",
         "extractor",
-        changed("protocol", normalisation="none"),
+        changed("protocol", norm="none"),
         "holds batch normalization",
     ),
     (
         "batch normalization",
         "tokens",
-        changed("protocol", normalisation="batch"),
+        changed("protocol", norm="batch"),
         "holds no batch normalization",
     ),
     (
@@ -360,7 +360,7 @@ def test_a_symbol_may_have_another_number_at_the_head(
 @pytest.mark.case("E2")
 def test_every_lie_is_listed(registry: ck.Registry, parts: Mapping[str, Draft]) -> None:
     honest = manifest_of(registry, parts["extractor"])
-    lie = changed("protocol", normalisation="none")(changed(OUT, dtype="float16", pooled=True)(honest))
+    lie = changed("protocol", norm="none")(changed(OUT, dtype="float16", pooled=True)(honest))
     with pytest.raises(IntegrityError) as caught:
         registry.publish(lie, "lies", state=parts["extractor"].module.state_dict())
     text = str(caught.value)

@@ -38,12 +38,12 @@ def test_the_report_as_json_holds_everything() -> None:
 def test_findings_of_every_level_stand_together_whatever_the_count_of_classes(classes: int) -> None:
     names = [f"class {number}" for number in range(classes)]
     anchors = (initial("one"), shared("dcc"), shared("rp", "rotation"))
-    left = extractor(maps(64), anchors=anchors, normalisation="batch", features=figures(0.4, 0.8))
+    left = extractor(maps(64), anchors=anchors, norm="batch", features=figures(0.4, 0.8))
     right = head(
         maps(128),
         data=Data((16, 16), "L", (0.2,), (0.3,)),
         anchors=anchors,
-        normalisation="batch",
+        norm="batch",
         classes=labels(*names),
         features=figures(0.9, 0.8),
     )

@@ -241,7 +241,7 @@ CASES = [
         "protocol",
         "informs",
         "reestimate",
-        Pair(extractor(normalisation="batch"), head()),
+        Pair(extractor(norm="batch"), head()),
         SAME,
     ),
     Case(

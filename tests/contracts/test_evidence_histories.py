@@ -156,7 +156,7 @@ class World:
             made = part(kind, payload=payload)
             data = attrs.evolve(made.contract.data, labels=LABELS)
             protocol = attrs.evolve(
-                made.contract.protocol, normalisation="none" if number % 3 == 2 else "batch"
+                made.contract.protocol, norm="none" if number % 3 == 2 else "batch"
             )
             made = attrs.evolve(made, contract=attrs.evolve(made.contract, data=data, protocol=protocol))
             if kind == "head" and self.manifests["a.extractor"]:
@@ -243,7 +243,7 @@ class World:
         """Return what a figure of this pair depends on now."""
         left, right = (self.manifests[one.split("@")[0]][one.split("@")[1]] for one in pair)
         split = SPLITS[wanted.split]
-        protocols = (left.contract.protocol.normalisation, right.contract.protocol.normalisation)
+        protocols = (left.contract.protocol.norm, right.contract.protocol.norm)
         return Truth(
             self.functions[pair[0]],
             self.functions[pair[1]],

@@ -247,7 +247,7 @@ def varied(count: int) -> tuple[list[Manifest], list[Manifest]]:
         images = attrs.evolve(GRAY, size=(8, 8 + number))
         seam = maps(4 + number % 5, measured={f"8x{8 + number}": (4 + number, 4)})
         features = figures(number / 100, 0.8)
-        left = extractor(seam, data=images, anchors=anchors, normalisation="batch", features=features)
+        left = extractor(seam, data=images, anchors=anchors, norm="batch", features=features)
         classes = labels(*(f"class {one}" for one in range(number, number + 10)))
         lefts.append(left)
         rights.append(head(seam, data=images, anchors=anchors, classes=classes, features=features))

@@ -24,9 +24,9 @@ def example(root: Path) -> None:
     """Two extractors trained against one head, four heads: one from elsewhere, one that takes a vector."""
     together = (initial("run 7"), shared("dcc"))
     parts: dict[str, Manifest] = {
-        "digits/mnist.extractor": extractor(maps(32), anchors=together, normalisation="batch"),
+        "digits/mnist.extractor": extractor(maps(32), anchors=together, norm="batch"),
         "digits/usps.extractor": extractor(
-            maps(32), anchors=together, normalisation="batch", features=figures(0.2, 0.3)
+            maps(32), anchors=together, norm="batch", features=figures(0.2, 0.3)
         ),
         "digits/mnist.head": head(maps(32), anchors=together),
         "digits/usps.head": head(maps(32), anchors=together),

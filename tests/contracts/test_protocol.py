@@ -22,7 +22,7 @@ from compatkit.contracts.check import check
     ],
 )
 def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
-    found = only(check(extractor(normalisation=left), head(normalisation=right)), "normalization-needed")
+    found = only(check(extractor(norm=left), head(norm=right)), "normalization-needed")
     assert (found.level, found.severity) == ("protocol", "informs")
     assert found.whose == f"batch normalization in {named}"
     assert "reestimate (unlabeled images" in found.remedy

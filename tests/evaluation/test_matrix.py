@@ -51,9 +51,9 @@ def parts(*classes: tuple[Label, ...]) -> tuple[list[Component], list[Component]
     lefts, rights = [], []
     for number, names in enumerate(classes):
         name = "abcdef"[number]
-        made = extractor(normalisation="batch", anchors=(shared("dcc"),) if number < 2 else ())
+        made = extractor(norm="batch", anchors=(shared("dcc"),) if number < 2 else ())
         lefts.append(loaded(f"{name}.extractor", made, Features(number).eval()))
-        made = head(normalisation="batch", classes=names, anchors=(shared("dcc"),) if number < 2 else ())
+        made = head(norm="batch", classes=names, anchors=(shared("dcc"),) if number < 2 else ())
         rights.append(loaded(f"{name}.head", made, Classes(10 + number, len(names)).eval(), lefts[-1]))
     return lefts, rights
 

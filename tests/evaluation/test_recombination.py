@@ -43,12 +43,12 @@ def images() -> Split:
 
 @pytest.fixture
 def left() -> Component:
-    return loaded("a.extractor", extractor(normalisation="batch"), Features(0).eval())
+    return loaded("a.extractor", extractor(norm="batch"), Features(0).eval())
 
 
 @pytest.fixture
 def right() -> Component:
-    made = head(normalisation="batch", classes=labels("0", "1", "2"))
+    made = head(norm="batch", classes=labels("0", "1", "2"))
     return loaded("b.head", made, Classes(1).eval())
 
 
@@ -180,7 +180,7 @@ def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: Component
 def test_the_contract_is_of_the_whole(left: Component, right: Component) -> None:
     """Images as the extractor wants them, classes and outputs of the head, and what either asks for."""
     mine = attrs.evolve(
-        left, manifest=extractor(anchors=(initial("one"), shared("dcc")), normalisation="none")
+        left, manifest=extractor(anchors=(initial("one"), shared("dcc")), norm="none")
     )
     model = Recombination.of(mine, right, check(mine.manifest, right.manifest))
     whole = model.contract

@@ -33,7 +33,7 @@ def listed() -> dict[str, Listed]:
 @pytest.fixture
 def zoo(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("good", {"regularizers.good": "zoo_good"}, {"zoo_good": GOOD})
-    install("bad", {"regularizers.bad": "zoo_bad"}, {"zoo_bad": "raise OSError('no licence')"})
+    install("bad", {"regularizers.bad": "zoo_bad"}, {"zoo_bad": "raise OSError('no license')"})
     install("late", {"metrics.late": "zoo_late"}, {"zoo_late": "compatkit_api = '>=7'"})
     install("typo", {"regularizer.typo": "zoo_typo"}, {"zoo_typo": ""})
     install("hid", {"metrics.hidden": "zoo_hid"}, {"zoo_hid": "raise RuntimeError('imported')"})
@@ -64,7 +64,7 @@ def test_each_plugin_has_its_status() -> None:
 def test_messages_say_whose_fault_it_is_and_keep_the_traceback() -> None:
     found = listed()
     assert (
-        "Plugin 'regularizers.bad' of bad 1.0: importing 'zoo_bad' failed: OSError: no licence"
+        "Plugin 'regularizers.bad' of bad 1.0: importing 'zoo_bad' failed: OSError: no license"
         in found["regularizers.bad"].message
     )
     assert "zoo_bad.py" in found["regularizers.bad"].traceback

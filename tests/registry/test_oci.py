@@ -108,7 +108,7 @@ def test_an_image_holds_a_component_and_all_that_it_refers_to(layout: Path, sour
 
 
 def test_what_is_told_to_people_stands_in_the_annotations(tmp_path: Path, store: Store, publish: Publish):
-    publish(store, "a", about=About("Digits", "Reads digits.", licence="MIT"))
+    publish(store, "a", about=About("Digits", "Reads digits.", license="MIT"))
     export(store, tmp_path / "layout")
     notes = image(tmp_path / "layout", "a:1.0.0")["annotations"]
     told = {key.removeprefix("org.opencontainers.image."): text for key, text in notes.items()}

@@ -333,7 +333,7 @@ def test_contracts_are_not_needed_to_tell_what_was_found(index: Index) -> None:
     assert (
         told["parents"] == [] and told["anchors"] == [f"tensors:sha256:{HEX[1]}"] and told["channels"] == [32]
     )
-    assert (told["title"], told["licence"], told["withdrawn"], told["classes"]) == (
+    assert (told["title"], told["license"], told["withdrawn"], told["classes"]) == (
         "A small net",
         "MIT",
         False,

@@ -160,7 +160,7 @@ def by_permutation(ground: Ground) -> Candidate:
 
 def by_procrustes(ground: Ground) -> Candidate:
     """Return the head after a rotation; scaled if the head's statistics adapt to the features."""
-    scaled = ground.head.manifest.contract.protocol.normalisation == "batch"
+    scaled = ground.head.manifest.contract.protocol.norm == "batch"
     facts = {"method": "procrustes", "scaled": scaled}
     return with_projection(
         ground, lambda one: procrustes(one.moments, scaled=scaled, turned=one.rotation), facts

@@ -167,7 +167,7 @@ def _manifest(step: RungResult, made: Candidate) -> Manifest:
     training = {**made.method, "data": data, **outcome(step)}
     if (left := made.residual) is not None:
         training["residual"] = left
-    protocol = Protocol(old.contract.protocol.normalisation)
+    protocol = Protocol(old.contract.protocol.norm)
     blueprint, structural = old.blueprint, old.contract.structural
     if made.entries:
         entries = {**dict(blueprint.entries), **dict(made.entries)}

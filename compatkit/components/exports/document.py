@@ -53,7 +53,7 @@ class Description:
         parts: The modules; a single one unless ``kind`` is ``recombination``.
         tensors: Tensor digest of the file, ``tensors:sha256:...``.
         names: ``"whole"`` if the tensor names are those of one whole network, else ``"parts"``.
-        about: Title, description, tags, licence and source.
+        about: Title, description, tags, license and source.
         training: The manifest's record of the run, of estimated statistics and fitted adapters, without blobs that
             exist only in a registry.
         component: Manifest digest, ``sha256:...``; None if never published.

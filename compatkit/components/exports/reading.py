@@ -25,7 +25,7 @@ class Exported(Assembly):
 
     Attributes:
         description: The description in the file.
-        about: Title, description, tags, licence and source.
+        about: Title, description, tags, license and source.
     """
 
     description: Description

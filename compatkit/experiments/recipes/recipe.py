@@ -86,7 +86,7 @@ class Recipe:
     Attributes:
         prefix: Prefix of the published parts: ``<prefix>/<task>.extractor``.
         frozen: Released parts to train against.
-        about: Title, description, tags, licence and source of all parts.
+        about: Title, description, tags, license and source of all parts.
     """
 
     path: Path

@@ -47,7 +47,7 @@ class ManifestFacts:
     bytes: int
     title: str
     description: str
-    licence: str
+    license: str
     tags: Mapping[str, str]
     channels: tuple[int, ...]
     classes: tuple[tuple[str, ...], ...]
@@ -86,7 +86,7 @@ def facts_of(data: bytes, what: str) -> ManifestFacts:
         manifest.payload.file.bytes,
         about.title,
         about.description,
-        about.licence,
+        about.license,
         about.tags,
         tuple(dict.fromkeys(width for width in widths if isinstance(width, int))),
         tuple(tuple(map(spelled, label.names)) for label in contract.data.labels or ()),
@@ -159,7 +159,7 @@ class Manifests:
             return {}
         more = _LISTS.encode([about.tags, about.channels, about.anchors, about.parents])
         facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes)
-        shown = (about.title, about.licence, len(about.classes) or None, more, about.words)
+        shown = (about.title, about.license, len(about.classes) or None, more, about.words)
         self.rows.add("manifests", (number, digest, None, None, *facts, *shown))
         terms = [(f"tag:{key}", value) for key, value in about.tags.items()]
         terms += [("channels", str(width)) for width in about.channels]

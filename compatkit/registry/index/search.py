@@ -62,7 +62,7 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
     parameters: int = 0
     bytes: int = 0
     title: str = ""
-    licence: str = ""
+    license: str = ""
     classes: int | None = None
     tags: Mapping[str, str] = MappingProxyType({})
     channels: tuple[int, ...] = ()

@@ -212,7 +212,7 @@ def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
             notes = {SIGNS: component, TITLE: note.path.rpartition("/")[2]}
             layers.append(Descriptor(SIGNATURE, signed, len(note.data), notes))
     about = manifest.about
-    texts = {"title": about.title, "description": about.description, "licenses": about.licence}
+    texts = {"title": about.title, "description": about.description, "licenses": about.license}
     own = {NAME: one.name, VERSION: str(version), COMPONENT: digest}
     image = dumps(
         {

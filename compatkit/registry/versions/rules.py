@@ -121,7 +121,7 @@ class Rules:
 
     def _protocol(self, place: Place) -> Demand:
         if place[2] == "normalisation":
-            asks = self.new.contract.protocol.normalisation == "batch"
+            asks = self.new.contract.protocol.norm == "batch"
             return (
                 ("major", "normalization asks for more: statistics of a batch, or estimated anew")
                 if asks

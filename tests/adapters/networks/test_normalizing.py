@@ -86,7 +86,7 @@ def test_parts_without_batch_normalization_come_back_and_no_policy_matters(
         for name in "ab"
     ]
     registry.publish(quick(steps=2).fit(tasks, ["identical_init"]), prefix="nets")
-    assert registry.store.manifest("nets/a.extractor").contract.protocol.normalisation == "none"
+    assert registry.store.manifest("nets/a.extractor").contract.protocol.norm == "none"
     logits = []
     images = tasks[0].data.test
     for policy in ("running", "batch", "mix:16"):
