@@ -102,9 +102,7 @@ def extractor(
     features: tuple[FeatureStatistics, ...] | None = None,
 ) -> Manifest:
     """Return the manifest of an extractor with one output."""
-    contract = Contract(
-        Structural((IMAGE,), (port,)), data, Protocol(norm, anchors), Statistical(features)
-    )
+    contract = Contract(Structural((IMAGE,), (port,)), data, Protocol(norm, anchors), Statistical(features))
     return manifest("extractor", contract)
 
 

@@ -155,9 +155,7 @@ class World:
             kind = name.split(".")[1]
             made = part(kind, payload=payload)
             data = attrs.evolve(made.contract.data, labels=LABELS)
-            protocol = attrs.evolve(
-                made.contract.protocol, norm="none" if number % 3 == 2 else "batch"
-            )
+            protocol = attrs.evolve(made.contract.protocol, norm="none" if number % 3 == 2 else "batch")
             made = attrs.evolve(made, contract=attrs.evolve(made.contract, data=data, protocol=protocol))
             if kind == "head" and self.manifests["a.extractor"]:
                 made = attrs.evolve(made, parents=child_of(str(store.resolve("a.extractor").digest)))

@@ -179,9 +179,7 @@ def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: Component
 
 def test_the_contract_is_of_the_whole(left: Component, right: Component) -> None:
     """Images as the extractor wants them, classes and outputs of the head, and what either asks for."""
-    mine = attrs.evolve(
-        left, manifest=extractor(anchors=(initial("one"), shared("dcc")), norm="none")
-    )
+    mine = attrs.evolve(left, manifest=extractor(anchors=(initial("one"), shared("dcc")), norm="none"))
     model = Recombination.of(mine, right, check(mine.manifest, right.manifest))
     whole = model.contract
     assert whole.structural.inputs == mine.manifest.contract.structural.inputs

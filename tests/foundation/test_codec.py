@@ -27,7 +27,7 @@ some = settings(max_examples=100, deadline=None)
 @attrs.frozen
 class Leaf:
     number: float
-    word: Literal["a", "b"] = "a"
+    letter: Literal["a", "b"] = attrs.field(default="a", metadata={"key": "word"})
     later: tuple[int, ...] = attrs.field(default=(), metadata={"absent_where_default": True})
 
 
@@ -64,11 +64,12 @@ def slow(kind: Any, value: Any) -> Any:
         assert isinstance(value, dict)
         return {key: slow(arguments[1], item) for key, item in value.items()}
     if attrs.has(kind):
-        hints = typing.get_type_hints(kind)
+        names = {field.metadata.get("key", field.name): field.name for field in attrs.fields(kind)}
+        hints = {key: typing.get_type_hints(kind)[name] for key, name in names.items()}
         assert isinstance(value, dict) and value.keys() <= hints.keys()
         assert "schema" not in hints or "schema" in value
         try:
-            return kind(**{key: slow(hints[key], item) for key, item in value.items()})
+            return kind(**{names[key]: slow(hints[key], item) for key, item in value.items()})
         except (TypeError, FormatError):  # a field is missing, or a validator says no
             raise AssertionError from None
     if kind is float and type(value) is int:
@@ -135,6 +136,15 @@ def test_fields_with_a_default_may_be_absent_and_a_whole_number_is_a_fraction():
     )
     assert b'"later":[7]' in dumps(attrs.evolve(tree, size=Leaf(1, later=(7,))))
     assert b'"number":1.0' in dumps(attrs.evolve(tree, size=Leaf(1)))
+
+
+def test_a_field_with_another_key_on_disk_has_only_its_own_name_here():
+    data = b'{"number":1.0,"word":"b"}'
+    for leaf in (decode(Leaf, data, what="leaf"), structure(Leaf, json.loads(data), "leaf")):
+        assert leaf == Leaf(1.0, letter="b") and type(leaf) is Leaf and not hasattr(leaf, "word")
+        assert dumps(leaf) == data + b"\n"
+    with pytest.raises(FormatError, match="^leaf: unknown field 'letter'; known are later, number, word"):
+        structure(Leaf, {"number": 1, "letter": "b"}, "leaf")
 
 
 @pytest.mark.parametrize(
