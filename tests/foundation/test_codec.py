@@ -143,7 +143,7 @@ def test_a_field_with_another_key_on_disk_has_only_its_own_name_here():
     for leaf in (decode(Leaf, data, what="leaf"), structure(Leaf, json.loads(data), "leaf")):
         assert leaf == Leaf(1.0, letter="b") and type(leaf) is Leaf and not hasattr(leaf, "word")
         assert dumps(leaf) == data + b"\n"
-    with pytest.raises(FormatError, match="^leaf: unknown field 'letter'; known are later, number, word"):
+    with pytest.raises(FormatError, match=r"^leaf: unknown field 'letter'; known are later, number, word"):
         structure(Leaf, {"number": 1, "letter": "b"}, "leaf")
 
 
