@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from compatkit.adapters.mixing import Mixing
-from compatkit.errors import UsageError
 from compatkit.plugins import RunPlugins
 from compatkit.training.batches.loaders import seeded
 from compatkit.training.distributed import ALONE, World
@@ -35,7 +34,7 @@ from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
 from compatkit.training.step import NO_LABEL, Step, StepResult, pieces, together
-from compatkit.training.step_errors import explaining
+from compatkit.training.step_errors import explaining, without_gradient
 from compatkit.training.task_loop import NETWORK, TaskLoop
 
 
@@ -194,7 +193,7 @@ class Loop:
         step, result = self.work(task_loop, number, reports)
         if self.averages is not None:
             self.averages.follow(task.name, number)
-        step._measured = result
+        step.result = result
         self.mark("rest")
         for call in task_loop.after_step:
             call(step)
@@ -285,9 +284,9 @@ class Loop:
             step: Changed in place: mixed images and their soft labels.
         """
         with seeded(seed_of(self.setup.seed, "mix", step.task.name, _turn(task_loop, step))):
-            images, step._targets = mixing(step.batch.images, step.batch.labels)
+            images, step.mixed_labels = mixing(step.batch.images, step.batch.labels)
         if task_loop.objective.losses:
-            step._mixed = images
+            step.mixed_images = images
         else:
             step.batch = attrs.evolve(step.batch, images=images, stacked=None)
 
@@ -330,40 +329,26 @@ class Loop:
             step: With its batch; after views and mixing.
         """
         # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
-        seeds: Sequence[int] = ()
-        if not self.captures:
-            turn = _turn(task_loop, step)
-            seeds = [one.at(turn) for one in task_loop.seeds]
+        turn = _turn(task_loop, step)
+        seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
         self.mark("rest")
         with explaining(step, task_loop.objective.losses):
-            total, terms, answers = task_loop.forward(step, seeds)
+            total, terms, predicted = task_loop.forward(step, seeds)
         self.mark("forward")
         if not total.requires_grad:
-            lacks = "head of its own" if task_loop.task.supervised else "labels"
-            why = (
-                "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters "
-                "free, or begin later."
-                if task_loop.task.runs_head
-                else f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does "
-                "in every step."
-            )
-            raise UsageError(
-                f"In step {step.number} task {task_loop.task.name!r} has a loss without any gradient: {why}",
-                subject=task_loop.task.name,
-            )
-        # A module that is used later only is found in the next of steps 1, 2, 4, 8, ...
-        if not task_loop.followed or (self.plugins.members and step.number & (step.number - 1) == 0):
-            parts = [part for one in self.setup.tasks.values() for part in (one.extractor, one.head)]
-            trained = [*self.trainable, *(one for part in parts for one in part.parameters())]
+            raise without_gradient(step)
+        if step.number >= task_loop.next_reach_check:
+            parts = [part for state in self.setup.tasks.values() for part in (state.extractor, state.head)]
+            trained = [*self.trainable, *(parameter for part in parts for parameter in part.parameters())]
             check_reach(total, trained, self.plugins.members)
-            task_loop.followed = True
+            task_loop.next_reach_check = 1 << step.number.bit_length()
         if task_loop.accumulation_steps > 1:
             total = total / task_loop.accumulation_steps
         with explaining(step, task_loop.objective.losses):
             total.backward()
         self.mark("backward")
         images = step.batch.images.detach().sum() if task_loop.may_spoil_images else None
-        return StepResult(terms, answers, None if answers is None else step.batch.labels, images)
+        return StepResult(terms, predicted, None if predicted is None else step.batch.labels, images)
 
     def zero_grad(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""

@@ -82,10 +82,10 @@ class Objective(nn.Module):
             total = step.features.new_zeros((), dtype=torch.float32)
         else:
             wide = logits if logits.dtype is torch.float32 else logits.float()
-            if step._targets is None:
+            if step.mixed_labels is None:
                 total = F.cross_entropy(wide, step.batch.labels, label_smoothing=step.task.task.smoothing)
             else:
-                total = self._of_mixed(step, wide, step._targets)
+                total = self._of_mixed(step, wide, step.mixed_labels)
             terms["task"], answers = total.detach(), logits.detach().argmax(1)
         if self.losses:
             total = self._regularized(step, total, terms, seen, calls, seeds)
@@ -93,9 +93,9 @@ class Objective(nn.Module):
 
     def _of_mixed(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of mixed images; beside regularizers they pass by themselves, and move no statistics."""
-        if step._mixed is not None:
+        if step.mixed_images is not None:
             with self.precision.autocast():
-                logits = step.classify(step.extract(step._mixed, write_statistics=False)).float()
+                logits = step.classify(step.extract(step.mixed_images, write_statistics=False)).float()
         return F.cross_entropy(logits, targets)
 
     def _regularized(

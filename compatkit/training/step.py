@@ -54,6 +54,10 @@ class Step:
             or captured.
         views: Features of each further view that the plugin whose losses are computed asked for, shaped as
             ``features``; every view is normalized by its own batch statistics and updates no buffer.
+        mixed_images: Images ``(batch, channels, height, width)`` that the head learns from under mixup or CutMix, where
+            the batch keeps the images themselves for regularizers; else None.
+        mixed_labels: Shares of the classes ``(batch, classes)`` in mixed images; None without mixup and CutMix.
+        result: Losses and predictions, once the weights are updated.
     """
 
     seed: int
@@ -66,10 +70,10 @@ class Step:
     piece: int = 0
     reports: bool = False
     views: Sequence[Tensor] = ()
-    _mixed: Tensor | None = None  # images that the head learns from, where the batch keeps those themselves
-    _targets: Tensor | None = None  # their shares of the classes, (batch, classes)
+    mixed_images: Tensor | None = None
+    mixed_labels: Tensor | None = None
     layers: Layers = NOTHING
-    _measured: StepResult | None = None
+    result: StepResult | None = None
 
     def __repr__(self) -> str:
         """Return the step's numbers and shapes, without reading a tensor from the device."""
@@ -86,7 +90,7 @@ class Step:
         (``float``) rarely, since reading waits for the device. Empty before ``compatkit_after_step``; with several
         processes, each has the losses of its own images.
         """
-        result = self._measured
+        result = self.result
         if result is None:
             return {}
         if result.predicted is None:

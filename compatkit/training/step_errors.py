@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
-from compatkit.errors import CompatkitError, PluginError, TrainingError
+from compatkit.errors import CompatkitError, PluginError, TrainingError, UsageError
 from compatkit.plugins.calls import Bound
 from compatkit.training.step import Step
 
@@ -38,6 +38,26 @@ def explaining(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
         if better := _explained(error, step, losses):
             raise better from error
         raise
+
+
+def without_gradient(step: Step) -> UsageError:
+    """Return the error for a step whose loss has no gradient."""
+    task = step.task
+    if task.runs_head:
+        reason = (
+            "its network is frozen, and no regularizer that is active moves a shared head. Leave some parameters free, "
+            "or begin later."
+        )
+    else:
+        lacks = "head of its own" if task.supervised else "labels"
+        reason = (
+            f"it has no {lacks}, and no regularizer gave a loss that moves its extractor. Name one that does in every "
+            "step."
+        )
+    return UsageError(
+        f"In step {step.number} task {task.name!r} has a loss without any gradient: {reason}",
+        subject=task.name,
+    )
 
 
 def _explained(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> CompatkitError | None:

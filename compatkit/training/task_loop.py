@@ -40,6 +40,7 @@ class TaskLoop:
         task: The task.
         source: Gives its batches.
         optimizers: Of the parameters that its steps move: its network's and every shared module's.
+        trainable: Those parameters.
         accumulation_steps: Number of micro-batches of a step.
         passes: Whether the extractor sees further views in the pass of the batch.
         objective: The loss of its steps.
@@ -47,8 +48,9 @@ class TaskLoop:
         mixing: Mixes images and labels, or None.
         span: The steps for which the attributes below are right: no plugin begins or ends in them.
         settled: Whether a step of the span was taken, after which pure views need no check.
-        followed: Whether the graph of a loss of the span was followed to all parameters it reaches; without plugins,
-            this is not needed.
+        next_reach_check: Step at which the graph of the loss is next followed to all parameters it reaches: the first
+            of the span, then the powers of two; never without plugins.
+        may_spoil_images: Whether images may not be finite: a loader's, or those that a plugin changed.
         captured: The whole step as a CUDA graph, once it has been captured.
         views: Hooks that change a batch, each with the seeds of its random numbers; None for a pure one, which draws
             none from torch's generators.
@@ -59,6 +61,7 @@ class TaskLoop:
     task: TaskState
     source: BatchSource
     optimizers: tuple[torch.optim.Optimizer, ...]
+    trainable: tuple[Tensor, ...]
     accumulation_steps: int
     _setup: SetUp
     _plugins: RunPlugins
@@ -69,7 +72,8 @@ class TaskLoop:
     mixing: Mixing | None = None
     span: range = range(0)
     settled: bool = False
-    followed: bool = False
+    next_reach_check: int = 0
+    may_spoil_images: bool = False
     captured: Captured | None = None
     views: tuple[tuple[Callable[..., Any], Stream | None], ...] = ()
     seeds: tuple[Stream, ...] = ()
@@ -127,6 +131,7 @@ class TaskLoop:
             task,
             source,
             own,
+            tuple(p for optimizer in own for group in optimizer.param_groups for p in group["params"]),
             settings.accumulate,
             setup,
             plugins,
@@ -136,21 +141,6 @@ class TaskLoop:
             nothing,
             mixing,
         )
-
-    @property
-    def may_spoil_images(self) -> bool:
-        """Whether images may hold anything: a loader's, or those that a plugin changed; bytes are always finite."""
-        return bool(self.views) or self.task.task.loader is not None
-
-    @property
-    def trainable(self) -> list[Tensor]:
-        """The parameters that its steps move."""
-        return [
-            one
-            for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for one in group["params"]
-        ]
 
     def settle(self) -> None:
         """Call pure views in a row behind one guard from now on: each was checked in the first step of the span."""
@@ -179,7 +169,8 @@ class TaskLoop:
         edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
-        self.span, self.settled, self.followed = range(begin, end), False, not plugins.members
+        self.span, self.settled = range(begin, end), False
+        self.next_reach_check = number if plugins.members else 2**62
         self.others = self._other_networks()
         active = {
             event: tuple(one for one in getattr(plugins, event) if number in one.phase) for event in IN_STEPS
@@ -190,6 +181,7 @@ class TaskLoop:
             else (one.call, Stream.of(setup.seed, one.instance, "views", name, *self._key))
             for one in active["views"]
         )
+        self.may_spoil_images = bool(self.views) or self.task.task.loader is not None
         losses = active["losses"]
         further = ExtraViews.of(active["further_views"], self.task.data.size, self.passes.fused)
         # A plugin that changes the images of a batch would leave views of them unchanged.
