@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from compatkit.experiments import studies
     from compatkit.experiments.sweeps.sweep import Sweep
     from compatkit.hooks import HOOK_API, Batch, autocast, effect, hookimpl, hookspec
+    from compatkit.measuring.activations import Activations, activations
+    from compatkit.measuring.arrays import measure_arrays
+    from compatkit.measuring.measure import measure
+    from compatkit.measuring.measurement import Measurement
+    from compatkit.measuring.similarity import similarity
     from compatkit.plugins import Use, use
     from compatkit.registry.policies import Policy
     from compatkit.registry.signing import public as signing
@@ -39,16 +44,12 @@ if TYPE_CHECKING:
     from compatkit.reports.matrix import Matrix
     from compatkit.reports.verdicts import Verdicts, check_all
     from compatkit.training import testing
-    from compatkit.training.activations import Activations, activations
-    from compatkit.training.arrays import measure_arrays
     from compatkit.training.evaluating import EarlyStopping
     from compatkit.training.fit import Fit
-    from compatkit.training.measuring import Measurement, measure
     from compatkit.training.optim import Schedule
     from compatkit.training.pretraining import Pretraining
     from compatkit.training.recording import LayerCall
     from compatkit.training.set_up import SetUp
-    from compatkit.training.similarity import similarity
     from compatkit.training.state import AuxiliaryHead, TaskState
     from compatkit.training.step import Step
     from compatkit.training.task import Task
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "HOOK_API": "compatkit.hooks",
     "About": "compatkit.contracts.manifest",
-    "Activations": "compatkit.training.activations",
+    "Activations": "compatkit.measuring.activations",
     "AuxiliaryHead": "compatkit.training.state",
     "Batch": "compatkit.hooks",
     "Blueprint": "compatkit.contracts.contract",
@@ -74,7 +75,7 @@ _HOMES = {
     "Label": "compatkit.contracts.contract",
     "LayerCall": "compatkit.training.recording",
     "Matrix": "compatkit.reports.matrix",
-    "Measurement": "compatkit.training.measuring",
+    "Measurement": "compatkit.measuring.measurement",
     "Outcome": "compatkit.components.outcomes",
     "Policy": "compatkit.registry.policies",
     "Prediction": "compatkit.evaluation.predictions",
@@ -95,7 +96,7 @@ _HOMES = {
     "Trainer": "compatkit.training.trainer",
     "Use": "compatkit.plugins",
     "Verdicts": "compatkit.reports.verdicts",
-    "activations": "compatkit.training.activations",
+    "activations": "compatkit.measuring.activations",
     "check": "compatkit.contracts.check",
     "check_all": "compatkit.reports.verdicts",
     "autocast": "compatkit.hooks",
@@ -105,12 +106,12 @@ _HOMES = {
     "load_exported": "compatkit.components.exports.reading",
     "explained": "compatkit.evaluation.probes",
     "label": "compatkit.contracts.labels",
-    "measure": "compatkit.training.measuring",
-    "measure_arrays": "compatkit.training.arrays",
+    "measure": "compatkit.measuring.measure",
+    "measure_arrays": "compatkit.measuring.arrays",
     "probe": "compatkit.evaluation.probes",
     "rank": "compatkit.components.scoring",
     "read_checkpoint": "compatkit.components.checkpoints.reading",
-    "similarity": "compatkit.training.similarity",
+    "similarity": "compatkit.measuring.similarity",
     "use": "compatkit.plugins",
 }
 _MODULES = {

@@ -198,6 +198,11 @@ def test_rooms_import_what_the_page_allows() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_measuring_needs_nothing_of_training_but_the_state_of_a_task() -> None:
+    names = {one.name for source, target, one in arrows() if (source, target) == ("measuring", "training")}
+    assert names == {"TaskState"}
+
+
 def test_the_package_itself_imports_nothing_of_its_own_at_once() -> None:
     at_once = {one.module for one in IMPORTS if one.importer == "compatkit.__init__" and one.when == "top"}
     assert not {one for one in at_once if within(one, "compatkit")}

@@ -93,8 +93,8 @@ class MetricAsked(NamedDataAsked):
 @signature_options
 def metric_command(context: click.Context, asked: MetricAsked) -> None:
     """Put the parts together with their stored statistics, and measure."""
+    from compatkit.measuring.measure import measure
     from compatkit.metrics import make_metric
-    from compatkit.training.measuring import measure
 
     if asked.arrays:
         _measure_arrays(asked)
@@ -142,8 +142,8 @@ def _measure_arrays(asked: MetricAsked) -> None:
     Raises:
         UsageError: There is not one metric, or not the arrays that it takes, or an option is of networks.
     """
+    from compatkit.measuring.arrays import measure_arrays, read_array, roles_of
     from compatkit.metrics import make_metric
-    from compatkit.training.arrays import measure_arrays, read_array, roles_of
 
     of_networks = {
         "--layer": asked.layers,

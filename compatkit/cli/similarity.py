@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from compatkit.components.registry import Registry
     from compatkit.evaluation.assembly import Assembly
+    from compatkit.measuring.activations import Activations
+    from compatkit.measuring.measurement import Measurement
     from compatkit.metrics import Table
-    from compatkit.training.activations import Activations
-    from compatkit.training.measuring import Measurement
 
 PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
@@ -126,11 +126,11 @@ class SimilarityAsked(NamedDataAsked):
 @signature_options
 def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
     """Record both networks, compare, and write."""
+    from compatkit.measuring.activations import activations
+    from compatkit.measuring.similarity import similarity, smaller
     from compatkit.metrics import make_metric
     from compatkit.reports.layer_maps import LayerMaps
     from compatkit.reports.writing import write
-    from compatkit.training.activations import activations
-    from compatkit.training.similarity import similarity, smaller
 
     files = {"--png": asked.png, "--html": asked.html}
     check_outputs(files)
@@ -263,7 +263,7 @@ def _untrained(held: Registry, parts: Sequence[str], network: Assembly, seed: in
 def _groups(network: Assembly, layers: Activations) -> list[str]:
     """Return the part of the network that each layer is in, or, of one part, the first word of its path."""
     from compatkit.evaluation.layers import layers_of
-    from compatkit.training.measuring import parts_of
+    from compatkit.measuring.measure import parts_of
 
     parts = parts_of(network)
     modules = layers_of(parts)

@@ -13,8 +13,8 @@ from scipy.stats import multivariate_normal
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.measuring.arrays import on_arrays
 from compatkit.metrics import Cell, Metric
-from compatkit.training.arrays import on_arrays
 from compatkit.training.testing import assert_metric
 from compatkit_plugins.metrics.h_score import HScore
 from compatkit_plugins.metrics.leep import LEEP

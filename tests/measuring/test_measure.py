@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import compatkit as ck
 from compatkit.errors import DataError, PluginError, UnknownName, UsageError
 from compatkit.evaluation.layers import choose, layers_of
+from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import Cell, Metric, Observation, Result, Table
-from compatkit.training.measuring import Measurement
 from compatkit.training.testing import assert_metric
 
 

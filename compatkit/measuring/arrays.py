@@ -16,6 +16,9 @@ from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import named
 from compatkit.limits import COUNT
+from compatkit.measuring.activations import unreadable
+from compatkit.measuring.measure import metrics_of
+from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import (
     Measured,
     Metric,
@@ -27,8 +30,6 @@ from compatkit.metrics import (
     make_metric,
     observed,
 )
-from compatkit.training.activations import unreadable
-from compatkit.training.measuring import Measurement, metrics_of
 
 ROLES = ("outputs", "other_outputs", "inputs", "weights", "other_weights", "logits", "labels", "images")
 """What an array may be to a metric, in the order in which arrays are given."""

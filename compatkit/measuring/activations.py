@@ -19,13 +19,13 @@ from compatkit.errors import DataError, EnvironmentFailure, FormatError, Unknown
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import named
 from compatkit.limits import OneOf
+from compatkit.measuring.measure import measure
 from compatkit.metrics import FLATTENINGS, Result, flattened
-from compatkit.training.measuring import measure
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from compatkit.training.measuring import Images, Network
+    from compatkit.measuring.measure import Images, Network
 
 INDEX, FORMAT = "activations.json", 1
 Array = NDArray[Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import DataSet, Split
-from compatkit.errors import DataError, UnknownName, UsageError, suggest, type_of
+from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.conditions import Conditions
 from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, recording
@@ -21,129 +21,26 @@ from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.foundation.arguments import named, texts_of
-from compatkit.foundation.display import Shown, aligned
 from compatkit.limits import COUNT, SEED
+from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import (
     OBSERVED,
-    Cell,
-    Measured,
     Metric,
     Observation,
-    Result,
     Subject,
-    Table,
     advance,
     conclude,
     make_metric,
     observed,
-    printed,
 )
-from compatkit.reports.tabular import Tabular
 from compatkit.training.state import TaskState
 
 if TYPE_CHECKING:
     Images = Split | DataSet | tuple[Tensor, Tensor]
     Network = nn.Module | TaskState
 
-FEW = 8
-"""Most cells of a table that are printed one by one."""
 Progress = Callable[[int, int], None]
 """Called with batches done and batches in all."""
-
-
-@attrs.frozen(eq=False, repr=False)
-class Measurement(Shown, Tabular, Mapping[str, Measured]):
-    """The results of metrics of a network, by their names.
-
-    As a table it has a row for each figure; those of tables have the names along their axes as columns.
-
-    Attributes:
-        results: By name.
-        settings: The conditions of the measurement: data, layers, batch-norm policy, batch size, precision, device,
-            version of torch, a digest of the order of the images.
-    """
-
-    results: Mapping[str, Measured]
-    settings: Mapping[str, Any]
-
-    _columns = ("metric", "value", "status", "reason")
-
-    def _rows(self) -> list[Any]:
-        return [row for result in self.results.values() for row in result._rows()]
-
-    def _print_rows(self, digits: int) -> list[Any]:
-        return printed(self._rows())
-
-    def __getitem__(self, name: str) -> Measured:
-        """Return a result.
-
-        Raises:
-            UnknownName: No result has this name.
-        """
-        if name not in self.results:
-            raise UnknownName(
-                f"There is no result {name!r:.80}.{suggest(name, self.results)} Results here: "
-                f"{', '.join(self.results) or 'none'}.",
-                subject=name,
-            )
-        return self.results[name]
-
-    def __contains__(self, name: object) -> bool:
-        """Return whether there is a result of this name."""
-        return name in self.results
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return a result, or ``default``."""
-        return self.results.get(name, default)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
-
-    def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [("metric", "value", "unit", "of", "status")]
-        for name, one in self.results.items():
-            if isinstance(one, Table):
-                rows += _of_table(name, one)
-                continue
-            rows.append((name, *_figure(one, one)))
-        return "\n".join(aligned(rows))
-
-    def table(self, name: str) -> Table:
-        """Return a result that is a table: ``measure(...).table("retrieval").at(layer="fc", ...)``.
-
-        Raises:
-            UnknownName: No result has this name, or one that is a single figure.
-        """
-        if isinstance(found := self.results.get(name), Table):
-            return found
-        tables = [known for known, one in self.results.items() if isinstance(one, Table)]
-        what = "is a single figure, not a table" if found is not None else "is no result"
-        raise UnknownName(f"{name!r} {what}; tables here: {', '.join(tables) or 'none'}.")
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        results = {name: one.to_json() for name, one in self.results.items()}
-        return {"results": results, "settings": dict(self.settings)}
-
-
-def _of_table(name: str, table: Table) -> list[tuple[str, ...]]:
-    """Return rows of the figures of a small table, or one with the shape of a larger."""
-    if len(table.cells) > FEW or not table.cells:
-        shape = " x ".join(f"{len(names):,} {axis}" for axis, names in table.axes.items())
-        return [(name, f"table of {shape}", table.unit, f"{table.count:,}", "")]
-    return [
-        (f"{name} ({', '.join(names)})" if len(table.cells) > 1 else name, *_figure(cell, table))
-        for names, cell in table
-    ]
-
-
-def _figure(cell: Result | Cell, of: Measured) -> tuple[str, ...]:
-    """Return value, unit, count and status as printed."""
-    value = "" if cell.value is None else f"{cell.value:.4g}"
-    return value, of.unit, f"{of.count:,}", f"{cell.status} {cell.reason}".strip()
 
 
 @named

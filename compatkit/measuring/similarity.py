@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.arguments import named
+from compatkit.measuring.activations import Activations
+from compatkit.measuring.arrays import Layers, on_arrays
+from compatkit.measuring.measure import metrics_of
+from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import Cell, Measured, Metric, Table
-from compatkit.training.activations import Activations
-from compatkit.training.arrays import Layers, on_arrays
-from compatkit.training.measuring import Measurement, metrics_of
 
 
 @named

@@ -1,0 +1,1 @@
+"""What layers of networks give, and how it compares: metrics, activations, similarity."""
