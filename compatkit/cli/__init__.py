@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Given, given, json_option, plugin_option, quiet_option, registry_option
+from compatkit.cli.options import (
+    CommandLine,
+    command_line,
+    json_option,
+    plugin_option,
+    quiet_option,
+    registry_option,
+)
 from compatkit.cli.output import clean, emit, only_json, report_text, show_outcome, speaks, warn
 from compatkit.errors import CompatkitError, EnvironmentFailure, IncompatibleError, PolicyBroken, suggest
 
@@ -129,12 +136,9 @@ class Lazy(click.Group):
     cls=Lazy,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=FIRST_STEPS,
+    params=[registry_option, json_option, quiet_option, plugin_option],
 )
 @click.version_option(package_name="compatkit")
-@registry_option
-@json_option
-@quiet_option
-@plugin_option
 @click.option(
     TRACEBACK,
     is_flag=True,
@@ -142,9 +146,9 @@ class Lazy(click.Group):
     help="Also show the Python traceback of an error; allowed anywhere.",
 )
 @click.pass_context
-def program(context: click.Context, machine: bool) -> None:
+def program(context: click.Context, json: bool) -> None:
     """Train compatible network parts, publish them, recombine them, report what fits."""
-    given(context).machine = machine
+    command_line(context).json = json
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -216,7 +220,7 @@ def _traced(words: list[str]) -> int:
     asked = TRACEBACK in words
     try:
         rest = [word for word in words if word != TRACEBACK]
-        line = Given(line=tuple(words))
+        line = CommandLine(arguments=tuple(words))
         return program(args=rest, prog_name="compatkit", standalone_mode=False, obj=line) or 0
     except (click.ClickException, click.Abort, BrokenPipeError):
         raise

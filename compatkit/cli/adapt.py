@@ -8,17 +8,16 @@ import click
 
 from compatkit.cli.images import found_in, images_and_tests
 from compatkit.cli.options import (
-    NamedDataAsked,
+    AboutOptions,
+    NamedDataOptions,
+    Options,
     PathType,
-    about,
-    about_options,
-    check_publishes,
+    SignatureOptions,
+    SigningOptions,
+    argument,
     command,
-    given,
-    named_data_options,
-    options,
-    sign_option,
-    signature_options,
+    command_line,
+    option,
     version_option,
 )
 from compatkit.cli.output import columns, emit, news, next_step, progress
@@ -28,117 +27,90 @@ from compatkit.cli.sign import chosen_key, sign_published
 if TYPE_CHECKING:
     from compatkit.components.domains import Adapted
 
-trainer_options = options(
-    click.option("--steps", type=click.IntRange(1), help="Steps; 1000."),
-    click.option(
-        "--lr",
-        type=click.FloatRange(0, min_open=True),
-        help="Learning rate, constant over all steps; 1e-5.",
-    ),
-    click.option("--weight-decay", type=click.FloatRange(0), help="L2 penalty; 0."),
-    click.option("--optimizer", type=click.Choice(("sgd", "adam")), help="sgd, with momentum .9."),
-    click.option("--batch-size", type=click.IntRange(2), help="Images per step; 64."),
-    click.option("--seed", type=click.IntRange(0), help="Seed of the order of the images; 0."),
-    click.option("--device", help="Where to train: auto (the default), cpu, cuda, ..."),
-    click.option("--checkpoint", type=PathType(), metavar="FILE", help="Keep the state in this file."),
-)
-"""Settings of the trainer; the paper's by default."""
-SETTINGS = ("steps", "lr", "weight_decay", "optimizer", "batch_size", "seed", "device", "checkpoint")
+
+class TrainerOptions(Options):
+    """Settings of the trainer; the paper's by default."""
+
+    steps: int | None = option("Steps; 1000.", min=1)
+    lr: float | None = option("Learning rate, constant over all steps; 1e-5.", min=0, min_open=True)
+    weight_decay: float | None = option("L2 penalty; 0.", min=0)
+    optimizer: str | None = option("sgd, with momentum .9.", choices=("sgd", "adam"))
+    batch_size: int | None = option("Images per step; 64.", min=2)
+    seed: int | None = option("Seed of the order of the images; 0.", min=0)
+    device: str | None = option("Where to train: auto (the default), cpu, cuda, ...")
+    checkpoint: str | None = option("Keep the state in this file.", type=PathType(), metavar="FILE")
 
 
-class AdaptAsked(NamedDataAsked):
+class AdaptOptions(TrainerOptions, AboutOptions, SigningOptions, SignatureOptions, NamedDataOptions):
     """Arguments and options of ``adapt``."""
 
-    extractor: str
-    head: str
-    aux: str
-    name: str
-    test: str | None
-    method: str | None
-    augment: tuple[str, ...]
-    frozen_statistics: str
-    steps: int | None
-    lr: float | None
-    weight_decay: float | None
-    optimizer: str | None
-    batch_size: int | None
-    seed: int | None
-    device: str | None
-    checkpoint: str | None
-    publish: str | None
-    version: str | None
+    extractor: str = argument()
+    head: str = argument()
+    aux: str = option("The self-supervised shared head, a component.", metavar="NAME")
+    name: str = option(
+        "Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
+        "ignored.",
+        "--data",
+        metavar="NAME",
+    )
+    test: str | None = option("Measure on this labeled test set; else on that of --data.", metavar="NAME")
+    method: str | None = option(
+        "The regularizer of the head, if its manifest does not name it.", metavar="NAME"
+    )
+    augment: tuple[str, ...] = option("May be given twice.", choices=("crop", "flip"))
+    frozen_statistics: str = option(
+        "Batch-norm statistics inside the shared head; the paper uses those of the batch.",
+        choices=("stored", "batch"),
+        default="stored",
+    )
+    publish: str | None = option("Publish the adapted extractor as NAME.", metavar="NAME")
+    version: str | None = version_option
 
 
 @command(
     "adapt",
-    AdaptAsked,
+    AdaptOptions,
     help="Adapt EXTRACTOR to unlabeled images with the loss of the frozen shared head that it was trained with; HEAD, "
     "the source's own, is combined with it unchanged. Training defaults are those of the paper, except for "
     "--frozen-statistics.",
 )
-@click.argument("extractor")
-@click.argument("head")
-@click.option("--aux", required=True, metavar="NAME", help="The self-supervised shared head, a component.")
-@click.option(
-    "--data",
-    "name",
-    required=True,
-    metavar="NAME",
-    help="Images of the target domain: a folder of image files, or a data set by name, path or address; labels are "
-    "ignored.",
-)
-@click.option("--test", metavar="NAME", help="Measure on this labeled test set; else on that of --data.")
-@click.option(
-    "--method", metavar="NAME", help="The regularizer of the head, if its manifest does not name it."
-)
-@click.option("--augment", type=click.Choice(("crop", "flip")), multiple=True, help="May be given twice.")
-@click.option(
-    "--frozen-statistics",
-    type=click.Choice(("stored", "batch")),
-    default="stored",
-    show_default=True,
-    help="Batch-norm statistics inside the shared head; the paper uses those of the batch.",
-)
-@trainer_options
-@click.option("--publish", metavar="NAME", help="Publish the adapted extractor as NAME.")
-@version_option
-@about_options
-@sign_option
-@signature_options
-@named_data_options
-def adapt_command(context: click.Context, asked: AdaptAsked) -> None:
+def adapt_command(context: click.Context, options: AdaptOptions) -> None:
     """Adapt, measure if there are labels, and publish if a name is given."""
     from compatkit.components.domains import paper
 
-    check_publishes(context, asked.publish, asked.version)
-    if asked.publish is not None:
-        check_target(context, asked.publish, "extractor", asked.version)
-    key, held = chosen_key(context), registry(context)
-    images, tests = images_and_tests(asked.name, asked.test, asked.data_root, asked.download, asked.damaged)
-    trainer = paper(**{name: value for name, value in asked.only(*SETTINGS).items() if value is not None})
+    options.check_publishes(options.publish)
+    if options.publish is not None:
+        check_target(context, options.publish, "extractor", options.version)
+    key, held = chosen_key(options), registry(context)
+    images, tests = images_and_tests(
+        options.name, options.test, options.data_root, options.download, options.damaged
+    )
+    trainer = paper(
+        **{name: value for name, value in options.of(TrainerOptions).items() if value is not None}
+    )
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
     adapted = held.adapt(
-        asked.extractor,
-        asked.head,
-        asked.aux,
+        options.extractor,
+        options.head,
+        options.aux,
         images,
         trainer=trainer,
         test=tests,
-        **asked.only("method", "frozen_statistics", "augment"),
+        **options.only("method", "frozen_statistics", "augment"),
     )
     kept, signed = None, {}
-    if asked.publish is not None:
+    if options.publish is not None:
         with progress("policies") as report:
             kept = held.publish(
                 adapted,
-                asked.publish,
-                version=asked.version,
-                about=about(context),
-                data=(*([] if tests is None else [tests]), found_in(asked.data_root, asked.download)),
+                options.publish,
+                version=options.version,
+                about=options.about(),
+                data=(*([] if tests is None else [tests]), found_in(options.data_root, options.download)),
                 progress=report,
             )
         signed = sign_published(held, [kept], key)
-    if asked.machine:
+    if options.json:
         emit({**_to_json(adapted), "steps": trainer.steps, "published": kept, **signed})
     else:
         _tell(context, adapted, kept)
@@ -171,5 +143,5 @@ def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return
     click.echo(f"published {kept}")
-    where = given(context).words
+    where = command_line(context).words
     next_step("compatkit", *where, "recombine", kept, adapted.head.reference, "--bn-policy", "batch")

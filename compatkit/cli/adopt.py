@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.cuts import ModelAsked, model_options
+from compatkit.cli.cuts import ModelOptions
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
-    NamedDataAsked,
+    AboutOptions,
+    NamedDataOptions,
     PathType,
-    about,
-    about_options,
+    argument,
     command,
-    given,
+    command_line,
     labels_option,
-    named_data_options,
+    option,
 )
 from compatkit.cli.output import clean, emit, next_step, size
 from compatkit.cli.roots import destination, publishing
@@ -53,102 +53,81 @@ def renames(context: click.Context, parameter: click.Parameter, values: tuple[st
     return {old: new for old, _, new in pairs}
 
 
-class AdoptAsked(ModelAsked, NamedDataAsked):
+class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``adopt``."""
 
-    file: str
-    model: str | None
-    point: str
-    name: str
-    key: str | None
-    labels: str | None
-    dataset: str | None
-    dataset_labels: bool
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-    interpolation: str | None
-    crop_pct: float | None
-    rename: dict[str, str]
+    file: str = argument(type=PathType())
+    model: str | None = option(
+        "The network that the weights were saved from; default: what config.json beside them says.",
+        metavar="MODEL",
+    )
+    point: str = option(
+        "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
+        "--split",
+        metavar="POINT",
+    )
+    name: str = option("Name of the parts, such as zoo/resnet18.", metavar="NAME")
+    key: str | None = option(
+        "Entry of the file that contains the weights, such as model_ema; else the common one.",
+        metavar="ENTRY",
+    )
+    rename: dict[str, str] = option(
+        "Replace the beginning OLD of tensors' names by NEW, such as `module.=`; may be repeated.",
+        multiple=True,
+        callback=renames,
+        metavar="OLD=NEW",
+    )
+    labels: str | None = labels_option
+    dataset: str | None = option(
+        "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
+    )
+    dataset_labels: bool = option("Use the class names of --data.")
+    mean: tuple[float, ...] | None = option(
+        "Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",
+        callback=numbers,
+        metavar="NUMBERS",
+    )
+    std: tuple[float, ...] | None = option(
+        "The same for the standard deviation.", callback=numbers, metavar="NUMBERS"
+    )
+    interpolation: str | None = option(
+        "How images are resized: bilinear, bicubic, lanczos or nearest.", metavar="KIND"
+    )
+    crop_pct: float | None = option("Share of the resized image that is kept.", metavar="SHARE")
 
 
 @command(
     "adopt",
-    AdoptAsked,
+    AdoptOptions,
     help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin; or a folder of one) into "
     "the network MODEL, cut it at POINT, and publish the parts as NAME.extractor and NAME.head. config.json and "
     "preprocessor_config.json beside the weights say how images are prepared; what contradicts them is refused. "
     "Pickles are read as tensors only, in a "
     "subprocess with limits.",
 )
-@click.argument("file", type=PathType())
-@click.option(
-    "--model",
-    metavar="MODEL",
-    help="The network that the weights were saved from; default: what config.json beside them says.",
-)
-@click.option(
-    "--split",
-    "point",
-    required=True,
-    metavar="POINT",
-    help="Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-)
-@click.option("--name", required=True, metavar="NAME", help="Name of the parts, such as zoo/resnet18.")
-@model_options
-@click.option(
-    "--key",
-    metavar="ENTRY",
-    help="Entry of the file that contains the weights, such as model_ema; else the common one.",
-)
-@click.option(
-    "--rename",
-    multiple=True,
-    callback=renames,
-    metavar="OLD=NEW",
-    help="Replace the beginning OLD of tensors' names by NEW, such as `module.=`; may be repeated.",
-)
-@labels_option
-@click.option(
-    "--data",
-    "dataset",
-    metavar="NAME",
-    help="Training images by name or path, for feature statistics.",
-)
-@click.option("--dataset-labels", is_flag=True, help="Use the class names of --data.")
-@click.option(
-    "--mean",
-    callback=numbers,
-    metavar="NUMBERS",
-    help="Mean of the images on the scale 0 to 1: one per channel, separated by commas, or one for all.",
-)
-@click.option("--std", callback=numbers, metavar="NUMBERS", help="The same for the standard deviation.")
-@click.option(
-    "--interpolation", metavar="KIND", help="How images are resized: bilinear, bicubic, lanczos or nearest."
-)
-@click.option("--crop-pct", type=float, metavar="SHARE", help="Share of the resized image that is kept.")
-@about_options
-@named_data_options
-def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
+def adopt_command(context: click.Context, options: AdoptOptions) -> None:
     """Adopt a checkpoint; the parts must reproduce its network bitwise."""
-    check_name(f"{asked.name}.extractor")
-    if asked.dataset_labels and (asked.dataset is None or asked.labels is not None):
+    check_name(f"{options.name}.extractor")
+    if options.dataset_labels and (options.dataset is None or options.labels is not None):
         raise click.UsageError("--dataset-labels needs --data NAME, and no --labels.")
     root = destination(context)
     data = None
-    if asked.dataset is not None:
-        data = load_data_set(asked.dataset, asked.data_root, asked.download, asked.damaged).train
-    labels = list(data.classes) if asked.dataset_labels and data is not None else class_names(asked.labels)
+    if options.dataset is not None:
+        data = load_data_set(options.dataset, options.data_root, options.download, options.damaged).train
+    labels = (
+        list(data.classes) if options.dataset_labels and data is not None else class_names(options.labels)
+    )
     from compatkit.components.adopting import adopt
 
     adopted = adopt(
-        Path(asked.file).expanduser(),
+        Path(options.file).expanduser(),
         labels=labels,
         data=data,
-        images={name: value for name, value in asked.only(*IMAGES).items() if value is not None},
-        **asked.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
+        images={name: value for name, value in options.only(*IMAGES).items() if value is not None},
+        **options.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
     )
-    published = adopted.publish(publishing(root).store, asked.name, about=about(context))
-    if asked.machine:
+    published = adopted.publish(publishing(root).store, options.name, about=options.about())
+    if options.json:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})
         return
@@ -156,5 +135,5 @@ def adopt_command(context: click.Context, asked: AdoptAsked) -> None:
     click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
     for one in adopted.told:
         click.echo(f"  {clean(one)}")
-    tell_parts(adopted.model, asked.point, adopted.parts, published.values())
-    next_step("compatkit", *given(context).words, "check", published["extractor"], "*.head")
+    tell_parts(adopted.model, options.point, adopted.parts, published.values())
+    next_step("compatkit", *command_line(context).words, "check", published["extractor"], "*.head")

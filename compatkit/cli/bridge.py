@@ -8,15 +8,14 @@ import click
 
 from compatkit.cli.images import images_and_tests, load_data_set, tests_for
 from compatkit.cli.options import (
-    NamedDataAsked,
+    AboutOptions,
+    NamedDataOptions,
     PathType,
-    about,
-    about_options,
-    check_publishes,
+    SignatureOptions,
+    argument,
     command,
-    given,
-    named_data_options,
-    signature_options,
+    command_line,
+    option,
 )
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
 from compatkit.cli.roots import check_outputs, check_target, registry, store
@@ -39,136 +38,103 @@ BY_LABELS = {
 }
 
 
-class BridgeAsked(NamedDataAsked):
+class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     """Arguments and options of ``bridge``."""
 
-    extractor: str
-    head: str
-    name: str
-    labels: str | None
-    test: str | None
-    head_data: str | None
-    on: str | None
-    rungs: str | None
-    until: float
-    every: bool
-    images: int
-    seed: int
-    png: str | None
-    publish: str | None
-    accept_doubtful: bool
+    extractor: str = argument()
+    head: str = argument()
+    name: str = option(
+        "Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
+        "are ignored.",
+        "--data",
+        metavar="NAME",
+    )
+    labels: str | None = option("Labeled training images, for the rungs trained with labels.", metavar="NAME")
+    test: str | None = option(
+        "Measure on this labeled test set; else on that of --data, if the head knows its classes.",
+        metavar="NAME",
+    )
+    head_data: str | None = option("Images of the head's domain, for pairing features.", metavar="NAME")
+    on: str | None = option(
+        "Where features are paired: on --data (src), --head-data (dst) or both; dst if --head-data is given.",
+        choices=("src", "dst", "mix"),
+    )
+    rungs: str | None = option(
+        "Try only these: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
+        "stitch, stitch-labels, finetune, infomax. Default: all but infomax.",
+        metavar="NAME,...",
+    )
+    until: float = option("Agreement at which to stop, if the rung also fits.", min=0, max=1, default=0.8)
+    every: bool = option("Try all rungs, whatever the agreement.", "--all")
+    images: int = option("Most images to fit on.", min=2, default=1000)
+    seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
+    png: str | None = option("Draw the ladder: agreement against seconds.", type=PathType(), metavar="FILE")
+    publish: str | None = option("Publish the bridge as NAME, if it fits.", metavar="NAME")
+    accept_doubtful: bool = option("Publish a bridge whose verdict is doubtful, too.")
 
 
 @command(
     "bridge",
-    BridgeAsked,
+    BridgeOptions,
     help="Bridge HEAD to EXTRACTOR, which it was not trained with, on unlabeled images, trying rungs from the "
     "cheapest on. A rung is judged by its agreement with the head's own network on held-out images.",
 )
-@click.argument("extractor")
-@click.argument("head")
-@click.option(
-    "--data",
-    "name",
-    required=True,
-    metavar="NAME",
-    help="Images of the extractor's domain: a folder of image files, or a data set by name, path or address; labels "
-    "are ignored.",
-)
-@click.option("--labels", metavar="NAME", help="Labeled training images, for the rungs trained with labels.")
-@click.option(
-    "--test",
-    metavar="NAME",
-    help="Measure on this labeled test set; else on that of --data, if the head knows its classes.",
-)
-@click.option("--head-data", metavar="NAME", help="Images of the head's domain, for pairing features.")
-@click.option(
-    "--on",
-    type=click.Choice(("src", "dst", "mix")),
-    help="Where features are paired: on --data (src), --head-data (dst) or both; dst if --head-data is given.",
-)
-@click.option(
-    "--rungs",
-    metavar="NAME,...",
-    help="Try only these: direct, statistics, permutation, procrustes, ridge, ridge-procrustes, ridge3x3, absorbed, "
-    "stitch, stitch-labels, finetune, infomax. Default: all but infomax.",
-)
-@click.option(
-    "--until",
-    type=click.FloatRange(0, 1),
-    default=0.8,
-    show_default=True,
-    help="Agreement at which to stop, if the rung also fits.",
-)
-@click.option("--all", "every", is_flag=True, help="Try all rungs, whatever the agreement.")
-@click.option(
-    "--images", type=click.IntRange(2), default=1000, show_default=True, help="Most images to fit on."
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="Seed of orders and draws.",
-)
-@click.option("--png", type=PathType(), metavar="FILE", help="Draw the ladder: agreement against seconds.")
-@click.option("--publish", metavar="NAME", help="Publish the bridge as NAME, if it fits.")
-@click.option("--accept-doubtful", is_flag=True, help="Publish a bridge whose verdict is doubtful, too.")
-@about_options
-@signature_options
-@named_data_options
-def bridge_command(context: click.Context, asked: BridgeAsked) -> None:
+def bridge_command(context: click.Context, options: BridgeOptions) -> None:
     """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits or is published."""
     from compatkit.components.bridges.keeping import check_names
 
-    check_publishes(context, asked.publish)
-    if asked.accept_doubtful and asked.publish is None:
+    options.check_publishes(options.publish)
+    if options.accept_doubtful and options.publish is None:
         raise UsageError(
             "--accept-doubtful says what may be published; add --publish NAME.", subject="--accept-doubtful"
         )
-    check_outputs({"--png": asked.png})
-    if asked.publish is not None:
-        check_target(context, asked.publish, "recombination")
-        check_target(context, f"{asked.publish}.adapter", "adapter")
-        check_target(context, f"{asked.publish}.head", "head")
-        check_names(store(context), asked.publish)
-    held, where = registry(context), (asked.data_root, asked.download, asked.damaged)
-    data, tests = images_and_tests(asked.name, asked.test, *where)
-    if asked.test is None:
-        tests = tests_for(held.store.manifest(asked.head), asked.head, tests)
+    check_outputs({"--png": options.png})
+    if options.publish is not None:
+        check_target(context, options.publish, "recombination")
+        check_target(context, f"{options.publish}.adapter", "adapter")
+        check_target(context, f"{options.publish}.head", "head")
+        check_names(store(context), options.publish)
+    held, where = registry(context), (options.data_root, options.download, options.damaged)
+    data, tests = images_and_tests(options.name, options.test, *where)
+    if options.test is None:
+        tests = tests_for(held.store.manifest(options.head), options.head, tests)
     rungs = None
-    if asked.rungs is not None:
-        rungs = [one.strip() for one in asked.rungs.split(",") if one.strip()]
+    if options.rungs is not None:
+        rungs = [one.strip() for one in options.rungs.split(",") if one.strip()]
     with progress("bridge") as report:
         found = held.bridge(
-            asked.extractor,
-            asked.head,
+            options.extractor,
+            options.head,
             data,
-            labels=None if asked.labels is None else load_data_set(asked.labels, *where).train,
+            labels=None if options.labels is None else load_data_set(options.labels, *where).train,
             test=tests,
-            head_data=None if asked.head_data is None else images_and_tests(asked.head_data, None, *where)[0],
+            head_data=None
+            if options.head_data is None
+            else images_and_tests(options.head_data, None, *where)[0],
             rungs=rungs,
-            until=None if asked.every else asked.until,
+            until=None if options.every else options.until,
             progress=report,
-            **asked.only("images", "on", "seed"),
+            **options.only("images", "on", "seed"),
         )
-    good, kept = found.says == "fit" or (found.says == "doubtful" and asked.accept_doubtful), {}
-    if good and asked.publish is not None:
-        kept = held.publish(found, asked.publish, about=about(context), accept_doubtful=asked.accept_doubtful)
-    if asked.png is not None:
-        found.to_png(asked.png)
-    code = 1 if found.says == "no fit" or (asked.publish is not None and not kept) else 0
-    if asked.machine:
+    good, kept = found.says == "fit" or (found.says == "doubtful" and options.accept_doubtful), {}
+    if good and options.publish is not None:
+        kept = held.publish(
+            found, options.publish, about=options.about(), accept_doubtful=options.accept_doubtful
+        )
+    if options.png is not None:
+        found.to_png(options.png)
+    code = 1 if found.says == "no fit" or (options.publish is not None and not kept) else 0
+    if options.json:
         emit(found.to_json() | {"published": kept or None})
         context.exit(code)
     _tell(found)
     for what, reference in kept.items():
         click.echo(f"published {what} {reference}")
     if kept:
-        next_step("compatkit", *given(context).words, "show", kept["recombination"])
-    elif asked.publish is not None and found.says == "no fit":
+        next_step("compatkit", *command_line(context).words, "show", kept["recombination"])
+    elif options.publish is not None and found.says == "no fit":
         click.echo("not published: it does not fit")
-    elif asked.publish is not None:
+    elif options.publish is not None:
         paragraph(
             "not published: it is doubtful. Measure it with labels (--test, --labels), or add --accept-doubtful."
         )

@@ -9,13 +9,14 @@ import click
 
 from compatkit.cli.images import load_data_set
 from compatkit.cli.options import (
-    NamedDataAsked,
+    NamedDataOptions,
     PathType,
+    SignatureOptions,
+    argument,
     bn_policy_option,
     command,
-    given,
-    named_data_options,
-    signature_options,
+    command_line,
+    option,
 )
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
 from compatkit.cli.roots import check_outputs, registry
@@ -34,84 +35,77 @@ ANYBODY = (
 )
 
 
-class CheckAsked(NamedDataAsked):
+class CheckOptions(NamedDataOptions, SignatureOptions):
     """Arguments and options of ``check``."""
 
-    extractor: str
-    head: str
-    require: str
-    name: str | None
-    bn_policy: str
-    markdown: str | None
+    extractor: str = argument()
+    head: str = argument()
+    require: str = option(
+        "What every pair must reach for exit code 0: wired directly, promised by what both were trained against, or "
+        "measured.",
+        choices=LEVELS,
+        default="direct",
+    )
+    name: str | None = option(
+        "Compare the heads' classes with those of this data set, by name or path.", "--data", metavar="NAME"
+    )
+    bn_policy: str = bn_policy_option
+    markdown: str | None = option("Write the verdicts as Markdown tables.", type=PathType(), metavar="FILE")
 
 
 @command(
     "check",
-    CheckAsked,
+    CheckOptions,
     help="Compare the contracts of EXTRACTOR and HEAD; reads no weights. With patterns such as 'digits/*', compare all "
     "matching extractors with all matching heads, as a table.",
 )
-@click.argument("extractor")
-@click.argument("head")
-@click.option(
-    "--require",
-    type=click.Choice(LEVELS),
-    default="direct",
-    show_default=True,
-    help="What every pair must reach for exit code 0: wired directly, promised by what both were trained against, or "
-    "measured.",
-)
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Compare the heads' classes with those of this data set, by name or path.",
-)
-@bn_policy_option
-@click.option("--markdown", type=PathType(), metavar="FILE", help="Write the verdicts as Markdown tables.")
-@named_data_options
-@signature_options
-def check_command(context: click.Context, asked: CheckAsked) -> None:
+def check_command(context: click.Context, options: CheckOptions) -> None:
     """Check whether heads fit extractors; exit code 1 if one does not."""
     from compatkit.registry.resolving import is_pattern
 
-    check_outputs({"--markdown": asked.markdown})
-    data = None if asked.name is None else _classes(asked.name, asked)
+    check_outputs({"--markdown": options.markdown})
+    data = None if options.name is None else _classes(options.name, options)
     held = registry(context)
-    verdicts = held.check_all(asked.extractor, asked.head, data=data, bn_policy=asked.bn_policy)
-    failing = verdicts.unsatisfied(asked.require)
-    if asked.markdown is not None:
-        verdicts.to_markdown(asked.markdown)
-    if is_pattern(asked.extractor) or is_pattern(asked.head):
-        _tell_all(verdicts, failing, asked)
+    verdicts = held.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
+    failing = verdicts.unsatisfied(options.require)
+    if options.markdown is not None:
+        verdicts.to_markdown(options.markdown)
+    if is_pattern(options.extractor) or is_pattern(options.head):
+        _tell_all(verdicts, failing, options)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
         bridges = held.bridges.of(str(report.extractor), str(report.head))
-        _tell(context, report, bridges, not failing, asked)
-    if asked.markdown is not None and not asked.machine:
-        click.echo(f"wrote {clean(asked.markdown)}")
+        _tell(context, report, bridges, not failing, options)
+    if options.markdown is not None and not options.json:
+        click.echo(f"wrote {clean(options.markdown)}")
     context.exit(1 if failing else 0)
 
 
-def _classes(name: str, asked: NamedDataAsked) -> Classes:
+def _classes(name: str, options: NamedDataOptions) -> Classes:
     """Return the classes of a data set, for comparison with those of heads."""
     from compatkit.contracts.labels import label
 
-    return tuple(map(label, load_data_set(name, asked.data_root, asked.download, asked.damaged).classes))
+    return tuple(
+        map(label, load_data_set(name, options.data_root, options.download, options.damaged).classes)
+    )
 
 
 def _tell(
-    context: click.Context, report: Report, bridges: list[BridgeRecord], satisfied: bool, asked: CheckAsked
+    context: click.Context,
+    report: Report,
+    bridges: list[BridgeRecord],
+    satisfied: bool,
+    options: CheckOptions,
 ) -> None:
     from compatkit.contracts.report import EQUAL_SHAPES
 
-    if asked.machine:
+    if options.json:
         there = [one.to_json() for one in bridges]
-        told = {"bridges": there, "required": asked.require, "satisfied": satisfied}
-        emit({**report.to_json(), **told, "bn_policy": asked.bn_policy})
+        told = {"bridges": there, "required": options.require, "satisfied": satisfied}
+        emit({**report.to_json(), **told, "bn_policy": options.bn_policy})
         return
     click.echo(report_text(report))
-    if report.evidence != "none" and not (given(context).signed or given(context).trusted):
+    if report.evidence != "none" and not options.signed:
         click.echo()
         paragraph(ANYBODY)
     for one in bridges:
@@ -120,16 +114,16 @@ def _tell(
     if report.unproven and not bridges:
         click.echo()
         paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
-        where = given(context).words
+        where = command_line(context).words
         next_step("compatkit", *where, "recombine", str(report.extractor), str(report.head))
     if not satisfied:
-        click.echo(f"\n--require {asked.require}{_under(asked)}: no (exit code 1)")
+        click.echo(f"\n--require {options.require}{_under(options)}: no (exit code 1)")
 
 
-def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: CheckAsked) -> None:
-    if asked.machine:
+def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: CheckOptions) -> None:
+    if options.json:
         unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
-        told = {"required": asked.require, "unsatisfied": unsatisfied, "bn_policy": asked.bn_policy}
+        told = {"required": options.require, "unsatisfied": unsatisfied, "bn_policy": options.bn_policy}
         emit({**json.loads(verdicts.to_json()), **told})
         return
     print_rich(verdicts)
@@ -138,12 +132,12 @@ def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], asked: CheckAs
         some = first([f"{extractor} with {head}" for extractor, head in failing], NAMED)
         click.echo()
         paragraph(
-            f"--require {asked.require}{_under(asked)}: not for {len(failing):,} of {total:,} (exit code 1): {some}"
+            f"--require {options.require}{_under(options)}: not for {len(failing):,} of {total:,} (exit code 1): {some}"
         )
 
 
-def _under(asked: CheckAsked) -> str:
+def _under(options: CheckOptions) -> str:
     """Return the normalization that a level is required under, for levels that only a measurement reaches."""
     from compatkit.contracts.report import MEASURED
 
-    return f" under normalization {asked.bn_policy}" if asked.require in MEASURED else ""
+    return f" under normalization {options.bn_policy}" if options.require in MEASURED else ""

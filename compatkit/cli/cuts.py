@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from compatkit.cli.options import Asked, command, options
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, progress
 
 if TYPE_CHECKING:
@@ -40,71 +40,54 @@ def image_size(
     return int(sides[0]), int(sides[-1])
 
 
-class ModelAsked(Asked):
-    """Options of ``model_options``."""
+class ModelOptions(Options):
+    """Which model is built."""
 
-    builder: str
-    kwargs: dict[str, Any]
-    size: tuple[int, int] | None
-
-
-model_options = options(
-    click.option(
-        "--builder",
+    builder: str = option(
+        "Builder of the model: timm (including ours), torchvision, or a plugin.",
         default="timm",
-        show_default=True,
         metavar="NAME",
-        help="Builder of the model: timm (including ours), torchvision, or a plugin.",
-    ),
-    click.option(
-        "--kwargs",
+    )
+    kwargs: dict[str, Any] = option(
+        "Further arguments of the model: '{\"in_chans\": 1}'.",
         default="{}",
+        show_default=False,
         callback=model_arguments,
         metavar="JSON",
-        help="Further arguments of the model: '{\"in_chans\": 1}'.",
-    ),
-    click.option(
-        "--size",
-        callback=image_size,
-        metavar="HxW",
-        help="Height and width of the images; default: the model's own.",
-    ),
-)
+    )
+    size: tuple[int, int] | None = option(
+        "Height and width of the images; default: the model's own.", callback=image_size, metavar="HxW"
+    )
 
 
-class CutsAsked(ModelAsked):
+class CutsOptions(ModelOptions):
     """Arguments and options of ``cuts``."""
 
-    model: str
-    everything: bool
+    model: str = argument()
+    everything: bool = option(
+        "Also list places where other tensors cross, or where the model cannot be cut, with the reason.",
+        "--all",
+    )
 
 
 @command(
     "cuts",
-    CutsAsked,
+    CutsOptions,
     help="List where MODEL (any of timm's, torchvision's, a plugin's, or ours) can be cut into extractor and head.",
     registry=False,
 )
-@click.argument("model")
-@model_options
-@click.option(
-    "--all",
-    "everything",
-    is_flag=True,
-    help="Also list places where other tensors cross, or where the model cannot be cut, with the reason.",
-)
-def cuts_command(context: click.Context, asked: CutsAsked) -> None:
+def cuts_command(context: click.Context, options: CutsOptions) -> None:
     """List split points in the order of the forward pass."""
     from compatkit.adapters.blueprints import cut_points
 
     with progress("cuts") as report:
         points = cut_points(
-            asked.model, asked.kwargs, size=asked.size, builder=asked.builder, progress=report
+            options.model, options.kwargs, size=options.size, builder=options.builder, progress=report
         )
-    if asked.machine:
-        emit({"model": asked.model, "cuts": [attrs.asdict(one) for one in points]})
+    if options.json:
+        emit({"model": options.model, "cuts": [attrs.asdict(one) for one in points]})
         return
-    shown = [one for one in points if asked.everything or (one.own and not one.refused and not one.same_as)]
+    shown = [one for one in points if options.everything or (one.own and not one.refused and not one.same_as)]
     columns([HEADER, *map(_row, shown)], right=(3, 4, 5, 6))
     hidden = len(points) - len(shown)
     click.echo()
@@ -126,10 +109,10 @@ def cuts_command(context: click.Context, asked: CutsAsked) -> None:
     if usable:
         total = sum(usable[0].flops)
         middle = min(usable, key=lambda one: (abs(one.flops[0] - total / 2), one.name.count(".")))
-        words = [] if asked.builder == "timm" else ["--builder", asked.builder]
-        words += ["--kwargs", json.dumps(asked.kwargs)] if asked.kwargs else []
-        words += ["--size", "x".join(map(str, asked.size))] if asked.size else []
-        next_step("compatkit", "split", asked.model, "--at", middle.name, *words)
+        words = [] if options.builder == "timm" else ["--builder", options.builder]
+        words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
+        words += ["--size", "x".join(map(str, options.size))] if options.size else []
+        next_step("compatkit", "split", options.model, "--at", middle.name, *words)
 
 
 HEADER = ("cut", "module", "gives", "parameters", "behind", "FLOPs", "behind", "way")

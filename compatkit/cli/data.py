@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
-from compatkit.cli.options import DataAsked, PathType, command, data_options, group
+from compatkit.cli.options import DataOptions, PathType, argument, command, group, option
 from compatkit.cli.output import clean, columns, emit, first, paragraph, progress, warn
 from compatkit.cli.roots import check_outputs
 
@@ -29,44 +29,41 @@ SHOWN = 10
 data_command = group("data", help="Look at data sets.")
 
 
-class DataShowAsked(DataAsked):
+class DataShowOptions(DataOptions):
     """Arguments and options of ``data show``."""
 
-    name: str
-    sheet: str | None
+    name: str = argument()
+    sheet: str | None = option(
+        "Draw some training images of each class as PNG.", type=PathType(), metavar="FILE"
+    )
 
 
 @command(
     "show",
-    DataShowAsked,
+    DataShowOptions,
     help="Decode every image of NAME, a data set by name, path or address, and show classes, sizes, damaged files and "
     "copies.",
     group=data_command,
     registry=False,
 )
-@click.argument("name")
-@click.option(
-    "--sheet", type=PathType(), metavar="FILE", help="Draw some training images of each class as PNG."
-)
-@data_options
-def show(context: click.Context, asked: DataShowAsked) -> None:
+def show(context: click.Context, options: DataShowOptions) -> None:
     """Look at a data set."""
     from compatkit.data.survey import survey
 
-    check_outputs({"--sheet": asked.sheet})
+    check_outputs({"--sheet": options.sheet})
     with progress("data") as report:
-        splits, others = _splits(asked, report)
+        splits, others = _splits(options, report)
         found = attrs.evolve(survey(splits, report), others=others)
-    if asked.sheet is not None:
+    if options.sheet is not None:
         from compatkit.reports.writing import write
 
-        write(asked.sheet, sheet(splits[0], set(found.parts[0].damaged)))
-    if asked.machine:
+        write(options.sheet, sheet(splits[0], set(found.parts[0].damaged)))
+    if options.json:
         emit(attrs.asdict(found))
         return
     _tell(found)
-    if asked.sheet is not None:
-        click.echo(f"wrote {clean(asked.sheet)}")
+    if options.sheet is not None:
+        click.echo(f"wrote {clean(options.sheet)}")
 
 
 def sheet(split: Split, damaged: set[str]) -> bytes:
@@ -109,7 +106,7 @@ def _of_each_kind(split: Split, places: list[int]) -> list[int]:
     return sorted(sorted(places, key=turns.__getitem__)[:COLUMNS])
 
 
-def _splits(asked: DataShowAsked, report: Progress) -> tuple[list[Split], dict[str, int]]:
+def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:
     """Return training and test images, or images without labels; and what beside them is not read, by kind."""
     from compatkit.data import load
     from compatkit.data.leftout import LeftOutWarning
@@ -118,11 +115,11 @@ def _splits(asked: DataShowAsked, report: Progress) -> tuple[list[Split], dict[s
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        if is_flat(asked.name) or (asked.name.endswith(".npz") and is_bare(asked.name)):
-            splits = [read_unlabeled(asked.name)]
+        if is_flat(options.name) or (options.name.endswith(".npz") and is_bare(options.name)):
+            splits = [read_unlabeled(options.name)]
         else:
-            where = {"root": asked.data_root, "download": asked.download}
-            data = load(asked.name, **where, providers=providers(), progress=report)
+            where = {"root": options.data_root, "download": options.download}
+            data = load(options.name, **where, providers=providers(), progress=report)
             splits = [data.train, data.test]
     others: dict[str, int] = {}
     for warning in caught:

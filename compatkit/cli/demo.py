@@ -6,44 +6,36 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, PathType, command
+from compatkit.cli.options import Options, PathType, command, option
 from compatkit.cli.output import clean, columns, emit, news, next_step, paragraph, print_rich
 
 if TYPE_CHECKING:
     from compatkit.experiments.demo import Demo
 
 
-class DemoAsked(Asked):
+class DemoOptions(Options):
     """Arguments and options of ``demo``."""
 
-    out: str
-    steps: int | None
-    seed: int
-    rotation: bool
+    out: str = option("Folder to write to.", type=PathType(), default="compatkit-demo")
+    steps: int | None = option("Steps per network; default: 500, as for the figures in the docs.", min=1)
+    seed: int = option("Seed of everything random.", min=0, default=0)
+    rotation: bool = option("Add an arm with rotation prediction (slower).")
 
 
 @command(
     "demo",
-    DemoAsked,
+    DemoOptions,
     help="Train parts that fit and parts that do not, recombine them, show the matrix.",
     registry=False,
 )
-@click.option(
-    "--out", default="compatkit-demo", show_default=True, type=PathType(), help="Folder to write to."
-)
-@click.option(
-    "--steps", type=click.IntRange(1), help="Steps per network; default: 500, as for the figures in the docs."
-)
-@click.option(
-    "--seed", default=0, show_default=True, type=click.IntRange(0), help="Seed of everything random."
-)
-@click.option("--rotation", is_flag=True, help="Add an arm with rotation prediction (slower).")
-def demo_command(context: click.Context, asked: DemoAsked) -> None:
+def demo_command(context: click.Context, options: DemoOptions) -> None:
     """Run the demo and state whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 
-    found = run(asked.out, steps=asked.steps or STEPS, seed=asked.seed, rotation=asked.rotation, say=news)
-    if asked.machine:
+    found = run(
+        options.out, steps=options.steps or STEPS, seed=options.seed, rotation=options.rotation, say=news
+    )
+    if options.json:
         files = {name: str(path) for name, path in found.files.items()}
         emit({"recombined": found.recombined, "own": found.own, "effect_shows": found.shows, "files": files})
         return

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import columns, emit, fold, paragraph
 from compatkit.cli.roots import registry
 
@@ -25,40 +25,36 @@ STYLES: dict[Bump, dict[str, Any]] = {
 }
 
 
-class DiffAsked(Asked):
+class DiffOptions(Options):
     """Arguments and options of ``diff``."""
 
-    old: str
-    new: str
-    no_tensors: bool
-    exit_code: bool
+    old: str = argument(metavar="A")
+    new: str = argument(metavar="B")
+    no_tensors: bool = option("Compare only the manifests; read no weights.")
+    exit_code: bool = option("Exit with 1 if A and B differ; default: 0 in any case.")
 
 
 @command(
     "diff",
-    DiffAsked,
+    DiffOptions,
     help="Show the changes from component A to component B (REF as in show), level by level, the smallest version step "
     "that they require, and the differences of the weights.",
 )
-@click.argument("old", metavar="A")
-@click.argument("new", metavar="B")
-@click.option("--no-tensors", is_flag=True, help="Compare only the manifests; read no weights.")
-@click.option("--exit-code", is_flag=True, help="Exit with 1 if A and B differ; default: 0 in any case.")
-def diff_command(context: click.Context, asked: DiffAsked) -> None:
+def diff_command(context: click.Context, options: DiffOptions) -> None:
     """Compare two components."""
     workspace = registry(context)
-    left, right = workspace.store.resolve(asked.old), workspace.store.resolve(asked.new)
+    left, right = workspace.store.resolve(options.old), workspace.store.resolve(options.new)
     exactly = (
         f"{one.name}@{one.digest}" for one in (left, right)
     )  # by digest, to include withdrawn versions
-    found = workspace.diff(*exactly, tensors=not asked.no_tensors)
-    if asked.machine:
+    found = workspace.diff(*exactly, tensors=not options.no_tensors)
+    if options.json:
         places = {"old": _place(left), "new": _place(right)}
         emit({**places, "equal": not found.changes, **found.to_json()})
     else:
         click.echo(click.style(f"{_pinned(left)} -> {_pinned(right)}", bold=True))
         _print(found, left, right)
-    context.exit(1 if asked.exit_code and found.changes else 0)
+    context.exit(1 if options.exit_code and found.changes else 0)
 
 
 def _place(found: Reference) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import columns, emit, size
 from compatkit.cli.roots import store
 
@@ -23,30 +23,31 @@ _PLACES = {
 }
 
 
-class DuAsked(Asked):
+class DuOptions(Options):
     """Arguments and options of ``du``."""
 
-    pattern: str | None
+    pattern: str | None = argument()
 
 
 @command(
-    "du", DuAsked, help="Show how many bytes components and folders take; PATTERN is a glob over whole names."
+    "du",
+    DuOptions,
+    help="Show how many bytes components and folders take; PATTERN is a glob over whole names.",
 )
-@click.argument("pattern", required=False)
-def du_command(context: click.Context, asked: DuAsked) -> None:
+def du_command(context: click.Context, options: DuOptions) -> None:
     """Show bytes by name, own and shared with others, and by folder."""
     from compatkit.registry.usage import usage
 
     held = store(context)
-    found = usage(held.index, held.objects, asked.pattern)
-    if asked.machine:
+    found = usage(held.index, held.objects, options.pattern)
+    if options.json:
         emit(found.to_json())
         return
     if found.names:
         lines = [(one.name, size(one.own.bytes), size(one.shared.bytes)) for one in found.names]
         columns([("name", "its own", "shared"), *lines], right=(1, 2))
     else:
-        click.echo("no components" + (f" match {asked.pattern!r}" if asked.pattern else " yet"))
+        click.echo("no components" + (f" match {options.pattern!r}" if options.pattern else " yet"))
     click.echo()
     columns([("", "files", "size"), *_places(found)], right=(1, 2))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command, given
+from compatkit.cli.options import Options, command, command_line, option
 from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
 from compatkit.cli.roots import store
 
@@ -41,45 +41,32 @@ def duration(context: click.Context, parameter: click.Parameter, value: str) -> 
     return timedelta(**{_UNITS[match[2] or "s"]: int(match[1])})
 
 
-class GcAsked(Asked):
+class GcOptions(Options):
     """Arguments and options of ``gc``."""
 
-    delete: bool
-    grace: timedelta
-    withdrawn: bool
-    alone: bool
-    lost: tuple[str, ...]
+    delete: bool = option("Delete; without this, nothing is changed.")
+    grace: timedelta = option(
+        "Keep what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
+        default="24h",
+        metavar="TIME",
+        callback=duration,
+    )
+    withdrawn: bool = option(
+        "Also delete weights of versions withdrawn longer ago than that, if nothing else uses them."
+    )
+    alone: bool = option("Nobody else is writing to this registry; allows a short --grace.")
+    lost: tuple[str, ...] = option(
+        "Digest of a document that is lost for good; what only it refers to may go. May be repeated.",
+        metavar="DIGEST",
+    )
 
 
 @command(
     "gc",
-    GcAsked,
+    GcOptions,
     help="Show what could be deleted: unreferenced blobs, unfinished files. --delete deletes it.",
 )
-@click.option("--delete", is_flag=True, help="Delete; without this, nothing is changed.")
-@click.option(
-    "--grace",
-    default="24h",
-    show_default=True,
-    metavar="TIME",
-    callback=duration,
-    help="Keep what changed within this time, such as 24h or 7d: somebody may be about to refer to it.",
-)
-@click.option(
-    "--withdrawn",
-    is_flag=True,
-    help="Also delete weights of versions withdrawn longer ago than that, if nothing else uses them.",
-)
-@click.option(
-    "--alone", is_flag=True, help="Nobody else is writing to this registry; allows a short --grace."
-)
-@click.option(
-    "--lost",
-    multiple=True,
-    metavar="DIGEST",
-    help="Digest of a document that is lost for good; what only it refers to may go. May be repeated.",
-)
-def gc_command(context: click.Context, asked: GcAsked) -> None:
+def gc_command(context: click.Context, options: GcOptions) -> None:
     """Collect garbage."""
     from compatkit.registry.maintenance.gc import plan
 
@@ -89,24 +76,24 @@ def gc_command(context: click.Context, asked: GcAsked) -> None:
             held,
             indexed=True,
             progress=report,
-            **asked.only("grace", "withdrawn", "alone", "lost"),
+            **options.only("grace", "withdrawn", "alone", "lost"),
         )
-    if not asked.machine:
-        _show(found, asked.delete)
+    if not options.json:
+        _show(found, options.delete)
     collected = None
-    if asked.delete and not found.is_empty:
+    if options.delete and not found.is_empty:
         with progress("collecting") as report:
             collected = found.apply(report)
-    if asked.machine:
+    if options.json:
         emit({"plan": found.to_json(), "collected": None if collected is None else collected.to_json()})
     elif collected is not None:
         _tell(collected, found)
     elif not found.is_empty:
-        words = [f"--{one}" for one in ("withdrawn", "alone") if getattr(asked, one)]
-        if asked.grace != timedelta(hours=24):
-            words += ["--grace", f"{int(asked.grace.total_seconds())}s"]
-        words += [word for digest in asked.lost for word in ("--lost", digest)]
-        next_step("compatkit", *given(context).words, "gc", *words, "--delete")
+        words = [f"--{one}" for one in ("withdrawn", "alone") if getattr(options, one)]
+        if options.grace != timedelta(hours=24):
+            words += ["--grace", f"{int(options.grace.total_seconds())}s"]
+        words += [word for digest in options.lost for word in ("--lost", digest)]
+        next_step("compatkit", *command_line(context).words, "gc", *words, "--delete")
 
 
 def _show(found: CollectionPlan, delete: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from compatkit.cli.options import AdmissionAsked, NamedDataAsked
+from compatkit.cli.options import AdmissionOptions, NamedDataOptions
 from compatkit.cli.output import warn
 from compatkit.errors import DataError, EnvironmentFailure, UnknownName, UsageError
 
@@ -27,7 +27,11 @@ NOT_FOUND = "in none of these folders"
 
 
 def data_sets(
-    held: Registry, extractors: Sequence[str], names: Sequence[str], recipe: str | None, asked: NamedDataAsked
+    held: Registry,
+    extractors: Sequence[str],
+    names: Sequence[str],
+    recipe: str | None,
+    options: NamedDataOptions,
 ) -> dict[str, DataSet]:
     """Return the data set of each extractor by its reference.
 
@@ -37,13 +41,13 @@ def data_sets(
         names: Data sets by name or path; a single one is used for a single extractor whatever it was trained on.
             Without recipe and names they are found automatically: see ``images_again``.
         recipe: File whose tasks' data sets are used, or None.
-        asked: Where data sets are, and whether they may be downloaded.
+        options: Where data sets are, and whether they may be downloaded.
 
     Raises:
         DataError: An extractor has no test set; the message says how to name one.
     """
-    root, download = asked.data_root, asked.download
-    if asked.damaged == "skip" and not names:
+    root, download = options.data_root, options.download
+    if options.damaged == "skip" and not names:
         raise UsageError(
             "--damaged is for data sets named with --data; a recipe says it itself, and images found again are those "
             "that were trained on."
@@ -59,7 +63,7 @@ def data_sets(
     sets = (
         data_sets(recipe, root=root, download=download)
         if recipe
-        else [load_data_set(name, root, download, asked.damaged) for name in names]
+        else [load_data_set(name, root, download, options.damaged) for name in names]
     )
     tests = {data.test.name: data for data in sets}
     chosen = {}
@@ -193,11 +197,11 @@ def images_at_hand(
     return (*given, found_in(root, download))
 
 
-def deciding_on(asked: AdmissionAsked, report: Progress) -> Deciding:
+def deciding_on(options: AdmissionOptions, report: Progress) -> Deciding:
     """Return the decider for arriving versions, according to ``admission_options``.
 
     Args:
-        asked: Options of the command.
+        options: Options of the command.
         report: Told of measurements.
 
     Raises:
@@ -205,10 +209,10 @@ def deciding_on(asked: AdmissionAsked, report: Progress) -> Deciding:
     """
     from compatkit.components.deciding import deciding
 
-    if asked.names and not asked.measure:
+    if options.names and not options.measure:
         raise UsageError("--data names images to measure on; add --measure.")
-    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.damaged)
-    return deciding(measure=asked.measure, data=images, progress=report)
+    images = images_at_hand(options.names, options.data_root, options.download, options.damaged)
+    return deciding(measure=options.measure, data=images, progress=report)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import emit, progress, rows, size
 from compatkit.cli.roots import store
 
@@ -14,27 +14,26 @@ if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Status
 
 
-class IndexAsked(Asked):
+class IndexOptions(Options):
     """Arguments and options of ``index``."""
 
-    rebuild: bool
+    rebuild: bool = option("Discard it and read all files again.")
 
 
 @command(
     "index",
-    IndexAsked,
+    IndexOptions,
     help="Show where the index is and what it contains; it is disposable and updates itself.",
 )
-@click.option("--rebuild", is_flag=True, help="Discard it and read all files again.")
-def index_command(context: click.Context, asked: IndexAsked) -> None:
+def index_command(context: click.Context, options: IndexOptions) -> None:
     """Show the index, or rebuild it."""
     index = store(context).index
-    if asked.rebuild:
+    if options.rebuild:
         with progress("reading") as report:
             index.rebuild(report)
     status = index.status()
-    if asked.machine:
-        emit(status.to_json() | {"rebuilt": asked.rebuild})
+    if options.json:
+        emit(status.to_json() | {"rebuilt": options.rebuild})
         return
     rows(_told(status))
 

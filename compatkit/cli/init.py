@@ -6,31 +6,40 @@ from pathlib import Path
 
 import click
 
-from compatkit.cli.options import Asked, PathType, command, given
+from compatkit.cli.options import Options, PathType, argument, command, command_line
 from compatkit.cli.output import clean, emit, next_step
 from compatkit.cli.roots import make
 from compatkit.foundation.addresses import local
 
 
-class InitAsked(Asked):
+class InitOptions(Options):
     """Arguments and options of ``init``."""
 
-    root: str | None
+    root: str | None = argument(type=PathType())
 
 
 @command(
-    "init", InitAsked, help="Make the folder ROOT a registry, unless it is one. [default: the current folder]"
+    "init",
+    InitOptions,
+    help="Make the folder ROOT a registry, unless it is one. [default: the current folder]",
 )
-@click.argument("root", required=False, type=PathType())
-def init_command(context: click.Context, asked: InitAsked) -> None:
+def init_command(context: click.Context, options: InitOptions) -> None:
     """Create a registry in a folder."""
-    folder = Path(asked.root or local(given(context).registry or ".", "a registry")).expanduser().absolute()
+    folder = (
+        Path(options.root or local(command_line(context).registry or ".", "a registry"))
+        .expanduser()
+        .absolute()
+    )
     made, fresh = make(folder)
-    if asked.machine:
+    if options.json:
         emit({"root": str(made.root), "id": made.id, "created": fresh})
         return
     click.echo(f"{'made the' if fresh else 'already a'} registry {clean(str(made.root))}")
     if fresh:
         next_step(
-            "compatkit", "--registry", asked.root or given(context).registry or ".", "train", "RECIPE.toml"
+            "compatkit",
+            "--registry",
+            options.root or command_line(context).registry or ".",
+            "train",
+            "RECIPE.toml",
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, PathType, command
+from compatkit.cli.options import Options, PathType, argument, command
 from compatkit.cli.output import clean, columns, emit, rows
 from compatkit.components.exports.document import KEY
 from compatkit.errors import FormatError
@@ -24,31 +24,30 @@ LONGEST_NAME, LONGEST_TEXT = 60, 300
 """Most characters shown of a tensor's name, and of a metadata text."""
 
 
-class InspectAsked(Asked):
+class InspectOptions(Options):
     """Arguments and options of ``inspect``."""
 
-    file: str
+    file: str = argument(type=PathType())
 
 
 @command(
     "inspect",
-    InspectAsked,
+    InspectOptions,
     help="Show what the safetensors file FILE contains, and for an export its network; only the header is read and "
     "strictly checked.",
     registry=False,
 )
-@click.argument("file", type=PathType())
-def inspect_command(context: click.Context, asked: InspectAsked) -> None:
+def inspect_command(context: click.Context, options: InspectOptions) -> None:
     """Show the tensors of a file; exit code 3 with the reason if it is not a safe safetensors file."""
     from compatkit.registry.weights.header import read_header
 
-    path = Path(asked.file).expanduser()
+    path = Path(options.file).expanduser()
     header = read_header(path)
     described = _description(header)
-    if asked.machine:
-        emit(_facts(asked.file, header) | _exported(described))
+    if options.json:
+        emit(_facts(options.file, header) | _exported(described))
         return
-    click.echo(click.style(clean(asked.file), bold=True))
+    click.echo(click.style(clean(options.file), bold=True))
     rows(_totals(header))
     if described is not None:
         click.echo("")

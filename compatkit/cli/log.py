@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError, NotFound
@@ -17,30 +17,29 @@ if TYPE_CHECKING:
 COLORS = {"published": "green", "withdrawn": "yellow"}
 
 
-class LogAsked(Asked):
+class LogOptions(Options):
     """Arguments and options of ``log``."""
 
-    name: str
+    name: str = argument()
 
 
 @command(
     "log",
-    LogAsked,
+    LogOptions,
     help="Show the history of NAME, newest first: versions with the required step and the reason, withdrawals with "
     "their reasons, moves of aliases. NAME may be a glob over whole names, such as 'digits/*'.",
 )
-@click.argument("name")
-def log_command(context: click.Context, asked: LogAsked) -> None:
+def log_command(context: click.Context, options: LogOptions) -> None:
     """Show the history of components, including damaged entries, which cause exit code 3."""
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 
     held = store(context)
-    names = held.names(asked.name) if is_pattern(asked.name) else [asked.name]
+    names = held.names(options.name) if is_pattern(options.name) else [options.name]
     if not names:
-        raise NotFound(f"{asked.name!r} matches no component; see `compatkit ls`.", subject=asked.name)
+        raise NotFound(f"{options.name!r} matches no component; see `compatkit ls`.", subject=options.name)
     found = {one: log(held, one) for one in names}
-    if asked.machine:
+    if options.json:
         emit([{"name": one, "entries": [entry.to_json() for entry in log]} for one, log in found.items()])
     else:
         for place, (one, entries) in enumerate(found.items()):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
 from compatkit.errors import IntegrityError, NotFound, near
@@ -21,30 +21,31 @@ PAGE = 1000
 """Names aligned with each other; longer lists are printed page by page."""
 
 
-class LsAsked(Asked):
+class LsOptions(Options):
     """Arguments and options of ``ls``."""
 
-    pattern: str | None
+    pattern: str | None = argument()
 
 
-@command("ls", LsAsked, help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'.")
-@click.argument("pattern", required=False)
-def ls_command(context: click.Context, asked: LsAsked) -> None:
+@command(
+    "ls", LsOptions, help="List components; PATTERN is a glob over whole names, such as 'digits/*.head'."
+)
+def ls_command(context: click.Context, options: LsOptions) -> None:
     """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
     held = store(context)
-    every = held.index.listing(asked.pattern)
-    if asked.pattern and not every:
+    every = held.index.listing(options.pattern)
+    if options.pattern and not every:
         known = held.index.names(None)
         near_names = (
-            f" or names like {', '.join(close)}" if (close := near(asked.pattern, known, 3, 0.5)) else ""
+            f" or names like {', '.join(close)}" if (close := near(options.pattern, known, 3, 0.5)) else ""
         )
         raise NotFound(
-            f"{asked.pattern!r} matches none of {len(known):,} names; try a glob such as '*{asked.pattern.strip('*')}*'"
-            f"{near_names}, or `compatkit ls` for all of them.",
-            subject=asked.pattern,
+            f"{options.pattern!r} matches none of {len(known):,} names; try a glob such as "
+            f"'*{options.pattern.strip('*')}*'{near_names}, or `compatkit ls` for all of them.",
+            subject=options.pattern,
         )
     damaged = [line for line in every if line.error]
-    if asked.machine:
+    if options.json:
         emit([line.to_json() for line in every])
     else:
         sizes: list[int] = []

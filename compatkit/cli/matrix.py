@@ -10,15 +10,16 @@ import click
 
 from compatkit.cli.images import data_sets
 from compatkit.cli.options import (
-    NamedDataAsked,
+    NamedDataOptions,
+    Options,
     PathType,
+    SignatureOptions,
+    argument,
     batch_size_option,
     bn_policy_option,
     command,
-    named_data_options,
-    options,
+    option,
     recipe_option,
-    signature_options,
 )
 from compatkit.cli.output import clean, counted, emit, news, paragraph, print_rich, progress, warn
 from compatkit.cli.roots import check_outputs, registry
@@ -37,146 +38,108 @@ FILLS = ("missing", "stale", "all", "none")
 WRITERS = ("html", "png", "markdown", "csv")
 
 
-CONDITIONS = ("bn_policy", "precision", "batch_size", "seed", "device")
-"""Options for the conditions of a measurement."""
+class ConditionOptions(Options):
+    """Conditions of a measurement."""
+
+    bn_policy: str = bn_policy_option
+    precision: str = option(
+        "float32, or bfloat16 with autocast.", choices=(*PRECISIONS, "bf16"), default="float32"
+    )
+    batch_size: int = batch_size_option
+    seed: int = option("Seed of the order of the images.", min=0, default=0)
+    device: str = option("Device: cpu, cuda, ... or auto.", default="cpu")
 
 
-class MeasuringAsked(NamedDataAsked):
-    """Options of ``measuring_options``."""
+class MeasuringOptions(ConditionOptions, NamedDataOptions, SignatureOptions):
+    """Options of commands that measure pairs."""
 
-    recipe: str | None
-    bn_policy: str
-    precision: str
-    batch_size: int
-    seed: int
-    device: str
+    recipe: str | None = recipe_option
 
 
-measuring_options = options(
-    recipe_option,
-    bn_policy_option,
-    click.option(
-        "--precision",
-        type=click.Choice((*PRECISIONS, "bf16")),
-        default="float32",
-        show_default=True,
-        help="float32, or bfloat16 with autocast.",
-    ),
-    batch_size_option,
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        help="Seed of the order of the images.",
-    ),
-    click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ... or auto."),
-    named_data_options,
-    signature_options,
-)
-
-
-class MatrixAsked(MeasuringAsked):
+class MatrixOptions(MeasuringOptions):
     """Arguments and options of ``matrix``."""
 
-    extractors: str
-    heads: str
-    html: str | None
-    png: str | None
-    markdown: str | None
-    csv: str | None
-    names: tuple[str, ...]
-    fill: str
-    rung: str | None
-    where: tuple[str, ...]
+    extractors: str = argument()
+    heads: str = argument()
+    html: str | None = option("Write one self-contained page.", type=PathType(), metavar="FILE")
+    png: str | None = option("Write a heat map.", type=PathType(), metavar="FILE")
+    markdown: str | None = option("Write a Markdown table.", type=PathType(), metavar="FILE")
+    csv: str | None = option("Write all figures as CSV.", type=PathType(), metavar="FILE")
+    names: tuple[str, ...] = option(
+        "Test set by name or path, may be repeated; default: those that the extractors were trained on.",
+        "--data",
+        metavar="NAME",
+    )
+    fill: str = option(
+        "Measure missing cells; also stale ones (metric, images or bound have changed since); all; or none, which "
+        "needs no images.",
+        choices=FILLS,
+        default="missing",
+    )
+    rung: str | None = option(
+        "Insert a bridge between parts that were not trained together, fitted on training images without labels: "
+        "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one with the highest "
+        "agreement (see `compatkit bridge`).",
+        "--bridge",
+        metavar="RUNG",
+    )
+    where: tuple[str, ...] = option(
+        "Only components with tag:KEY=VALUE, model=GLOB, class=NAME, anchor=DIGEST, latest=yes, ... (head.model=GLOB "
+        "for one side), only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, "
+        "accuracy>=.9; may be repeated, and all must match.",
+        metavar="FIELD=VALUE",
+    )
 
 
 @command(
     "matrix",
-    MatrixAsked,
+    MatrixOptions,
     help="Report all EXTRACTORS with all HEADS (globs such as 'digits/*.head'): results under exactly these conditions "
     "are reused, missing ones are measured and recorded.",
 )
-@click.argument("extractors")
-@click.argument("heads")
-@click.option("--html", type=PathType(), metavar="FILE", help="Write one self-contained page.")
-@click.option("--png", type=PathType(), metavar="FILE", help="Write a heat map.")
-@click.option("--markdown", type=PathType(), metavar="FILE", help="Write a Markdown table.")
-@click.option("--csv", type=PathType(), metavar="FILE", help="Write all figures as CSV.")
-@click.option(
-    "--data",
-    "names",
-    multiple=True,
-    metavar="NAME",
-    help="Test set by name or path, may be repeated; default: those that the extractors were trained on.",
-)
-@click.option(
-    "--fill",
-    type=click.Choice(FILLS),
-    default="missing",
-    show_default=True,
-    help="Measure missing cells; also stale ones (metric, images or bound have changed since); all; or none, which "
-    "needs no images.",
-)
-@click.option(
-    "--bridge",
-    "rung",
-    metavar="RUNG",
-    help="Insert a bridge between parts that were not trained together, fitted on training images without labels: "
-    "permutation, procrustes, ridge, ridge-procrustes, ridge3x3, stitch, or best, the one with the highest agreement "
-    "(see `compatkit bridge`).",
-)
-@click.option(
-    "--where",
-    multiple=True,
-    metavar="FIELD=VALUE",
-    help="Only components with tag:KEY=VALUE, model=GLOB, class=NAME, anchor=DIGEST, latest=yes, ... (head.model=GLOB "
-    "for one side), only cells with grade=compatible,perfect, state=stale, promise=shared-head, wiring=direct, "
-    "accuracy>=.9; may be repeated, and all must match.",
-)
-@measuring_options
-def matrix_command(context: click.Context, asked: MatrixAsked) -> None:
+def matrix_command(context: click.Context, options: MatrixOptions) -> None:
     """Report and measure, each cell on its extractor's own test set."""
     from compatkit.components.loading import Parts
     from compatkit.components.matrices.filling import chosen
     from compatkit.components.matrices.where import parse
 
-    paths = asked.only(*WRITERS)
+    paths = options.only(*WRITERS)
     check_outputs({f"--{name}": path for name, path in paths.items()})
     held = registry(context)
     data, between = None, None
-    if asked.fill != "none" or asked.names or asked.recipe:
-        parts, where = Parts(held.store), parse(asked.where)
-        lefts = [one.reference for one in chosen(parts, asked.extractors, "extractor", where)]
+    if options.fill != "none" or options.names or options.recipe:
+        parts, where = Parts(held.store), parse(options.where)
+        lefts = [one.reference for one in chosen(parts, options.extractors, "extractor", where)]
         rights: Sequence[Component] = []
-        if asked.rung is not None:  # resolve and check heads before images are read
-            rights = chosen(parts, asked.heads, "head", where)
-            _check_policy(rights, asked.bn_policy)
-        sets = data_sets(held, lefts, asked.names, asked.recipe, asked)
+        if options.rung is not None:  # resolve and check heads before images are read
+            rights = chosen(parts, options.heads, "head", where)
+            _check_policy(rights, options.bn_policy)
+        sets = data_sets(held, lefts, options.names, options.recipe, options)
         data = {name: one.test for name, one in sets.items()}
-        if asked.names or asked.recipe:
+        if options.names or options.recipe:
             _tell_images(data)
-        if asked.rung is not None:
-            between = _bridges(held, lefts, rights, sets, asked.rung)
-    elif asked.rung is not None:
+        if options.rung is not None:
+            between = _bridges(held, lefts, rights, sets, options.rung)
+    elif options.rung is not None:
         raise click.UsageError(
             "--bridge needs images to fit on, which --fill none does not read; name them with --data."
         )
     with progress("matrix") as report:
         matrix = held.matrix(
-            asked.extractors,
-            asked.heads,
+            options.extractors,
+            options.heads,
             data,
             bridges=between,
             progress=report,
-            **asked.only("fill", "where", *CONDITIONS),
+            **options.only("fill", "where"),
+            **options.of(ConditionOptions),
         )
     for name, path in paths.items():
         if path is not None:
             getattr(matrix, f"to_{name}")(path)
-    if asked.names or asked.recipe:
+    if options.names or options.recipe:
         _warn_stale(matrix)
-    if asked.machine:
+    if options.json:
         emit(json.loads(matrix.to_json()))
         return
     print_rich(matrix)

@@ -9,13 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.options import (
-    NamedDataAsked,
-    command,
-    named_data_options,
-    recipe_option,
-    signature_options,
-)
+from compatkit.cli.options import NamedDataOptions, SignatureOptions, argument, command, option, recipe_option
 from compatkit.cli.output import columns, emit, paragraph, progress
 from compatkit.cli.roots import registry
 from compatkit.errors import UsageError
@@ -28,91 +22,68 @@ PRINTED = 40
 """Most cells of a table printed; ``--json`` has all."""
 
 
-class MetricAsked(NamedDataAsked):
+class MetricOptions(NamedDataOptions, SignatureOptions):
     """Arguments and options of ``metric``."""
 
-    words: tuple[str, ...]
-    arrays: bool
-    layers: tuple[str, ...]
-    against: tuple[str, str] | None
-    settings: tuple[str, ...]
-    name: str | None
-    recipe: str | None
-    device: str
-    batch_size: int
+    words: tuple[str, ...] = argument(
+        required=True, metavar="{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}"
+    )
+    arrays: bool = option(
+        "Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
+        "arrays a metric takes, and in which order, is said if their number is wrong."
+    )
+    layers: tuple[str, ...] = option(
+        "A layer to measure, by its path in the whole network or a glob; may be repeated.",
+        "--layer",
+        metavar="GLOB",
+    )
+    against: tuple[str, str] | None = option(
+        "Another network, for metrics of two; it gets the same images and must have layers of the same names.",
+        type=(str, str),
+        metavar="EXTRACTOR HEAD",
+    )
+    settings: tuple[str, ...] = option(
+        "A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
+        "--set",
+        metavar="METRIC.NAME=VALUE",
+    )
+    name: str | None = option(
+        "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
+    )
+    recipe: str | None = recipe_option
+    device: str = option("Device: cpu, cuda, ...", default="cpu")
+    batch_size: int = option("Images per batch.", min=1, default=256)
 
 
 @command(
     "metric",
-    MetricAsked,
+    MetricOptions,
     help="Run test images through EXTRACTOR and HEAD once, in eval mode, and print each METRIC "
     "(`compatkit plugins` lists those installed). With --arrays, compute one METRIC of FILEs: "
     "`compatkit metric cka --arrays a.npy b.npy`.",
 )
-@click.argument(
-    "words", metavar="{EXTRACTOR HEAD METRIC... | METRIC --arrays FILE...}", nargs=-1, required=True
-)
-@click.option(
-    "--arrays",
-    is_flag=True,
-    help="Take a metric and files of arrays, one row a sample: .npy, or .npz with an array for each layer. Which "
-    "arrays a metric takes, and in which order, is said if their number is wrong.",
-)
-@click.option(
-    "--layer",
-    "layers",
-    multiple=True,
-    metavar="GLOB",
-    help="A layer to measure, by its path in the whole network or a glob; may be repeated.",
-)
-@click.option(
-    "--against",
-    nargs=2,
-    metavar="EXTRACTOR HEAD",
-    help="Another network, for metrics of two; it gets the same images and must have layers of the same names.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="METRIC.NAME=VALUE",
-    help="A setting of a metric; the value is JSON, or else text; may be repeated. With --arrays, NAME=VALUE.",
-)
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Test set by name or path; default: the one that EXTRACTOR was trained on.",
-)
-@recipe_option
-@click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ...")
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
-)
-@named_data_options
-@signature_options
-def metric_command(context: click.Context, asked: MetricAsked) -> None:
+def metric_command(context: click.Context, options: MetricOptions) -> None:
     """Put the parts together with their stored statistics, and measure."""
     from compatkit.measuring.measure import measure
     from compatkit.metrics import make_metric
 
-    if asked.arrays:
-        _measure_arrays(asked)
+    if options.arrays:
+        _measure_arrays(options)
         return
-    if len(asked.words) < 3 or any(one.endswith(FILES) for one in asked.words):
+    if len(options.words) < 3 or any(one.endswith(FILES) for one in options.words):
         raise UsageError(
-            f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(asked.words)}."
+            f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(options.words)}."
         )
-    extractor, head, *metrics = asked.words
-    chosen = settings_of(asked.settings, metrics)
+    extractor, head, *metrics = options.words
+    chosen = settings_of(options.settings, metrics)
     made = [make_metric(one, **chosen[one]) for one in metrics]
     held = registry(context)
     left, right = held.store.resolve(extractor), held.store.resolve(head)
-    names = (asked.name,) if asked.name else ()
-    (data,) = data_sets(held, [str(left)], names, asked.recipe, asked).values()
+    names = (options.name,) if options.name else ()
+    (data,) = data_sets(held, [str(left)], names, options.recipe, options).values()
     images = data.test
     model = held.recombine(str(left), str(right))
-    others = [str(held.store.resolve(one)) for one in asked.against or ()]
+    others = [str(held.store.resolve(one)) for one in options.against or ()]
     other = held.recombine(*others) if others else None
     with progress("metric") as report:
         found = measure(
@@ -121,9 +92,9 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
             made,
             other=other,
             progress=lambda done, total: report(done, total, "images"),
-            **asked.only("layers", "device", "batch_size"),
+            **options.only("layers", "device", "batch_size"),
         )
-    if asked.machine:
+    if options.json:
         beside = {"against": others} if others else {}
         emit({"extractor": str(left), "head": str(right), **beside, **found.to_json()})
         return
@@ -136,7 +107,7 @@ def metric_command(context: click.Context, asked: MetricAsked) -> None:
         _tell(one)
 
 
-def _measure_arrays(asked: MetricAsked) -> None:
+def _measure_arrays(options: MetricOptions) -> None:
     """Measure arrays in files.
 
     Raises:
@@ -146,24 +117,24 @@ def _measure_arrays(asked: MetricAsked) -> None:
     from compatkit.metrics import make_metric
 
     of_networks = {
-        "--layer": asked.layers,
-        "--against": asked.against,
-        "--data": asked.name,
-        "--recipe": asked.recipe,
+        "--layer": options.layers,
+        "--against": options.against,
+        "--data": options.name,
+        "--recipe": options.recipe,
     }
     if wrong := [option for option, value in of_networks.items() if value]:
         raise UsageError(f"--arrays expects files alone; {', '.join(wrong)} is of networks. Leave it out.")
-    files = [one for one in asked.words if one.endswith(FILES)]
-    names = [one for one in asked.words if one not in files]
+    files = [one for one in options.words if one.endswith(FILES)]
+    names = [one for one in options.words if one not in files]
     if len(names) != 1:
         raise UsageError(
-            f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(asked.words)}."
+            f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(options.words)}."
         )
-    settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in asked.settings]
+    settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in options.settings]
     chosen = settings_of(settings, names)[names[0]]
-    measured = measure_arrays(names[0], *map(read_array, files), batch_size=asked.batch_size, **chosen)
+    measured = measure_arrays(names[0], *map(read_array, files), batch_size=options.batch_size, **chosen)
     given = dict(zip(roles_of(make_metric(names[0], **chosen)), files, strict=True))
-    if asked.machine:
+    if options.json:
         emit({"arrays": given, "results": measured.to_json()["results"]})
         return
     paragraph(f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in given.items())}")
@@ -187,7 +158,7 @@ def settings_of(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[
         metric, _, name = path.rpartition(".")
         if not equals or not name or metric not in found:
             raise UsageError(
-                f"--set expects METRIC.NAME=VALUE with one of the metrics asked for ({', '.join(metrics)}), such as "
+                f"--set expects METRIC.NAME=VALUE with one of the metrics options for ({', '.join(metrics)}), such as "
                 f"{metrics[0]}.NAME=3; got {text!r}."
             )
         try:

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from compatkit.cli.options import (
-    AdmissionAsked,
-    Asked,
+    AdmissionOptions,
+    Options,
     PathType,
-    admission_options,
+    SignatureOptions,
+    argument,
     command,
     group,
-    signature_options,
 )
 from compatkit.cli.output import next_step, progress
 from compatkit.cli.remote import (
@@ -34,67 +34,60 @@ oci_command = group(
 )
 
 
-class OciExportAsked(Asked):
+class OciExportOptions(Options):
     """Arguments and options of ``oci export``."""
 
-    folder: str
-    patterns: tuple[str, ...]
-    latest: bool
+    folder: str = argument(type=PathType())
+    patterns: tuple[str, ...] = patterns_argument
+    latest: bool = latest_option
 
 
 @command(
     "export",
-    OciExportAsked,
+    OciExportOptions,
     help="Write components to the image layout FOLDER, creating or extending it; each version is one image. PATTERN "
     "is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
-@click.argument("folder", type=PathType())
-@patterns_argument
-@latest_option
-def export_command(context: click.Context, asked: OciExportAsked) -> None:
+def export_command(context: click.Context, options: OciExportOptions) -> None:
     """Write an image layout."""
     from compatkit.registry.oci.write import export, ref
 
-    held, versions = store(context), "latest" if asked.latest else "all"
+    held, versions = store(context), "latest" if options.latest else "all"
     with progress("writing") as report:
-        moved = export(held, Path(asked.folder), asked.patterns or ("*",), versions=versions, progress=report)
-    tell(moved, "wrote", asked.machine)
-    if moved.made and not asked.machine:
+        moved = export(
+            held, Path(options.folder), options.patterns or ("*",), versions=versions, progress=report
+        )
+    tell(moved, "wrote", options.json)
+    if moved.made and not options.json:
         last = moved.made[-1]
         name = ref(last.name, last.version) if last.version is not None else last.name
-        next_step("skopeo", "copy", f"oci:{asked.folder}:{name}", f"docker://REGISTRY/{name}")
+        next_step("skopeo", "copy", f"oci:{options.folder}:{name}", f"docker://REGISTRY/{name}")
     context.exit(exit_code(moved))
 
 
-class OciImportAsked(AdmissionAsked):
+class OciImportOptions(SignatureOptions, AdmissionOptions):
     """Arguments and options of ``oci import``."""
 
-    folder: str
-    patterns: tuple[str, ...]
-    latest: bool
-    dry_run: bool
+    folder: str = argument(type=PathType())
+    patterns: tuple[str, ...] = patterns_argument
+    latest: bool = latest_option
+    dry_run: bool = dry_run_option
 
 
 @command(
     "import",
-    OciImportAsked,
+    OciImportOptions,
     help="Copy components from the image layout FOLDER, verified on reading; nothing here is overwritten. "
     "PATTERN is a name, a glob, or a reference for one version of each; default: all.",
     group=oci_command,
 )
-@click.argument("folder", type=PathType())
-@patterns_argument
-@latest_option
-@dry_run_option
-@signature_options
-@admission_options
-def import_command(context: click.Context, asked: OciImportAsked) -> None:
+def import_command(context: click.Context, options: OciImportOptions) -> None:
     """Read an image layout."""
     from compatkit.registry.oci.read import import_layout
 
     root = destination(context)
-    with progress("reading") as report, target_at(root, asked.dry_run) as target:
-        choice = choice_of(context, asked, report)
-        moved = import_layout(target, Path(asked.folder), asked.patterns or None, choice=choice)
-    finish(context, asked, moved, "read", shows=True)
+    with progress("reading") as report, target_at(root, options.dry_run) as target:
+        choice = choice_of(context, options, report)
+        moved = import_layout(target, Path(options.folder), options.patterns or None, choice=choice)
+    finish(context, options, moved, "read", shows=True)

@@ -1,14 +1,14 @@
-"""Declaration of commands, and options shared by many.
+"""Declaration of commands and their options, and the options that many commands share.
 
-``--registry``, ``--json``, ``--quiet``, ``--plugin``, signatures, and the description of a publication are stored in
-the context, so that the first four may precede or follow the command.
+Each option is declared once, as a field of its command's class of options: the field's name is the option's name, its
+annotation the option's type. ``--registry``, ``--json``, ``--quiet`` and ``--plugin`` may also precede the command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
@@ -21,126 +21,10 @@ from compatkit.foundation.addresses import local, normalized
 if TYPE_CHECKING:
     from compatkit.contracts.manifest import About
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 REGISTRY_HELP = "Registry folder; default: COMPATKIT_REGISTRY, else the nearest folder above that is one."
 
 
-class Asked:
-    """Arguments and options of a command, by their declared names; each command has a class that states their types.
-
-    Attributes:
-        machine: Whether to print JSON.
-    """
-
-    machine: bool
-
-    def __init__(self, **values: Any) -> None:
-        vars(self).update(values)
-
-    def only(self, *names: str) -> dict[str, Any]:
-        """Return some of them as a dict."""
-        return {name: getattr(self, name) for name in names}
-
-
-class DataAsked(Asked):
-    """Options of ``data_options``."""
-
-    data_root: str | None
-    download: bool
-
-
-class NamedDataAsked(DataAsked):
-    """Options of ``named_data_options``."""
-
-    damaged: str
-
-
-class AdmissionAsked(NamedDataAsked):
-    """Options of ``admission_options``."""
-
-    measure: bool
-    names: tuple[str, ...]
-    unmeasured: bool
-
-
-Kind = TypeVar("Kind", bound=Asked)
-
-
-def command(
-    name: str, asked: type[Kind], help: str, *, registry: bool = True, group: click.Group | None = None
-) -> Callable[[Callable[[click.Context, Kind], None]], click.Command]:
-    """Make a function a command with ``--json``, available as ``asked.machine``.
-
-    Args:
-        name: Name of the command.
-        asked: Class of its arguments and options.
-        help: Text for ``--help``.
-        registry: Whether it has ``--registry``.
-        group: Group to add it to, or None.
-    """
-
-    def made(function: Callable[[click.Context, Kind], None]) -> click.Command:
-        @wraps(function)
-        def run(**values: Any) -> None:
-            context = click.get_current_context()
-            line = given(context)
-            with (
-                _quiet() if line.quiet else nullcontext(),
-                _offered(line.plugins) if line.plugins else nullcontext(),
-            ):
-                function(context, asked(**values))
-
-        found = click.command(name, help=help)(run)
-        shared = options(*([registry_option] if registry else []), json_option, quiet_option, plugin_option)
-        found.params += click.command()(shared(lambda: None)).params
-        if group is not None:
-            group.add_command(found)
-        return found
-
-    return made
-
-
-def _quiet() -> AbstractContextManager[None]:
-    """Show no progress inside."""
-    from compatkit.data.bars import silent
-
-    return silent()
-
-
-def _offered(files: tuple[str, ...]) -> AbstractContextManager[None]:
-    """Offer the plugins of files inside."""
-    from compatkit.plugins.files import offered
-
-    return offered(files)
-
-
-def group(name: str, help: str) -> click.Group:
-    """Return a group of commands; ``--json`` may precede the command.
-
-    Args:
-        name: Word on the command line.
-        help: Text for ``--help``.
-    """
-
-    def run(machine: bool) -> None:
-        given(click.get_current_context()).machine |= machine
-
-    return click.group(name, help=help)(json_option(run))
-
-
-def options(*made: Callable[[Any], Any]) -> Callable[[Command], Command]:
-    """Return a decorator that adds options in this order."""
-
-    def add(function: Command) -> Command:
-        for one in reversed(made):
-            function = one(function)
-        return function
-
-    return add
-
-
-class StatisticsType(click.ParamType):
+class BatchNormPolicyType(click.ParamType):
     """Click type of a batch-norm policy."""
 
     name = "policy"
@@ -165,31 +49,134 @@ class PathType(click.Path):
         return super().convert(local(value, f"{param.opts[-1] if param else 'it'}"), param, ctx)
 
 
+TYPES: Mapping[str, Callable[..., click.ParamType]] = {
+    "str": lambda: click.STRING,
+    "Path": lambda: PathType(path_type=Path),
+    "int": lambda **limits: click.IntRange(**limits) if limits else click.INT,
+    "float": lambda **limits: click.FloatRange(**limits) if limits else click.FLOAT,
+}
+"""Click type by annotation."""
+LIMITS = ("min", "max", "min_open")
+"""Settings of numbers."""
+
+
+@attrs.frozen
+class Declaration:
+    """An argument or option, as the value of a field of ``Options``.
+
+    Attributes:
+        kind: ``click.Argument`` or ``click.Option``.
+        words: On the command line; empty for the field's name.
+        settings: Of click's parameter, and ``LIMITS``.
+    """
+
+    kind: type[click.Argument] | type[click.Option]
+    words: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def parameter(self, name: str, annotation: str) -> click.Parameter:
+        """Return click's parameter.
+
+        Args:
+            name: The field's.
+            annotation: The field's, as text. ``bool`` makes a flag, ``tuple[str, ...]`` may be repeated, and what has
+                neither ``None`` nor a default is required. It says nothing of an option that a callback converts.
+        """
+        settings = {key: value for key, value in self.settings.items() if key not in LIMITS}
+        if annotation == "bool":
+            settings["is_flag"] = True
+        elif "callback" not in settings:
+            value = annotation.removesuffix(" | None")
+            if value.endswith(", ...]"):
+                value = value.removeprefix("tuple[").removesuffix(", ...]")
+                settings |= {"nargs": -1} if self.kind is click.Argument else {"multiple": True}
+            elif "default" not in settings:
+                settings["required"] = value == annotation
+            if "type" not in settings:
+                limits = {key: limit for key, limit in self.settings.items() if key in LIMITS}
+                settings["type"] = TYPES[value](**limits)
+        words = self.words or ((name,) if self.kind is click.Argument else (f"--{name.replace('_', '-')}",))
+        return self.kind([*words, *([] if name in words else [name])], **settings)
+
+
+def argument(metavar: str | None = None, **settings: Any) -> Any:
+    """Declare an argument.
+
+    Args:
+        metavar: Its name in ``--help``; None for the field's.
+        settings: Of ``click.Argument``.
+    """
+    return Declaration(click.Argument, (), {"metavar": metavar, **settings})
+
+
+def option(help: str, *words: str, choices: tuple[str, ...] = (), **settings: Any) -> Any:
+    """Declare an option.
+
+    Args:
+        help: Text for ``--help``.
+        words: On the command line, if they are not the field's name.
+        choices: The values that it accepts; empty for all of its type.
+        settings: Of ``click.Option``; ``min``, ``max`` and ``min_open`` limit a number.
+    """
+    if choices:
+        settings["type"] = click.Choice(choices)
+    shown = {"show_default": settings.get("default", "") != ""}
+    return Declaration(click.Option, words, {"help": help, **shown, **settings})
+
+
+class Options:
+    """Values of a command's arguments and options; the fields of each subclass declare them.
+
+    Attributes:
+        json: Whether to print JSON.
+    """
+
+    json: bool
+
+    def __init__(self, **values: Any) -> None:
+        vars(self).update(values)
+
+    @classmethod
+    def parameters(cls) -> list[click.Parameter]:
+        """Return click's parameters: those of the class itself, then those of its bases."""
+        return [
+            declaration.parameter(name, owner.__annotations__[name])
+            for owner in cls.__mro__
+            for name, declaration in vars(owner).items()
+            if isinstance(declaration, Declaration)
+        ]
+
+    def only(self, *names: str) -> dict[str, Any]:
+        """Return some values by name."""
+        return {name: getattr(self, name) for name in names}
+
+    def of(self, group: type[Options]) -> dict[str, Any]:
+        """Return the values that a group of options declares itself, by name."""
+        return self.only(*(name for name, value in vars(group).items() if isinstance(value, Declaration)))
+
+
+Kind = TypeVar("Kind", bound=Options)
+
+
 @attrs.define
-class Given:
-    """Options stored in the context, as ``context.obj``.
+class CommandLine:
+    """What all parts of a command know of its line, as ``context.obj``.
 
     Attributes:
         registry: Folder of the registry, or None.
-        machine: Whether to print JSON.
+        json: Whether to print JSON.
         quiet: Whether to show no progress.
         plugins: Python files whose plugins count too.
-        signed: Whether loaded components must be signed.
-        trusted: Trusted folders, files or keys; empty for the user's own.
-        key: Private key for signing publications, or None.
-        about: Description of a publication, by field of ``About``.
-        line: All words of the command line.
+        arguments: All words of the command line.
+        options: Those of the command, once it runs.
     """
 
     registry: str | None = None
-    machine: bool = False
+    json: bool = False
     quiet: bool = False
     plugins: tuple[str, ...] = ()
-    signed: bool = False
-    trusted: tuple[str, ...] = ()
-    key: str | None = None
-    about: dict[str, Any] = attrs.field(factory=dict)
-    line: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    options: Options | None = None
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -198,30 +185,90 @@ class Given:
         return (*root, *(word for file in self.plugins for word in ("--plugin", file)))
 
 
-def given(context: click.Context) -> Given:
-    """Return the options stored in the context."""
-    return context.ensure_object(Given)
+def command_line(context: click.Context) -> CommandLine:
+    """Return what the context knows of the command line."""
+    return context.ensure_object(CommandLine)
 
 
-def _kept(word: str, field: str, *, check: Callable[..., Any] | None = None, **settings: Any) -> Any:
-    """Return an option that is stored in ``Given`` instead of being passed to the command.
+def command(
+    name: str, options: type[Kind], help: str, *, registry: bool = True, group: click.Group | None = None
+) -> Callable[[Callable[[click.Context, Kind], None]], click.Command]:
+    """Make a function a command.
 
     Args:
-        word: The option, such as ``--title``.
-        field: Field of ``Given``, or ``about.title`` for a key of a field.
-        check: Callback that returns the value to store.
-        settings: Arguments of ``click.option``.
+        name: Name of the command.
+        options: Class of its arguments and options.
+        help: Text for ``--help``.
+        registry: Whether it has ``--registry``.
+        group: Group to add it to, or None.
     """
 
-    def keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
-        value = value if check is None else check(context, parameter, value)
-        name, _, key = field.partition(".")
-        if value and key:
-            getattr(given(context), name)[key] = value
-        elif value:
-            setattr(given(context), name, value)
+    def make(function: Callable[[click.Context, Kind], None]) -> click.Command:
+        def run(**values: Any) -> None:
+            context = click.get_current_context()
+            line = command_line(context)
+            line.options = known = options(**values)
+            with (
+                _quiet() if line.quiet else nullcontext(),
+                _offered(line.plugins) if line.plugins else nullcontext(),
+            ):
+                function(context, known)
 
-    return click.option(word, field.replace(".", "_"), expose_value=False, callback=keep, **settings)
+        shared = [*([registry_option] if registry else []), json_option, quiet_option, plugin_option]
+        command = click.Command(name, callback=run, help=help, params=[*options.parameters(), *shared])
+        if group is not None:
+            group.add_command(command)
+        return command
+
+    return make
+
+
+def _quiet() -> AbstractContextManager[None]:
+    """Show no progress inside."""
+    from compatkit.data.bars import silent
+
+    return silent()
+
+
+def _offered(files: tuple[str, ...]) -> AbstractContextManager[None]:
+    """Offer the plugins of files inside."""
+    from compatkit.plugins.files import offered
+
+    return offered(files)
+
+
+def group(name: str, help: str) -> click.Group:
+    """Return a group of commands; ``--json`` may precede the command.
+
+    Args:
+        name: Word on the command line.
+        help: Text for ``--help``.
+    """
+
+    def run(json: bool) -> None:
+        command_line(click.get_current_context()).json |= json
+
+    return click.Group(name, help=help, callback=run, params=[json_option])
+
+
+def _stored(
+    word: str, field: str, convert: Callable[..., Any] | None = None, **settings: Any
+) -> click.Option:
+    """Return an option that is stored in ``CommandLine`` and may precede or follow the command.
+
+    Args:
+        word: The option, such as ``--registry``.
+        field: Field of ``CommandLine``.
+        convert: Callback that returns the value to store.
+        settings: Arguments of ``click.Option``.
+    """
+
+    def store(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+        value = value if convert is None else convert(context, parameter, value)
+        if value:
+            setattr(command_line(context), field, value)
+
+    return click.Option([word, field], expose_value=False, callback=store, **settings)
 
 
 def _folder(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -230,173 +277,159 @@ def _folder(context: click.Context, parameter: click.Parameter, value: str | Non
     return None if value is None else normalized(value)
 
 
+registry_option = _stored("--registry", "registry", _folder, metavar="ROOT", help=REGISTRY_HELP)
+json_option = click.Option(
+    ["--json"],
+    is_flag=True,
+    callback=lambda context, _, value: value or command_line(context).json,
+    help="Print only JSON, for programs.",
+)
+quiet_option = _stored("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
+plugin_option = _stored(
+    "--plugin",
+    "plugins",
+    lambda context, _, values: (*command_line(context).plugins, *values),
+    multiple=True,
+    metavar="FILE",
+    help="Also use what this Python file registers, such as a builder; it is run. May be repeated.",
+)
+
+
 def tags(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """Parse ``KEY=VALUE`` options."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not key or not equals:
             problem = f"expected KEY=VALUE, such as domain=digits, got {value!r:.100}."
             raise click.BadParameter(problem, context, parameter)
-        if found.setdefault(key, text) != text:
-            problem = f"{key!r} is given twice, as {found[key]!r} and as {text!r}; give it once."
+        if texts.setdefault(key, text) != text:
+            problem = f"{key!r} is given twice, as {texts[key]!r} and as {text!r}; give it once."
             raise click.BadParameter(problem, context, parameter)
-    return found
+    return texts
 
 
-registry_option = _kept("--registry", "registry", check=_folder, metavar="ROOT", help=REGISTRY_HELP)
-json_option = click.option(
-    "--json",
-    "machine",
-    is_flag=True,
-    callback=lambda context, _, value: value or given(context).machine,
-    help="Print only JSON, for programs.",
-)
-quiet_option = _kept("--quiet", "quiet", is_flag=True, help="Show no progress; results and warnings stay.")
-plugin_option = _kept(
-    "--plugin",
-    "plugins",
-    check=lambda context, _, values: (*given(context).plugins, *values),
-    multiple=True,
-    metavar="FILE",
-    help="Also use what this Python file registers, such as a builder; it is run. May be repeated.",
-)
-trusted_option = _kept(
-    "--trusted",
-    "trusted",
-    metavar="WHOM",
-    multiple=True,
-    help="Trust these instead of your own trusted keys (`compatkit keys`): a folder of public keys, a file of one, "
+trusted_option = option(
+    "Trust these instead of your own trusted keys (`compatkit keys`): a folder of public keys, a file of one, "
     "or a key; may be repeated.",
+    metavar="WHOM",
 )
-signature_options = options(
-    _kept(
-        "--require-signature",
-        "signed",
-        is_flag=True,
-        help="Refuse what is not signed by a trusted key; implied by --trusted.",
-    ),
-    trusted_option,
-)
-sign_option = _kept(
-    "--sign-with",
-    "key",
-    metavar="KEY",
-    help="Sign what is published: file of a private key, or the name of one made by `compatkit keys new`.",
-)
-about_options = options(
-    _kept(
+
+
+class SignatureOptions(Options):
+    """Whose signatures loaded components must carry."""
+
+    require_signature: bool = option("Refuse what is not signed by a trusted key; implied by --trusted.")
+    trusted: tuple[str, ...] = trusted_option
+
+    @property
+    def signed(self) -> bool:
+        """Whether loaded components must be signed."""
+        return self.require_signature or bool(self.trusted)
+
+
+class SigningOptions(Options):
+    """With which key publications are signed."""
+
+    sign_with: str | None = option(
+        "Sign what is published: file of a private key, or the name of one made by `compatkit keys new`.",
+        metavar="KEY",
+    )
+
+
+class AboutOptions(Options):
+    """Description of a publication, by field of ``About``."""
+
+    tags: dict[str, str] = option(
+        "Tag of what is published, for `compatkit search --tag`, in addition to dataset= and backbone=; may be "
+        "repeated.",
         "--tag",
-        "about.tags",
-        check=tags,
         multiple=True,
         metavar="KEY=VALUE",
-        help="Tag of what is published, for `compatkit search --tag`, in addition to dataset= and backbone=; may be "
-        "repeated.",
-    ),
-    _kept(
-        "--title",
-        "about.title",
-        metavar="TEXT",
-        help="Title of what is published; default: network, cut and data.",
-    ),
-    _kept("--description", "about.description", metavar="TEXT", help="Description of what is published."),
-    _kept(
-        "--license",
-        "about.license",
-        metavar="NAME",
-        help="License of what is published, such as Apache-2.0.",
-    ),
-    _kept("--source", "about.source", metavar="TEXT", help="Its origin: a link, a paper."),
-)
-data_options = options(
-    click.option(
-        "--data-root",
+        callback=tags,
+    )
+    title: str | None = option("Title of what is published; default: network, cut and data.", metavar="TEXT")
+    description: str | None = option("Description of what is published.", metavar="TEXT")
+    license: str | None = option("License of what is published, such as Apache-2.0.", metavar="NAME")
+    source: str | None = option("Its origin: a link, a paper.", metavar="TEXT")
+
+    def described(self) -> dict[str, Any]:
+        """Return what the command line says, by field of ``About``."""
+        return {name: value for name, value in self.of(AboutOptions).items() if value}
+
+    def about(self, known: About | None = None) -> About:
+        """Return the description of a publication, merged over ``known``, such as a recipe's."""
+        from compatkit.contracts.manifest import About
+
+        return (known or About()).updated(self.described())
+
+    def check_publishes(self, publish: str | None) -> None:
+        """Raise if options describe a publication but ``--publish`` is missing.
+
+        Args:
+            publish: Value of ``--publish``.
+
+        Raises:
+            UsageError: There is such an option.
+        """
+        names = [*self.described(), *(name for name in ("version", "sign_with") if getattr(self, name, None))]
+        words = ["--tag" if name == "tags" else f"--{name.replace('_', '-')}" for name in names]
+        if publish is None and words:
+            raise UsageError(
+                f"{', '.join(words)}: nothing is published. Add --publish NAME.", subject=words[0]
+            )
+
+
+class DataOptions(Options):
+    """Where data sets are."""
+
+    data_root: str | None = option(
+        "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
         type=PathType(),
         metavar="DIR",
-        help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
-    ),
-    click.option("--download", is_flag=True, help="Allow downloads of missing data sets and weights."),
-)
-named_data_options = options(
-    data_options,
-    click.option(
-        "--damaged",
-        type=click.Choice(["refuse", "skip"]),
+    )
+    download: bool = option("Allow downloads of missing data sets and weights.")
+
+
+class NamedDataOptions(DataOptions):
+    """Where data sets are, for commands that name them; recipes say ``damaged`` themselves."""
+
+    damaged: str = option(
+        "What to do about images of data sets named here that cannot be decoded: fail when one is read, or decode all "
+        "first and leave these out.",
+        choices=("refuse", "skip"),
         default="refuse",
-        show_default=True,
-        help="What to do about images of data sets named here that cannot be decoded: fail when one is read, or decode "
-        "all first and leave these out.",
-    ),
-)
-"""``data_options`` of commands that name data sets; recipes say ``damaged`` themselves."""
-admission_options = options(
-    named_data_options,
-    click.option(
-        "--measure",
-        is_flag=True,
-        help="Measure on arrival what policies of the receiving registry require and no result decides.",
-    ),
-    click.option(
-        "--data", "names", multiple=True, metavar="NAME", help="Images to measure on, by name or path."
-    ),
-    click.option(
-        "--unmeasured",
-        is_flag=True,
-        help="Accept what policies of the receiving registry require but nobody measured; their logs record it.",
-    ),
-)
-recipe_option = click.option(
-    "--recipe", type=PathType(), metavar="FILE", help="Use the test sets of this recipe's tasks."
-)
-batch_size_option = click.option(
-    "--batch-size", type=click.IntRange(2), default=256, show_default=True, help="Images per batch."
-)
-bn_policy_option = click.option(
+    )
+
+
+class AdmissionOptions(NamedDataOptions):
+    """How policies of the receiving registry are decided."""
+
+    measure: bool = option(
+        "Measure on arrival what policies of the receiving registry require and no result decides."
+    )
+    names: tuple[str, ...] = option("Images to measure on, by name or path.", "--data", metavar="NAME")
+    unmeasured: bool = option(
+        "Accept what policies of the receiving registry require but nobody measured; their logs record it."
+    )
+
+
+recipe_option = option("Use the test sets of this recipe's tasks.", type=PathType(), metavar="FILE")
+batch_size_option = option("Images per batch.", min=2, default=256)
+device_option = option("Device: cpu, cuda, ...", default="cpu")
+bn_policy_option = option(
+    "Batch-norm statistics: of each batch (as in the paper), re-estimated on the test images without labels, the "
+    "estimate mixed with stored ones that count as N images, or as stored.",
     "--bn-policy",
     "--normalisation",
-    "bn_policy",
-    type=StatisticsType(),
+    type=BatchNormPolicyType(),
     default=DEFAULT,
-    show_default=True,
-    help="Batch-norm statistics: of each batch (as in the paper), re-estimated on the test images without labels, the "
-    "estimate mixed with stored ones that count as N images, or as stored.",
 )
-labels_option = click.option(
-    "--labels",
+labels_option = option(
+    "Class names in the order of the outputs, one per line; without them the head has no class names.",
     type=PathType(exists=True, dir_okay=False),
     metavar="FILE",
-    help="Class names in the order of the outputs, one per line; without them the head has no class names.",
 )
-version_option = click.option(
-    "--version", metavar="X.Y.Z", help="Version number; default: the smallest step that the change requires."
+version_option = option(
+    "Version number; default: the smallest step that the change requires.", metavar="X.Y.Z"
 )
-
-
-def about(context: click.Context, known: About | None = None) -> About:
-    """Return the description of a publication on the command line, merged over ``known``.
-
-    Args:
-        context: Holds the options.
-        known: Description to start from, such as a recipe's.
-    """
-    from compatkit.contracts.manifest import About
-
-    return (known or About()).updated(given(context).about)
-
-
-def check_publishes(context: click.Context, publish: str | None, version: str | None = None) -> None:
-    """Raise if options describe a publication but ``--publish`` is missing.
-
-    Args:
-        context: Holds the options.
-        publish: Value of ``--publish``.
-        version: Value of ``--version``, if the command has it.
-
-    Raises:
-        UsageError: There is such an option.
-    """
-    said = {**given(context).about, "version": version, "sign-with": given(context).key}
-    words = ["--tag" if name == "tags" else f"--{name}" for name, value in said.items() if value]
-    if publish is None and words:
-        raise UsageError(f"{', '.join(words)}: nothing is published. Add --publish NAME.", subject=words[0])

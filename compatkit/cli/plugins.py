@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, emit, fold, paragraph, width
 
 if TYPE_CHECKING:
@@ -21,46 +21,44 @@ GAPS = 4
 """Spaces between the three columns."""
 
 
-class PluginsAsked(Asked):
+class PluginsOptions(Options):
     """Arguments and options of ``plugins``."""
 
-    word: str | None
-    trace: bool
+    word: str | None = argument(metavar="[WORD|NAME]")
+    trace: bool = option("Show the traceback of each plugin that failed.")
 
 
 @command(
     "plugins",
-    PluginsAsked,
+    PluginsOptions,
     help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
     "studies. With WORD, list those with it in name or description; with the NAME of one, show its details: status, "
     "settings, hooks, order, source.",
     registry=False,
 )
-@click.argument("word", metavar="[WORD|NAME]", required=False)
-@click.option("--trace", is_flag=True, help="Show the traceback of each plugin that failed.")
-def plugins_command(context: click.Context, asked: PluginsAsked) -> None:
+def plugins_command(context: click.Context, options: PluginsOptions) -> None:
     """List plugins; each is imported separately, and a broken one is not an error here."""
     from compatkit.plugins import listing
 
     found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
-    named = [one for one in found if asked.word in (one.name, f"{one.kind}.{one.name}")]
-    if asked.word is not None:
-        found = named or [one for one in found if asked.word.casefold() in _words(one)]
-    if asked.machine:
+    named = [one for one in found if options.word in (one.name, f"{one.kind}.{one.name}")]
+    if options.word is not None:
+        found = named or [one for one in found if options.word.casefold() in _words(one)]
+    if options.json:
         emit([one.to_json() for one in found])
     elif named:
         for place, one in enumerate(named):
             _print_plugin(one, first=place == 0)
     else:
         _print_kinds(found)
-    if asked.trace and not asked.machine:
+    if options.trace and not options.json:
         for one in found:
             if one.traceback:
                 click.echo(f"\n{clean(one.traceback)}")
-    if asked.word is not None and not found:
-        if not asked.machine:
+    if options.word is not None and not found:
+        if not options.json:
             paragraph(
-                f"nothing has {asked.word!r} in its name or description; `compatkit plugins` lists all."
+                f"nothing has {options.word!r} in its name or description; `compatkit plugins` lists all."
             )
         context.exit(1)
 

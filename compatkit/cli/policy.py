@@ -8,16 +8,16 @@ import click
 
 from compatkit.cli.images import found_in, images_at_hand
 from compatkit.cli.options import (
-    Asked,
-    NamedDataAsked,
+    NamedDataOptions,
+    Options,
     PathType,
+    argument,
     batch_size_option,
     bn_policy_option,
     command,
-    given,
+    command_line,
     group,
-    named_data_options,
-    options,
+    option,
 )
 from compatkit.cli.output import (
     clean,
@@ -57,104 +57,60 @@ def revision(context: click.Context, parameter: click.Parameter, value: str | No
     return None if value == "none" else int(value)
 
 
-expected_option = click.option(
-    "--expected",
+expected_option = option(
+    "Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
     metavar="N",
     callback=revision,
-    help="Change it only if this is the present revision ('none' for no policy). Prevents undoing another change.",
-)
-setting_options = options(
-    click.option(
-        "--tolerance",
-        type=float,
-        default=0.0,
-        show_default=True,
-        help="Accepted loss of accuracy, 0.03 for 3 points.",
-    ),
-    click.option(
-        "--metric", default="recombination_accuracy", show_default=True, help="Metric to decide by."
-    ),
-    bn_policy_option,
-    click.option(
-        "--cap",
-        type=click.IntRange(1),
-        metavar="N",
-        help="Decide on N images, drawn class-balanced; default: on all.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        default=0,
-        show_default=True,
-        help="Seed of that draw and of the order.",
-    ),
-    batch_size_option,
-    click.option("--across-major", is_flag=True, help="Also bind new MAJOR versions."),
-    expected_option,
-)
-SETTINGS = (
-    "mode",
-    "tolerance",
-    "metric",
-    "bn_policy",
-    "cap",
-    "seed",
-    "batch_size",
-    "across_major",
-    "expected",
 )
 
 
-class PolicySetAsked(NamedDataAsked):
+class PolicySettings(Options):
+    """Settings of a policy."""
+
+    mode: str = option("Which parts must keep working together.", choices=MODES)
+    tolerance: float = option("Accepted loss of accuracy, 0.03 for 3 points.", default=0.0)
+    metric: str = option("Metric to decide by.", default="recombination_accuracy")
+    bn_policy: str = bn_policy_option
+    cap: int | None = option("Decide on N images, drawn class-balanced; default: on all.", min=1, metavar="N")
+    seed: int = option("Seed of that draw and of the order.", min=0, default=0)
+    batch_size: int = batch_size_option
+    across_major: bool = option("Also bind new MAJOR versions.")
+    expected: int | Anything | None = expected_option
+
+
+class PolicySetOptions(PolicySettings, NamedDataOptions):
     """Arguments and options of ``policy set``."""
 
-    scope: str
-    mode: str
-    name: str | None
-    recipe: str | None
-    tolerance: float
-    metric: str
-    bn_policy: str
-    cap: int | None
-    seed: int
-    batch_size: int
-    across_major: bool
-    expected: int | Anything | None
+    scope: str = argument()
+    name: str | None = option(
+        "Images to decide on, such as mnist/test; or the path of a pack.", "--data", metavar="NAME"
+    )
+    recipe: str | None = option(
+        "Use the test set of this recipe's task instead.", type=PathType(), metavar="FILE"
+    )
 
 
 @command(
     "set",
-    PolicySetAsked,
+    PolicySetOptions,
     help="Set the policy of SCOPE: a name, a prefix such as digits/, or a glob.",
     group=policy_command,
 )
-@click.argument("scope")
-@click.option(
-    "--mode", type=click.Choice(MODES), required=True, help="Which parts must keep working together."
-)
-@click.option(
-    "--data", "name", metavar="NAME", help="Images to decide on, such as mnist/test; or the path of a pack."
-)
-@click.option(
-    "--recipe", type=PathType(), metavar="FILE", help="Use the test set of this recipe's task instead."
-)
-@setting_options
-@named_data_options
-def set_command(context: click.Context, asked: PolicySetAsked) -> None:
+def set_command(context: click.Context, options: PolicySetOptions) -> None:
     """Set a policy; the images are loaded once, for their digest."""
-    held, scope, images = registry(context), check_scope(asked.scope), None
-    if asked.mode != "none":
-        images = _deciding(asked)
-    elif asked.name is not None or asked.recipe is not None:
+    held, scope, images = registry(context), check_scope(options.scope), None
+    if options.mode != "none":
+        images = _deciding(options)
+    elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    made = held.policies.set(scope, data=images, **asked.only(*SETTINGS))
+    made = held.policies.set(scope, data=images, **options.of(PolicySettings))
     policies = held.store.policies
     here = [
         one for one in held.store.index.listing() if (found := policies.of(one.name)) and found.scope == scope
     ]
     bound = [one.name for one in here if one.error or made.concerns(one.kind)]
     others = [one.name for one in here if one.name not in bound]
-    if asked.machine:
+    if options.json:
         number = found.number if (found := policies.current(scope)) else 0
         emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
         return
@@ -167,117 +123,107 @@ def set_command(context: click.Context, asked: PolicySetAsked) -> None:
             f"asks nothing of {', '.join(others)}: policies measure extractors and heads, as their mode says"
         )
     if bound:
-        next_step("compatkit", *given(context).words, "policy", "test", bound[0])
+        next_step("compatkit", *command_line(context).words, "policy", "test", bound[0])
 
 
-class PolicyShowAsked(Asked):
+class PolicyShowOptions(Options):
     """Arguments and options of ``policy show``."""
 
-    name: str | None
-    log: bool
+    name: str | None = argument()
+    log: bool = option("Show all changes with their dates, oldest first.")
 
 
 @command(
     "show",
-    PolicyShowAsked,
+    PolicyShowOptions,
     help="Show the policy that binds NAME (or of a scope); without NAME, all policies.",
     group=policy_command,
 )
-@click.argument("name", required=False)
-@click.option("--log", is_flag=True, help="Show all changes with their dates, oldest first.")
-def show_command(context: click.Context, asked: PolicyShowAsked) -> None:
+def show_command(context: click.Context, options: PolicyShowOptions) -> None:
     """Show policies; loads no network."""
     held = store(context)
-    if asked.name is None:
-        if asked.log:
+    if options.name is None:
+        if options.log:
             raise UsageError("--log shows the changes of one policy; give its NAME.")
         every = held.policies.all()
-        emit([_to_json(one) for one in every]) if asked.machine else _show_table(every)
+        emit([_to_json(one) for one in every]) if options.json else _show_table(every)
         return
-    scope = check_scope(asked.name)
-    if asked.log:
-        _show_log(held, scope, asked.machine)
+    scope = check_scope(options.name)
+    if options.log:
+        _show_log(held, scope, options.json)
         return
     found = held.policies.current(scope) if set(WILDCARDS) & set(scope) else held.policies.of(scope)
     if found is None or found.policy is None:
         raise NotFound(f"no policy binds {scope!r}: {_known(held)}.", subject=scope)
-    if asked.machine:
+    if options.json:
         emit(_to_json(found))
     else:
         rows({label: str(value) for label, value in _facts(found).items()})
 
 
-class PolicyClearAsked(Asked):
+class PolicyClearOptions(Options):
     """Arguments and options of ``policy clear``."""
 
-    scope: str
-    expected: int | Anything | None
+    scope: str = argument()
+    expected: int | Anything | None = expected_option
 
 
 @command(
     "clear",
-    PolicyClearAsked,
+    PolicyClearOptions,
     help="Remove SCOPE's own policy, so that a wider one applies.",
     group=policy_command,
 )
-@click.argument("scope")
-@expected_option
-def clear_command(context: click.Context, asked: PolicyClearAsked) -> None:
+def clear_command(context: click.Context, options: PolicyClearOptions) -> None:
     """Clear a policy; its history is kept."""
-    held, scope = store(context), check_scope(asked.scope)
+    held, scope = store(context), check_scope(options.scope)
     found = held.policies.current(scope)
     if found is None:
         raise NotFound(f"{scope!r} never had a policy: {_known(held)}.", subject=scope)
-    held.set_policy(scope, None, expected=asked.expected)
+    held.set_policy(scope, None, expected=options.expected)
     before = found.policy
-    if asked.machine:
+    if options.json:
         emit({"scope": scope, "before": None if before is None else before.to_json()})
     else:
         was = "" if before is None else f"; it was {before.mode}"
         click.echo(f"{scope} has no policy of its own{was}")
 
 
-class PolicyTestAsked(NamedDataAsked):
+class PolicyTestOptions(NamedDataOptions):
     """Arguments and options of ``policy test``."""
 
-    references: tuple[str, ...]
-    name: str | None
-    against: tuple[str, ...]
-    names: tuple[str, ...]
-    recipe: str | None
+    references: tuple[str, ...] = argument(required=True, metavar="REFERENCE...")
+    name: str | None = option("Test it as the next version of NAME.", "--as", metavar="NAME")
+    against: tuple[str, ...] = option("Partners, instead of those that the policy finds.", metavar="PATTERN")
+    names: tuple[str, ...] = option("Available images, by name or path.", "--data", metavar="NAME")
+    recipe: str | None = option("Images of this recipe's tasks.", type=PathType(), metavar="FILE")
 
 
 @command(
     "test",
-    PolicyTestAsked,
+    PolicyTestOptions,
     help="Measure REFERENCEs as their policies require, and show the matrix and the version number open to each. "
     "Nothing is published; the figures are recorded. Exit code 1 if one fails.",
     group=policy_command,
 )
-@click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
-@click.option("--as", "name", metavar="NAME", help="Test it as the next version of NAME.")
-@click.option(
-    "--against", multiple=True, metavar="PATTERN", help="Partners, instead of those that the policy finds."
-)
-@click.option("--data", "names", multiple=True, metavar="NAME", help="Available images, by name or path.")
-@click.option("--recipe", type=PathType(), metavar="FILE", help="Images of this recipe's tasks.")
-@named_data_options
-def test_command(context: click.Context, asked: PolicyTestAsked) -> None:
+def test_command(context: click.Context, options: PolicyTestOptions) -> None:
     """Test released versions, or versions published under another name."""
     held = registry(context)
-    wanted = list(dict.fromkeys(str(one) for text in asked.references for one in held.store.select(text)))
-    images = images_at_hand(asked.names, asked.data_root, asked.download, asked.damaged, asked.recipe)
+    wanted = list(dict.fromkeys(str(one) for text in options.references for one in held.store.select(text)))
+    images = images_at_hand(
+        options.names, options.data_root, options.download, options.damaged, options.recipe
+    )
     outcomes = {}
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
             outcomes[reference] = held.policies.test(
-                reference, name=asked.name, against=asked.against or None, data=images, progress=report
+                reference, name=options.name, against=options.against or None, data=images, progress=report
             )
-    if asked.machine:
+    if options.json:
         emit([{"reference": one, **outcome.to_json()} for one, outcome in outcomes.items()])
     else:
         for reference, outcome in outcomes.items():
-            role = f"the next version of {asked.name}" if asked.name else "it is"
+            role = f"the next version of {options.name}" if options.name else "it is"
             click.echo(f"tested {reference} as {role}")
             show_outcome(outcome)
             if outcome.matrix is not None:
@@ -286,13 +232,13 @@ def test_command(context: click.Context, asked: PolicyTestAsked) -> None:
     context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
 
 
-def _deciding(asked: PolicySetAsked) -> Split:
+def _deciding(options: PolicySetOptions) -> Split:
     """Return the images to decide on: the test split, unless the name says train."""
-    name, recipe = asked.name, asked.recipe
+    name, recipe = options.name, options.recipe
     if recipe is not None:
         from compatkit.experiments.recipes import data_sets
 
-        sets = data_sets(recipe, root=asked.data_root, download=asked.download)
+        sets = data_sets(recipe, root=options.data_root, download=options.download)
         fits = [one for one in sets if name in (None, one.name, one.test.name)]
         if len({one.test.digest for one in fits}) != 1:
             raise DataError(
@@ -301,7 +247,7 @@ def _deciding(asked: PolicySetAsked) -> Split:
         return fits[0].test
     if name is None:
         raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
-    data = found_in(asked.data_root, asked.download, asked.damaged)(name)
+    data = found_in(options.data_root, options.download, options.damaged)(name)
     return data.train if name.endswith("/train") else data.test
 
 

@@ -12,11 +12,12 @@ import attrs
 import click
 
 from compatkit.cli.options import (
-    NamedDataAsked,
-    StatisticsType,
+    BatchNormPolicyType,
+    NamedDataOptions,
+    SignatureOptions,
+    argument,
     command,
-    named_data_options,
-    signature_options,
+    option,
 )
 from compatkit.cli.output import clean, columns, counted, emit, news, warn
 from compatkit.cli.roots import check_outputs, registry
@@ -35,62 +36,48 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
 
-class PredictAsked(NamedDataAsked):
+class PredictOptions(NamedDataOptions, SignatureOptions):
     """Arguments and options of ``predict``."""
 
-    part: str
-    photos: tuple[str, ...]
-    head: str | None
-    bn_policy: str | None
-    images: str | None
-    csv: str | None
-    batch_size: int
+    part: str = argument()
+    photos: tuple[str, ...] = argument(required=True)
+    head: str | None = option("Head to put on the extractor PART.", metavar="HEAD")
+    bn_policy: str | None = option(
+        "Batch-norm statistics: default of a recombination: as published; of a head with its own extractor: running; "
+        "else: reestimate if images are found, batch if not.",
+        type=BatchNormPolicyType(),
+    )
+    images: str | None = option(
+        "100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
+        "extractor's training images.",
+        metavar="NAME",
+    )
+    csv: str | None = option("Write the rows to a CSV file instead of printing them.", metavar="FILE")
+    batch_size: int = option("Images per batch.", min=1, default=256)
 
 
 @command(
     "predict",
-    PredictAsked,
+    PredictOptions,
     help="Tell class and probability of each image. PART is a published recombination, or an extractor: with --head, "
     "or with the head that it was trained with. PHOTOS are image files, folders of them, or arrays (.npy, .npz). A "
     "file that cannot be read has a row with the reason, and the exit code is then 1.",
 )
-@click.argument("part")
-@click.argument("photos", nargs=-1, required=True)
-@click.option("--head", metavar="HEAD", help="Head to put on the extractor PART.")
-@click.option(
-    "--bn-policy",
-    "bn_policy",
-    type=StatisticsType(),
-    help="Batch-norm statistics: default of a recombination: as published; of a head with its own extractor: running; "
-    "else: reestimate if images are found, batch if not.",
-)
-@click.option(
-    "--images",
-    metavar="NAME",
-    help="100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
-    "extractor's training images.",
-)
-@click.option("--csv", metavar="FILE", help="Write the rows to a CSV file instead of printing them.")
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
-)
-@named_data_options
-@signature_options
-def predict_command(context: click.Context, asked: PredictAsked) -> None:
+def predict_command(context: click.Context, options: PredictOptions) -> None:
     """Predict; exit code 1 if some file could not be read."""
-    check_outputs({"--csv": asked.csv})
-    groups, others = _groups(asked.photos)
-    model = _model(registry(context), asked)
+    check_outputs({"--csv": options.csv})
+    groups, others = _groups(options.photos)
+    model = _model(registry(context), options)
     if model.normalisation == "batch" and normalizes([one.manifest for one in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --images with 100 or more photos of all classes.")
-    found = _predictions(model, groups, asked.batch_size)
-    if asked.csv is not None:
-        found.to_csv(asked.csv)
-    if asked.machine:
+    found = _predictions(model, groups, options.batch_size)
+    if options.csv is not None:
+        found.to_csv(options.csv)
+    if options.json:
         used = {"parts": [one.reference for one in model.sources], "bn_policy": model.normalisation}
         emit({**used, "classes": list(found.classes), "predictions": _rows(found), "left_out": others})
     else:
-        _tell(found, asked.csv)
+        _tell(found, options.csv)
     if found.damaged:
         warn(
             f"{len(found.damaged):,} of {counted(len(found), 'file')} could not be read; their rows say why."
@@ -139,7 +126,7 @@ def _files(folder: Path, others: Counter[str]) -> list[str]:
 
 
 def _split(files: list[str]) -> Split:
-    """Return image files as images without labels, read when they are asked for."""
+    """Return image files as images without labels, read when they are options for."""
     import numpy as np
 
     from compatkit.data.files import listed
@@ -159,50 +146,52 @@ def _array(path: Path) -> Any:
         raise DataError(f"{path} is no array of numpy: {error}.", subject=path) from error
 
 
-def _model(held: Registry, asked: PredictAsked) -> Recombination:
+def _model(held: Registry, options: PredictOptions) -> Recombination:
     """Return the network.
 
     Raises:
         UsageError: PART is of another kind, or options do not go with it.
         DataError: Statistics are to be estimated, and no images are found.
     """
-    part = held.store.resolve(asked.part)
+    part = held.store.resolve(options.part)
     kind = held.store.manifest(part).kind
     if kind == "recombination":
-        if asked.head is not None:
-            raise UsageError(f"{part} is a whole network; leave --head out.", subject=asked.head)
+        if options.head is not None:
+            raise UsageError(f"{part} is a whole network; leave --head out.", subject=options.head)
         model = cast("Recombination", held.load(str(part)))
-        if asked.bn_policy in (None, model.normalisation) and asked.images is None:
+        if options.bn_policy in (None, model.normalisation) and options.images is None:
             return model
         if model.inserted:
             raise UsageError(
                 f"{part} has adapters, and is used as it was published; leave --bn-policy and --images out.",
-                subject=asked.part,
+                subject=options.part,
             )
         extractor, head = (Reference.parse(one.reference) for one in model.sources)
-        return _recombined(held, held.store.resolve(str(extractor)), held.store.resolve(str(head)), asked)
+        return _recombined(held, held.store.resolve(str(extractor)), held.store.resolve(str(head)), options)
     if kind in HEADS:
         raise UsageError(
-            f"{part} is a head: name an extractor, and this with --head {asked.part}.", subject=asked.part
+            f"{part} is a head: name an extractor, and this with --head {options.part}.", subject=options.part
         )
     if kind != "extractor":
-        raise wrong_kind(part, kind, ("extractor", "recombination"), asked.part)
-    head = _own_head(held, part) if asked.head is None else held.store.resolve(asked.head)
-    return _recombined(held, part, head, asked)
+        raise wrong_kind(part, kind, ("extractor", "recombination"), options.part)
+    head = _own_head(held, part) if options.head is None else held.store.resolve(options.head)
+    return _recombined(held, part, head, options)
 
 
-def _recombined(held: Registry, extractor: Reference, head: Reference, asked: PredictAsked) -> Recombination:
-    policy = asked.bn_policy or (
-        "reestimate" if asked.images else policy_for_single_images(held, extractor, head)
+def _recombined(
+    held: Registry, extractor: Reference, head: Reference, options: PredictOptions
+) -> Recombination:
+    policy = options.bn_policy or (
+        "reestimate" if options.images else policy_for_single_images(held, extractor, head)
     )
-    if asked.images is not None and not estimates(policy):
+    if options.images is not None and not estimates(policy):
         raise UsageError(f"--images is for --bn-policy reestimate and mix:N, not for {policy}; leave it out.")
     images = None
     if estimates(policy):
         try:
-            images = images_of_statistics(held, extractor, asked.images, asked)
+            images = images_of_statistics(held, extractor, options.images, options)
         except DataError as error:
-            if asked.bn_policy is not None or asked.images is not None:
+            if options.bn_policy is not None or options.images is not None:
                 raise
             warn(f"{error}")
             policy = DEFAULT

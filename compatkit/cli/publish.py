@@ -12,16 +12,13 @@ import click
 
 from compatkit.cli.images import found_in, offline
 from compatkit.cli.options import (
-    Asked,
-    DataAsked,
-    PathType,
-    about,
-    about_options,
+    AboutOptions,
+    DataOptions,
+    SigningOptions,
+    argument,
     command,
-    data_options,
-    given,
-    options,
-    sign_option,
+    command_line,
+    option,
 )
 from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
 from compatkit.cli.roots import destination, publishing, registry
@@ -39,32 +36,15 @@ if TYPE_CHECKING:
     from compatkit.training.prepare import Frozen
 
 
-class ReleaseAsked(Asked):
-    """Options of ``release_options``."""
+class ReleaseOptions(SigningOptions, AboutOptions):
+    """How parts are published: names, versions, signature, description."""
 
-    prefix: str | None
-    version: str | None
-    major: bool
-    dry_run: bool
-
-
-release_options = options(
-    click.option("--prefix", help="Publish under this prefix instead of the recipe's."),
-    sign_option,
-    click.option(
-        "--version",
-        metavar="X.Y.Z",
-        help="Version of all parts; default: the smallest step that each requires.",
-    ),
-    click.option(
-        "--major", is_flag=True, help="Use the next MAJOR number of each part: a break, which policies allow."
-    ),
-    click.option(
-        "--dry-run", is_flag=True, help="Show the outcomes of policies for all parts; publish nothing."
-    ),
-    about_options,
-)
-"""How parts are published: names, versions, signature, description."""
+    prefix: str | None = option("Publish under this prefix instead of the recipe's.")
+    version: str | None = option(
+        "Version of all parts; default: the smallest step that each requires.", metavar="X.Y.Z"
+    )
+    major: bool = option("Use the next MAJOR number of each part: a break, which policies allow.")
+    dry_run: bool = option("Show the outcomes of policies for all parts; publish nothing.")
 
 
 def check_numbers(version: str | None, major: bool) -> None:
@@ -90,7 +70,7 @@ class Publication:
 
     Attributes:
         context: Context of the command.
-        asked: Options of the command: ``version``, ``major``, ``dry_run``, ``machine``.
+        options: Options of the command: ``version``, ``major``, ``dry_run``, ``json``.
         root: Folder of the registry.
         plan: Recipe of the run.
         started: How the run was started.
@@ -102,7 +82,7 @@ class Publication:
     """
 
     context: click.Context
-    asked: ReleaseAsked
+    options: ReleaseOptions
     root: Path
     plan: Recipe
     started: Started
@@ -118,8 +98,8 @@ class Publication:
             news("What is published are the moving averages of the weights, as the recipe's ema asks.")
             fit = fit.averaged()
         settings: dict[str, Any] = {"prefix": self.plan.prefix, "data": self.images}
-        settings |= self.asked.only("version", "major")
-        if self.asked.dry_run:
+        settings |= self.options.only("version", "major")
+        if self.options.dry_run:
             self._rehearse(fit, settings)
             return
         with self._kept(), progress("policies") as report:
@@ -129,7 +109,7 @@ class Publication:
             attrs.evolve(self.started, published=parts).write(self.folder)
             if not self.named:
                 (self.folder / STATE).unlink(missing_ok=True)  # missing after a run of no steps
-        if self.asked.machine:
+        if self.options.json:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
             told = {"registry": str(self.root), "parts": parts, **signed, "losses": last, **measured}
@@ -140,17 +120,19 @@ class Publication:
             click.echo(f"published {reference}{' and signed it' if signed else ''}")
         globs = f"{self.plan.prefix}/*.extractor", f"{self.plan.prefix}/*.head"
         data = ("--data-root", self.started.data_root) if self.started.data_root else ()
-        words = "compatkit", *given(self.context).words, "matrix", *globs
+        words = "compatkit", *command_line(self.context).words, "matrix", *globs
         next_step(*words, "--recipe", self.started.recipe, *data, "--html", "matrix.html")
         own = [name for key, name in parts.items() if f"{key.removesuffix('.extractor')}.head" in parts]
         if own:
-            next_step("compatkit", *given(self.context).words, "predict", own[0], "PHOTOS", before="or")
+            next_step(
+                "compatkit", *command_line(self.context).words, "predict", own[0], "PHOTOS", before="or"
+            )
 
     def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
         """Show the outcomes of policies for the parts; exit with 1 if one fails."""
         with progress("policies") as report:
             outcomes = publishing(self.root).publish(fit, progress=report, **settings, dry_run=True)
-        if self.asked.machine:
+        if self.options.json:
             told = {key: outcome.to_json() for key, outcome in outcomes.items()}
             emit({"registry": str(self.root), "outcomes": told, "plan": fit.plan})
         else:
@@ -211,39 +193,38 @@ def show_figures(fit: Fit) -> None:
         click.echo(f"ended after {stopped['steps']:,} steps, weights of step {stopped['weights_of_step']:,}")
 
 
-class PublishAsked(ReleaseAsked, DataAsked):
+class PublishOptions(ReleaseOptions, DataOptions):
     """Arguments and options of ``publish``."""
 
-    run: Path
+    run: Path = argument()
 
 
 @command(
     "publish",
-    PublishAsked,
+    PublishOptions,
     help="Publish the parts of a run that `compatkit train` trained but did not publish: because the name was taken, a "
     "policy forbade it, or nothing was to be published. RUN is the folder that it printed. Nothing is trained.",
 )
-@click.argument("run", type=PathType(path_type=Path))
-@release_options
-@data_options
-def publish_command(context: click.Context, asked: PublishAsked) -> None:
+def publish_command(context: click.Context, options: PublishOptions) -> None:
     """Restore the trained state and publish it, to the registry of the run unless another is named."""
-    check_numbers(asked.version, asked.major)
-    run, started = asked.run, Started.read(asked.run)
+    check_numbers(options.version, options.major)
+    run, started = options.run, Started.read(options.run)
     _check_trained(run, started)
-    changed = {name: value for name, value in asked.only("prefix", "data_root").items() if value is not None}
+    changed = {
+        name: value for name, value in options.only("prefix", "data_root").items() if value is not None
+    }
     started = attrs.evolve(started, **changed)
-    if given(context).registry is None:
-        given(context).registry = started.registry
-    root, key = destination(context), chosen_key(context)
-    plan, frozen = load(context, started, asked.download)
+    if command_line(context).registry is None:
+        command_line(context).registry = started.registry
+    root, key = destination(context), chosen_key(options)
+    plan, frozen = load(context, started, options.download)
     plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=run / STATE))
-    with offline(unless=asked.download):
+    with offline(unless=options.download):
         fit = plan.trainer.fit(
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
         )
-    images, said = (found_in(started.data_root, asked.download),), about(context, plan.about)
-    Publication(context, asked, root, plan, started, run, True, images, said, key).publish(fit)
+    images, said = (found_in(started.data_root, options.download),), options.about(plan.about)
+    Publication(context, options, root, plan, started, run, True, images, said, key).publish(fit)
 
 
 def _check_trained(run: Path, started: Started) -> None:

@@ -8,8 +8,8 @@ import attrs
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.matrix import CONDITIONS, MeasuringAsked, measuring_options
-from compatkit.cli.options import about, about_options, check_publishes, command, given
+from compatkit.cli.matrix import ConditionOptions, MeasuringOptions
+from compatkit.cli.options import AboutOptions, argument, command, command_line, option
 from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows, warn
 from compatkit.cli.roots import check_target, registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
@@ -22,68 +22,54 @@ if TYPE_CHECKING:
     from compatkit.evaluation.recombination import Recombination
 
 
-class RecombineAsked(MeasuringAsked):
+class RecombineOptions(AboutOptions, MeasuringOptions):
     """Arguments and options of ``recombine``."""
 
-    extractor: str
-    head: str
-    name: str | None
-    adapt: bool
-    no_measure: bool
-    publish: str | None
+    extractor: str = argument()
+    head: str = argument()
+    name: str | None = option(
+        "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
+    )
+    adapt: bool = option(
+        "Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
+        "without labels."
+    )
+    no_measure: bool = option("Only check and build; needs images only for fitting.")
+    publish: str | None = option(
+        "Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
+        "statistics are re-estimated on training images, so that it can tell single images; those of each batch with "
+        "--no-measure, which looks for no images.",
+        metavar="NAME",
+    )
 
 
 @command(
     "recombine",
-    RecombineAsked,
+    RecombineOptions,
     help="Combine HEAD with EXTRACTOR: check the contracts, build the network, measure it on a test set.",
 )
-@click.argument("extractor")
-@click.argument("head")
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Test set by name or path; default: the one that EXTRACTOR was trained on.",
-)
-@click.option(
-    "--adapt",
-    is_flag=True,
-    help="Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
-    "without labels.",
-)
-@click.option("--no-measure", is_flag=True, help="Only check and build; needs images only for fitting.")
-@click.option(
-    "--publish",
-    metavar="NAME",
-    help="Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
-    "statistics are re-estimated on training images, so that it can tell single images; those of each batch with "
-    "--no-measure, which looks for no images.",
-)
-@about_options
-@measuring_options
-def recombine_command(context: click.Context, asked: RecombineAsked) -> None:
+def recombine_command(context: click.Context, options: RecombineOptions) -> None:
     """Check, build and measure; exit code 1 if it cannot be wired or measured, or is at chance."""
     from compatkit.components.images import fitting_images
     from compatkit.components.stitching import needs_fit
 
-    check_publishes(context, asked.publish)
-    if asked.publish is not None:
-        check_target(context, asked.publish, "recombination")
+    options.check_publishes(options.publish)
+    if options.publish is not None:
+        check_target(context, options.publish, "recombination")
     held = registry(context)
-    left, right = held.store.resolve(asked.extractor), held.store.resolve(asked.head)
+    left, right = held.store.resolve(options.extractor), held.store.resolve(options.head)
     pair = str(left), str(right)
-    if asked.publish is not None and not states_policy(context):
+    if options.publish is not None and not states_policy(context):
         wanted = policy_for_single_images(held, left, right)
-        asked.bn_policy = DEFAULT if asked.no_measure and estimates(wanted) else wanted
-    report = held.check(*pair, bn_policy=asked.bn_policy)
-    _refuse(report, asked.adapt)
-    fits, anew = needs_fit(report), asked.publish is not None and estimates(asked.bn_policy)
+        options.bn_policy = DEFAULT if options.no_measure and estimates(wanted) else wanted
+    report = held.check(*pair, bn_policy=options.bn_policy)
+    _refuse(report, options.adapt)
+    fits, anew = needs_fit(report), options.publish is not None and estimates(options.bn_policy)
     data = given_images = None
-    if fits or anew or not asked.no_measure:
+    if fits or anew or not options.no_measure:
         try:
             (data,) = data_sets(
-                held, pair[:1], (asked.name,) if asked.name else (), asked.recipe, asked
+                held, pair[:1], (options.name,) if options.name else (), options.recipe, options
             ).values()
         except DataError as error:
             if fits or anew:
@@ -91,16 +77,16 @@ def recombine_command(context: click.Context, asked: RecombineAsked) -> None:
             text = f"{error} Or build it without a figure: --no-measure."
             raise DataError(text, subject=error.subject) from error
         given_images = fitting_images(data)
-    policy = "running" if asked.no_measure else "batch"  # the matrix measures under the requested policy
+    policy = "running" if options.no_measure else "batch"  # the matrix measures under the requested policy
     model = held.recombine(
         *pair,
-        bn_policy=policy if asked.publish is None else asked.bn_policy,
+        bn_policy=policy if options.publish is None else options.bn_policy,
         images=given_images if anew else None,
-        adapt=asked.adapt,
+        adapt=options.adapt,
         data=given_images if fits else None,
     )
     report, cell = model.report, None
-    if data is not None and not asked.no_measure:
+    if data is not None and not options.no_measure:
         with progress("recombine") as done:
             matrix = held.matrix(
                 *pair,
@@ -108,19 +94,19 @@ def recombine_command(context: click.Context, asked: RecombineAsked) -> None:
                 fill="stale",
                 adapters={pair: model.inserted},
                 progress=done,
-                **asked.only(*CONDITIONS),
+                **options.of(ConditionOptions),
             )
         cell = matrix.cell(*pair)
         if not model.inserted:  # figures with adapters are no evidence of the bare pair
-            report = held.check(*pair, bn_policy=asked.bn_policy)
+            report = held.check(*pair, bn_policy=options.bn_policy)
     reference, why_not = None, _why_not(cell)
-    if asked.publish is not None and not why_not:
-        reference = held.publish(model, asked.publish, about=about(context))
-    if asked.machine:
-        _emit(report, cell, model, {} if asked.publish is None else {"published": reference})
+    if options.publish is not None and not why_not:
+        reference = held.publish(model, options.publish, about=options.about())
+    if options.json:
+        _emit(report, cell, model, {} if options.publish is None else {"published": reference})
     else:
         _tell(report, cell, model)
-        if asked.publish is not None:
+        if options.publish is not None:
             _tell_published(context, model, reference, why_not, measured=cell is not None)
     context.exit(1 if why_not else 0)
 
@@ -190,6 +176,6 @@ def _tell_published(
         warn(
             f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
         )
-    next_step("compatkit", *given(context).words, "predict", reference, "PHOTOS")
+    next_step("compatkit", *command_line(context).words, "predict", reference, "PHOTOS")
     file = f"{reference.partition('@')[0].rpartition('/')[2]}.safetensors"
-    next_step("compatkit", *given(context).words, "export", reference, file)
+    next_step("compatkit", *command_line(context).words, "export", reference, file)

@@ -11,14 +11,14 @@ import click
 
 from compatkit.cli.images import deciding_on
 from compatkit.cli.options import (
-    AdmissionAsked,
-    Asked,
+    AdmissionOptions,
+    Options,
     PathType,
-    admission_options,
+    SignatureOptions,
+    argument,
     command,
-    given,
-    options,
-    signature_options,
+    command_line,
+    option,
 )
 from compatkit.cli.output import (
     clean,
@@ -47,149 +47,120 @@ WHAT = (
     "is a name, a glob such as 'digits/*', or a reference such as 'digits/*@^1' for one version of each; default: "
     "all."
 )
-patterns_argument = click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-latest_option = click.option("--latest", is_flag=True, help="Only the latest version of each name.")
-no_results_option = click.option("--no-results", is_flag=True, help="Do not copy measured results of pairs.")
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Show what would be copied; nothing is changed."
-)
+patterns_argument = argument("[PATTERN]...")
+latest_option = option("Only the latest version of each name.")
+no_results_option = option("Do not copy measured results of pairs.")
+dry_run_option = option("Show what would be copied; nothing is changed.")
 
 
-class RemoteAsked(Asked):
-    """Options of ``remote_options``."""
+class RemoteOptions(Options):
+    """How a remote is reached, and what is copied."""
 
-    options: tuple[str, ...]
-    jobs: int
-    no_results: bool
-    no_aliases: bool
-    latest: bool
-
-
-remote_options = options(
-    click.option(
+    settings: tuple[str, ...] = option(
+        "Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; default: its own environment "
+        "variables and files.",
         "--option",
-        "options",
-        multiple=True,
         metavar="KEY=VALUE",
-        help="Option of the remote's file system, such as endpoint_url=http://127.0.0.1:9000; default: its own "
-        "environment variables and files.",
-    ),
-    click.option(
-        "--jobs", default=8, show_default=True, type=click.IntRange(1, 64), help="Blobs copied at once."
-    ),
-    no_results_option,
-    click.option("--no-aliases", is_flag=True, help="Do not change aliases."),
-    latest_option,
-)
+    )
+    jobs: int = option("Blobs copied at once.", default=8, min=1, max=64)
+    no_results: bool = no_results_option
+    no_aliases: bool = option("Do not change aliases.")
+    latest: bool = latest_option
 
 
-class PushAsked(RemoteAsked, AdmissionAsked):
+class PushOptions(RemoteOptions, AdmissionOptions):
     """Arguments and options of ``push``."""
 
-    remote: str
-    patterns: tuple[str, ...]
-    create: bool
-    dry_run: bool
+    remote: str = argument()
+    patterns: tuple[str, ...] = patterns_argument
+    create: bool = option("Create a registry at REMOTE if there is none.")
+    dry_run: bool = dry_run_option
 
 
-@command("push", PushAsked, help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
-@click.argument("remote")
-@patterns_argument
-@click.option("--create", is_flag=True, help="Create a registry at REMOTE if there is none.")
-@remote_options
-@dry_run_option
-@admission_options
-def push_command(context: click.Context, asked: PushAsked) -> None:
+@command("push", PushOptions, help=f"Copy components to REMOTE; only what is missing there is copied. {WHAT}")
+def push_command(context: click.Context, options: PushOptions) -> None:
     """Copy components to a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import push
 
-    held, reached = store(context), options_of(asked.options)
+    held, reached = store(context), options_of(options.settings)
     with progress("pushing") as report:
-        choice = choice_of(context, asked, report)
-        moved = push(held, asked.remote, asked.patterns or None, options=reached, choice=choice)
-    finish(context, asked, moved, "pushed")
+        choice = choice_of(context, options, report)
+        moved = push(held, options.remote, options.patterns or None, options=reached, choice=choice)
+    finish(context, options, moved, "pushed")
 
 
-class PullAsked(RemoteAsked, AdmissionAsked):
+class PullOptions(RemoteOptions, SignatureOptions, AdmissionOptions):
     """Arguments and options of ``pull``."""
 
-    remote: str
-    patterns: tuple[str, ...]
-    dry_run: bool
+    remote: str = argument()
+    patterns: tuple[str, ...] = patterns_argument
+    dry_run: bool = dry_run_option
 
 
 @command(
     "pull",
-    PullAsked,
+    PullOptions,
     help=f"Copy components from REMOTE, verified on arrival; nothing here is overwritten. {WHAT}",
 )
-@click.argument("remote")
-@patterns_argument
-@remote_options
-@dry_run_option
-@signature_options
-@admission_options
-def pull_command(context: click.Context, asked: PullAsked) -> None:
+def pull_command(context: click.Context, options: PullOptions) -> None:
     """Copy components from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
 
-    root, reached = destination(context), options_of(asked.options)
-    with progress("pulling") as report, target_at(root, asked.dry_run) as target:
-        choice = choice_of(context, asked, report)
-        moved = pull(target, asked.remote, asked.patterns or None, options=reached, choice=choice)
-    finish(context, asked, moved, "pulled", shows=True)
+    root, reached = destination(context), options_of(options.settings)
+    with progress("pulling") as report, target_at(root, options.dry_run) as target:
+        choice = choice_of(context, options, report)
+        moved = pull(target, options.remote, options.patterns or None, options=reached, choice=choice)
+    finish(context, options, moved, "pulled", shows=True)
 
 
-class CloneAsked(RemoteAsked):
+class CloneOptions(RemoteOptions, SignatureOptions):
     """Arguments and options of ``clone``."""
 
-    remote: str
-    folder: str
+    remote: str = argument()
+    folder: str = argument(type=PathType())
 
 
 @command(
     "clone",
-    CloneAsked,
+    CloneOptions,
     help="Create a registry in FOLDER with everything from REMOTE; see `compatkit pull`.",
     registry=False,
 )
-@click.argument("remote")
-@click.argument("folder", type=PathType())
-@remote_options
-@signature_options
-def clone_command(context: click.Context, asked: CloneAsked) -> None:
+def clone_command(context: click.Context, options: CloneOptions) -> None:
     """Create a registry with everything from a remote."""
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import clone
 
     with progress("cloning") as report:
-        choice = choice_of(context, asked, report)
-        new, moved = clone(asked.remote, Path(asked.folder), options=options_of(asked.options), choice=choice)
-    tell(moved, "cloned", asked.machine)
-    if not asked.machine:
+        choice = choice_of(context, options, report)
+        new, moved = clone(
+            options.remote, Path(options.folder), options=options_of(options.settings), choice=choice
+        )
+    tell(moved, "cloned", options.json)
+    if not options.json:
         news(f"made the registry {new.root}")
-        next_step("compatkit", "--registry", asked.folder, "ls")
+        next_step("compatkit", "--registry", options.folder, "ls")
     context.exit(exit_code(moved))
 
 
-def choice_of(context: click.Context, asked: Asked, report: Progress) -> Choice:
+def choice_of(context: click.Context, options: Options, report: Progress) -> Choice:
     """Return what to copy, and how, from a command's options.
 
     Args:
         context: Holds the required signatures.
-        asked: Options of the command; those that it lacks have their defaults.
+        options: Options of the command; those that it lacks have their defaults.
         report: Told of what is copied.
     """
     from compatkit.registry.copy.choice import Choice
 
-    has = vars(asked)
+    has = vars(options)
     return Choice(
         versions="latest" if has.get("latest") else "all",
         aliases=not has.get("no_aliases"),
         evidence=not has.get("no_results"),
-        deciding=deciding_on(asked, report) if isinstance(asked, AdmissionAsked) else None,
+        deciding=deciding_on(options, report) if isinstance(options, AdmissionOptions) else None,
         unmeasured=has.get("unmeasured", False),
         jobs=has.get("jobs", 8),
         dry_run=has.get("dry_run", False),
@@ -217,19 +188,19 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
         yield lambda: Store.init(empty)
 
 
-def finish(context: click.Context, asked: Asked, moved: Moved, verb: str, *, shows: bool = False) -> None:
+def finish(context: click.Context, options: Options, moved: Moved, verb: str, *, shows: bool = False) -> None:
     """Print the result, and exit with the code of the refusals.
 
     Args:
         context: Of the command.
-        asked: Options of the command.
+        options: Options of the command.
         moved: What was copied and refused.
         verb: In the past tense, such as ``"copied"``.
         shows: Whether to suggest a command that shows the last version.
     """
-    tell(moved, verb, asked.machine)
-    if shows and moved.made and not moved.planned and not asked.machine:
-        next_step("compatkit", *given(context).words, "show", str(moved.made[-1]))
+    tell(moved, verb, options.json)
+    if shows and moved.made and not moved.planned and not options.json:
+        next_step("compatkit", *command_line(context).words, "show", str(moved.made[-1]))
     context.exit(exit_code(moved))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import given
+from compatkit.cli.options import SignatureOptions, command_line
 from compatkit.cli.output import news
 from compatkit.errors import EnvironmentFailure, LayoutError, NotFound, UsageError
 from compatkit.foundation.addresses import is_url, normalized
@@ -41,7 +41,7 @@ def _named(context: click.Context) -> str | None:
     """
     from compatkit.registry.layout import VARIABLE
 
-    named = given(context).registry or os.environ.get(VARIABLE) or None
+    named = command_line(context).registry or os.environ.get(VARIABLE) or None
     named = None if named is None else normalized(named)
     if named is not None and is_url(named):
         raise UsageError(
@@ -59,14 +59,14 @@ def demanded(context: click.Context) -> Trusted | None:
         KeyFileError: The trusted keys cannot be determined.
         MissingDependency: ``cryptography`` is not installed.
     """
-    asked = given(context)
-    if not (asked.signed or asked.trusted):
+    options = command_line(context).options
+    if not isinstance(options, SignatureOptions) or not options.signed:
         return None
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
 
     check_installed()
-    return Trusted.of(asked.trusted or True)
+    return Trusted.of(options.trusted or True)
 
 
 def registry(context: click.Context) -> Registry:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command, tags
+from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
 from compatkit.cli.roots import store
 from compatkit.foundation.display import network_and_cut
@@ -20,66 +20,51 @@ FILTERS = ("model", "channels", "label", "anchor", "parent", "text", "latest", "
 HEADER = ("name", "version", "kind", "parameters", "channels", "network", "tags", "title")
 
 
-class SearchAsked(Asked):
+class SearchOptions(Options):
     """Arguments and options of ``search``."""
 
-    pattern: str | None
-    kind: str | None
-    tagged: dict[str, str]
-    model: str | None
-    channels: int | None
-    label: str | None
-    anchor: str | None
-    parent: str | None
-    text: str | None
-    latest: bool
-    withdrawn: bool
-    limit: int | None
+    pattern: str | None = argument()
+    kind: str | None = option("extractor, head, auxiliary_head, adapter, ...")
+    tagged: dict[str, str] = option(
+        "A tag; may be repeated.", "--tag", multiple=True, metavar="KEY=VALUE", callback=tags
+    )
+    model: str | None = option("The blueprint's model, such as 'resnet*'.", metavar="GLOB")
+    channels: int | None = option("A feature width: of an extractor's outputs, a head's inputs.")
+    label: str | None = option("A class, by any of its names.", "--class", metavar="NAME")
+    anchor: str | None = option("What it was trained against: a digest, or its beginning.", metavar="DIGEST")
+    parent: str | None = option("Its parent: a reference, or a manifest digest.", metavar="REF")
+    text: str | None = option("Words that all occur in title, description, model or tags.", metavar="WORDS")
+    latest: bool = option("Only the latest version of each name.")
+    withdrawn: bool = option("Include withdrawn versions.")
+    limit: int | None = option(
+        f"Most versions shown.  [default: {SHOWN}; all with --json]", min=0, metavar="N"
+    )
 
 
 @command(
     "search",
-    SearchAsked,
+    SearchOptions,
     help="Search versions; all filters must match. PATTERN is a glob over whole names, such as 'digits/*.head', or "
     "words to find in name, title, description, model or tags, such as resnet.",
 )
-@click.argument("pattern", required=False)
-@click.option("--kind", help="extractor, head, auxiliary_head, adapter, ...")
-@click.option(
-    "--tag", "tagged", multiple=True, metavar="KEY=VALUE", callback=tags, help="A tag; may be repeated."
-)
-@click.option("--model", metavar="GLOB", help="The blueprint's model, such as 'resnet*'.")
-@click.option("--channels", type=int, help="A feature width: of an extractor's outputs, a head's inputs.")
-@click.option("--class", "label", metavar="NAME", help="A class, by any of its names.")
-@click.option("--anchor", metavar="DIGEST", help="What it was trained against: a digest, or its beginning.")
-@click.option("--parent", metavar="REF", help="Its parent: a reference, or a manifest digest.")
-@click.option("--text", metavar="WORDS", help="Words that all occur in title, description, model or tags.")
-@click.option("--latest", is_flag=True, help="Only the latest version of each name.")
-@click.option("--withdrawn", is_flag=True, help="Include withdrawn versions.")
-@click.option(
-    "--limit",
-    type=click.IntRange(0),
-    help=f"Most versions shown.  [default: {SHOWN}; all with --json]",
-    metavar="N",
-)
-def search_command(context: click.Context, asked: SearchAsked) -> None:
+def search_command(context: click.Context, options: SearchOptions) -> None:
     """Search versions."""
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern
 
-    index, pattern = store(context).index, asked.pattern
-    most = asked.limit if asked.limit is not None or asked.machine else SHOWN
+    index, pattern = store(context).index, options.pattern
+    most = options.limit if options.limit is not None or options.json else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
     query = Query(
-        kind=asked.kind and asked.kind.replace(" ", "_"),
-        tags=asked.tagged,
+        kind=options.kind and options.kind.replace(" ", "_"),
+        tags=options.tagged,
         limit=most,
         **{"anywhere" if as_words else "pattern": pattern},
-        **asked.only(*FILTERS),
+        **options.only(*FILTERS),
     )
     found = index.search(query)
     total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
-    if asked.machine:
+    if options.json:
         emit({"total": total, "components": [one.to_json() for one in found]})
         return
     if found:

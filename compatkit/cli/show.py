@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit, rows, warn
 from compatkit.cli.roots import store
 
@@ -16,33 +16,32 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-class ShowAsked(Asked):
+class ShowOptions(Options):
     """Arguments and options of ``show``."""
 
-    reference: str
+    reference: str = argument(metavar="REF")
 
 
 @command(
     "show",
-    ShowAsked,
+    ShowOptions,
     help="Show the component REF and its contract (REF: NAME, NAME@1.0.0, NAME@^1, NAME:alias).",
 )
-@click.argument("reference", metavar="REF")
-def show_command(context: click.Context, asked: ShowAsked) -> None:
+def show_command(context: click.Context, options: ShowOptions) -> None:
     """Show a component's contract."""
     from compatkit.contracts.manifest import to_bytes
     from compatkit.foundation.codec import loads
     from compatkit.reports.contracts import facts
 
     held = store(context)
-    found = held.resolve(asked.reference)
+    found = held.resolve(options.reference)
     manifest = held.manifest(found)
-    if asked.machine:
+    if options.json:
         place = {"name": found.name, "version": str(found.version), "digest": found.digest}
         known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
         verified, found_out = _signatures(held, found)
         signed = {"signatures": [one.to_json() for one in found_out], "signatures_verified": verified}
-        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=asked.reference)})
+        emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=options.reference)})
         return
     click.echo(click.style(f"{found.name}@{found.version}", bold=True))
     signed = _signed(*_signatures(held, found))

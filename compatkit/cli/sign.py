@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command, given
+from compatkit.cli.options import Options, SigningOptions, argument, command, command_line, option
 from compatkit.cli.output import emit, next_step
 from compatkit.cli.roots import registry
 
@@ -17,81 +17,64 @@ if TYPE_CHECKING:
     from compatkit.components.registry import Registry
     from compatkit.registry.signing.signer import SigningKey
 
-ALL = click.option(
-    "--all",
-    "every",
-    is_flag=True,
-    help="All versions of a name or glob instead of the latest, without withdrawn ones.",
-)
+all_option = option("All versions of a name or glob instead of the latest, without withdrawn ones.", "--all")
 
 
-class SignAsked(Asked):
+class SignOptions(Options):
     """Arguments and options of ``sign``."""
 
-    references: tuple[str, ...]
-    key: str
-    expires: str | None
-    every: bool
-    unnamed: bool
-    evidence: bool
+    references: tuple[str, ...] = argument(required=True, metavar="REF...")
+    key: str = option(
+        "File of a private key, or the name of one made by `compatkit keys new`.", metavar="KEY"
+    )
+    expires: str | None = option(
+        "When the signature expires: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest with the key.",
+        metavar="WHEN",
+    )
+    every: bool = all_option
+    unnamed: bool = option("Sign the bytes alone, valid under any name and version.")
+    evidence: bool = option(
+        "Sign the measured results of pairs instead: REF... are extractors and heads, each a reference or a glob."
+    )
 
 
 @command(
     "sign",
-    SignAsked,
+    SignOptions,
     help="Sign components under their names and versions: REF is a name (its latest version), a glob such as "
     "'digits/*', NAME@VERSION, or a bare digest. Existing signatures of this key with the same end are kept.",
 )
-@click.argument("references", metavar="REF...", nargs=-1, required=True)
-@click.option(
-    "--key",
-    required=True,
-    metavar="KEY",
-    help="File of a private key, or the name of one made by `compatkit keys new`.",
-)
-@click.option(
-    "--expires",
-    metavar="WHEN",
-    help="When the signature expires: 365d, 12h, 8w, 2y, or 2027-01-31; at the latest with the key.",
-)
-@ALL
-@click.option("--unnamed", is_flag=True, help="Sign the bytes alone, valid under any name and version.")
-@click.option(
-    "--evidence",
-    is_flag=True,
-    help="Sign the measured results of pairs instead: REF... are extractors and heads, each a reference or a glob.",
-)
-def sign_command(context: click.Context, asked: SignAsked) -> None:
+def sign_command(context: click.Context, options: SignOptions) -> None:
     """Sign components, or the measured results of pairs."""
     held = registry(context)
-    if asked.evidence:
-        _sign_evidence(context, asked, held)
+    if options.evidence:
+        _sign_evidence(context, options, held)
         return
     done = held.care.sign(
-        asked.references,
-        open_key(asked.key),
-        expires=asked.expires,
-        named=not asked.unnamed,
-        every=asked.every,
+        options.references,
+        open_key(options.key),
+        expires=options.expires,
+        named=not options.unnamed,
+        every=options.every,
     )
-    if asked.machine:
+    if options.json:
         emit([one.to_json() for one in done])
         return
     for one in done:
         said = one.to_json()
         ends = f", until {said['expires']}" if said["expires"] else ""
         click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
-    more = ["--all"] if asked.every else []
-    next_step("compatkit", *given(context).words, "signatures", *asked.references, *more)
+    more = ["--all"] if options.every else []
+    next_step("compatkit", *command_line(context).words, "signatures", *options.references, *more)
 
 
-def _sign_evidence(context: click.Context, asked: SignAsked, held: Registry) -> None:
-    if len(asked.references) != 2 or asked.every or asked.unnamed:
+def _sign_evidence(context: click.Context, options: SignOptions, held: Registry) -> None:
+    if len(options.references) != 2 or options.every or options.unnamed:
         raise click.UsageError(
             "--evidence takes two REF, extractors and heads, without --all and --unnamed.", context
         )
-    done = held.care.sign_evidence(*asked.references, open_key(asked.key), expires=asked.expires)
-    if asked.machine:
+    done = held.care.sign_evidence(*options.references, open_key(options.key), expires=options.expires)
+    if options.json:
         emit([one.to_json() for one in done])
         return
     made = sum(one.made for one in done)
@@ -140,10 +123,9 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
     return str(found)
 
 
-def chosen_key(context: click.Context) -> SigningKey | None:
+def chosen_key(options: SigningOptions) -> SigningKey | None:
     """Return the key of ``--sign-with``, opened before any work is done; or None."""
-    text = given(context).key
-    return None if text is None else open_key(text)
+    return None if options.sign_with is None else open_key(options.sign_with)
 
 
 def sign_published(

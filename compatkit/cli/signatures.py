@@ -6,47 +6,43 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, command, given, trusted_option
+from compatkit.cli.options import Options, argument, command, trusted_option
 from compatkit.cli.output import clean, emit, fold
 from compatkit.cli.roots import store
-from compatkit.cli.sign import ALL
+from compatkit.cli.sign import all_option
 
 if TYPE_CHECKING:
     from compatkit.registry.signing.judging import SignatureVerdict
     from compatkit.registry.signing.verify import SignedPart
 
 
-class SignaturesAsked(Asked):
+class SignaturesOptions(Options):
     """Arguments and options of ``signatures``."""
 
-    references: tuple[str, ...]
-    every: bool
+    references: tuple[str, ...] = argument(metavar="[REF]...")
+    every: bool = all_option
+    trusted: tuple[str, ...] = trusted_option
 
 
 @command(
     "signatures",
-    SignaturesAsked,
+    SignaturesOptions,
     help="Show who signed components, and whether the signatures are valid: made by a trusted key, over this "
     "component, for this name and version, at this time. REF as for `compatkit sign`; default: the latest version of "
     "everything. Exit code 1 if a component has no valid signature, 3 if that is because one is forged or damaged.",
 )
-@click.argument("references", metavar="[REF]...", nargs=-1)
-@ALL
-@trusted_option
-def signatures_command(context: click.Context, asked: SignaturesAsked) -> None:
+def signatures_command(context: click.Context, options: SignaturesOptions) -> None:
     """Verify the signatures of components."""
     from compatkit.registry.signing.judging import judge, refusal
     from compatkit.registry.signing.keys import check_installed
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.signing.verify import subjects
 
-    whom = given(context).trusted or True
-    given(context).trusted = ()  # here it selects the keys, and nothing is loaded
-    held, trusted = store(context), Trusted.of(whom)
+    held, trusted = store(context), Trusted.of(options.trusted or True)
     check_installed()
     told: list[dict[str, Any]] = []
     code = 0
-    for one in subjects(held, asked.references or ("*",), every=asked.every):
+    for one in subjects(held, options.references or ("*",), every=options.every):
         found = [judge(data, one.digest, trusted, name=one.name) for data in held.signatures.of(one.digest)]
         error = refusal(one.digest, one.name, found)
         code = max(code, 0 if error is None else error.exit_code)
@@ -59,9 +55,9 @@ def signatures_command(context: click.Context, asked: SignaturesAsked) -> None:
                 "signatures": [each.to_json() for each in found],
             }
         )
-        if not asked.machine:
+        if not options.json:
             _tell(one, found, error is None)
-    if asked.machine:
+    if options.json:
         emit(told)
     elif not trusted.keys:
         click.echo(f"no key is trusted in {clean(trusted.source)}: compatkit keys trust FILE", err=True)

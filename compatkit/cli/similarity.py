@@ -9,12 +9,13 @@ import click
 from compatkit.cli.images import data_sets
 from compatkit.cli.metric import settings_of
 from compatkit.cli.options import (
-    NamedDataAsked,
+    NamedDataOptions,
     PathType,
+    SignatureOptions,
+    argument,
     command,
-    named_data_options,
+    option,
     recipe_option,
-    signature_options,
 )
 from compatkit.cli.output import clean, columns, emit, paragraph, progress
 from compatkit.cli.roots import check_outputs, registry
@@ -33,98 +34,59 @@ PRINTED = 14
 """Most layers of the other network in a printed table; ``--json`` and files have all."""
 
 
-class SimilarityAsked(NamedDataAsked):
+class SimilarityOptions(NamedDataOptions, SignatureOptions):
     """Arguments and options of ``similarity``."""
 
-    left: str
-    right: str
-    layers: tuple[str, ...]
-    other_layers: tuple[str, ...]
-    metrics: tuple[str, ...]
-    settings: tuple[str, ...]
-    flatten: str
-    controls: bool
-    png: str | None
-    html: str | None
-    name: str | None
-    recipe: str | None
-    images: int | None
-    seed: int
-    device: str
-    batch_size: int
+    left: str = argument()
+    right: str = argument()
+    layers: tuple[str, ...] = option(
+        "Layers to compare, by path in the whole network or glob; may be repeated.",
+        "--layers",
+        "--layer",
+        required=True,
+        metavar="GLOB",
+    )
+    other_layers: tuple[str, ...] = option(
+        "Layers of RIGHT, where they have other names; may be repeated.", metavar="GLOB"
+    )
+    metrics: tuple[str, ...] = option(
+        "A similarity (`compatkit plugins`); may be repeated. Of cka and procrustes, the smaller is shown too.",
+        "--metric",
+        default=("cka", "procrustes"),
+        metavar="METRIC",
+    )
+    settings: tuple[str, ...] = option(
+        "A setting of a metric; the value is JSON, or else text; may be repeated.",
+        "--set",
+        metavar="METRIC.NAME=VALUE",
+    )
+    flatten: str = option(
+        "What a row is: all values of an image; its channels, pooled over positions; each position.",
+        choices=("all", "pooled", "positions"),
+        default="all",
+    )
+    controls: bool = option(
+        "Also compare with the images of RIGHT shuffled, and the same networks untrained."
+    )
+    png: str | None = option("Write heat maps.", type=PathType(), metavar="FILE")
+    html: str | None = option("Write one self-contained page.", type=PathType(), metavar="FILE")
+    name: str | None = option(
+        "Test set by name or path; default: the one that LEFT was trained on.", "--data", metavar="NAME"
+    )
+    recipe: str | None = recipe_option
+    images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
+    seed: int = option("Seed of all that is drawn.", min=0, default=0)
+    device: str = option("Device: cpu, cuda, ...", default="cpu")
+    batch_size: int = option("Images per batch.", min=1, default=256)
 
 
 @command(
     "similarity",
-    SimilarityAsked,
+    SimilarityOptions,
     help="Run the same test images through two networks and compare all of their layers. LEFT and RIGHT are an "
     "extractor, a recombination, or parts joined by +: EXTRACTOR+HEAD, ENCODER+LATENT+DECODER.",
 )
-@click.argument("left")
-@click.argument("right")
-@click.option(
-    "--layers",
-    "--layer",
-    "layers",
-    multiple=True,
-    required=True,
-    metavar="GLOB",
-    help="Layers to compare, by path in the whole network or glob; may be repeated.",
-)
-@click.option(
-    "--other-layers",
-    multiple=True,
-    metavar="GLOB",
-    help="Layers of RIGHT, where they have other names; may be repeated.",
-)
-@click.option(
-    "--metric",
-    "metrics",
-    multiple=True,
-    default=("cka", "procrustes"),
-    show_default=True,
-    metavar="METRIC",
-    help="A similarity (`compatkit plugins`); may be repeated. Of cka and procrustes, the smaller is shown too.",
-)
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="METRIC.NAME=VALUE",
-    help="A setting of a metric; the value is JSON, or else text; may be repeated.",
-)
-@click.option(
-    "--flatten",
-    type=click.Choice(("all", "pooled", "positions")),
-    default="all",
-    show_default=True,
-    help="What a row is: all values of an image; its channels, pooled over positions; each position.",
-)
-@click.option(
-    "--controls",
-    is_flag=True,
-    help="Also compare with the images of RIGHT shuffled, and the same networks untrained.",
-)
-@click.option("--png", type=PathType(), metavar="FILE", help="Write heat maps.")
-@click.option("--html", type=PathType(), metavar="FILE", help="Write one self-contained page.")
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Test set by name or path; default: the one that LEFT was trained on.",
-)
-@recipe_option
-@click.option("--images", type=click.IntRange(4), metavar="N", help="Take N images, balanced over classes.")
-@click.option(
-    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all that is drawn."
-)
-@click.option("--device", default="cpu", show_default=True, help="Device: cpu, cuda, ...")
-@click.option(
-    "--batch-size", type=click.IntRange(1), default=256, show_default=True, help="Images per batch."
-)
-@named_data_options
-@signature_options
-def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
+def similarity_command(context: click.Context, options: SimilarityOptions) -> None:
     """Record both networks, compare, and write."""
     from compatkit.measuring.activations import activations
     from compatkit.measuring.similarity import similarity, smaller
@@ -132,19 +94,19 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
     from compatkit.reports.layer_maps import LayerMaps
     from compatkit.reports.writing import write
 
-    files = {"--png": asked.png, "--html": asked.html}
+    files = {"--png": options.png, "--html": options.html}
     check_outputs(files)
-    chosen = settings_of(asked.settings, asked.metrics)
-    made = [make_metric(one, **chosen[one]) for one in asked.metrics]
+    chosen = settings_of(options.settings, options.metrics)
+    made = [make_metric(one, **chosen[one]) for one in options.metrics]
     held = registry(context)
     pinned = [
-        [str(held.store.resolve(one)) for one in given.split("+")] for given in (asked.left, asked.right)
+        [str(held.store.resolve(one)) for one in given.split("+")] for given in (options.left, options.right)
     ]
-    names = (asked.name,) if asked.name else ()
-    (data,) = data_sets(held, [pinned[0][0]], names, asked.recipe, asked).values()
-    images = data.test if asked.images is None else data.subset(test=asked.images, seed=asked.seed).test
+    names = (options.name,) if options.name else ()
+    (data,) = data_sets(held, [pinned[0][0]], names, options.recipe, options).values()
+    images = data.test if options.images is None else data.subset(test=options.images, seed=options.seed).test
     networks = [_network(held, parts) for parts in pinned]
-    wanted = [asked.layers, asked.other_layers or asked.layers]
+    wanted = [options.layers, options.other_layers or options.layers]
 
     def record(network: Assembly, layers: Sequence[str], what: str) -> Activations:
         with progress("similarity") as report:
@@ -153,7 +115,7 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
                 images,
                 layers=layers,
                 progress=lambda done, total: report(done, total, what),
-                **asked.only("flatten", "device", "batch_size"),
+                **options.only("flatten", "device", "batch_size"),
             )
 
     sides = [
@@ -162,7 +124,7 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
     ]
 
     def compare(left: Activations, right: Activations) -> Measurement:
-        return similarity(left, right, made, batch_size=asked.batch_size)
+        return similarity(left, right, made, batch_size=options.batch_size)
 
     compared = {"": compare(sides[0], sides[1])}
     if other := [one for one in compared[""].values() if list(getattr(one, "axes", ())) != ["this", "other"]]:
@@ -171,10 +133,10 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
             "`compatkit metric` measures it.",
             subject=other[0].name,
         )
-    if asked.controls:
-        compared["shuffled"] = compare(sides[0], sides[1].shuffled(asked.seed))
+    if options.controls:
+        compared["shuffled"] = compare(sides[0], sides[1].shuffled(options.seed))
         fresh = [
-            record(_untrained(held, parts, one, asked.seed + number), layers, "untrained")
+            record(_untrained(held, parts, one, options.seed + number), layers, "untrained")
             for number, (parts, one, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
         ]
         compared["untrained"] = compare(fresh[0], fresh[1])
@@ -189,15 +151,15 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
         tuple(sides[0]),
         tuple(sides[1]),
         *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
-        networks=(asked.left, asked.right),
+        networks=(options.left, options.right),
         notes={title: [cell.reason for cell in one.cells] for title, one in shown.items()},
-        about={"data": images.name, "images": len(images), "flatten": asked.flatten, "seed": asked.seed},
+        about={"data": images.name, "images": len(images), "flatten": options.flatten, "seed": options.seed},
         across=len(shown) // len(compared),
     )
-    for path, content in ((asked.png, maps.to_png), (asked.html, maps.to_html)):
+    for path, content in ((options.png, maps.to_png), (options.html, maps.to_html)):
         if path is not None:
             write(path, content())
-    if asked.machine:
+    if options.json:
         controls = {name: one.to_json()["results"] for name, one in compared.items() if name}
         emit(
             {
@@ -210,7 +172,7 @@ def similarity_command(context: click.Context, asked: SimilarityAsked) -> None:
         )
         return
     paragraph(
-        f"{asked.left} (rows) and {asked.right} on {images.name}, {len(images):,} images, {asked.flatten}"
+        f"{options.left} (rows) and {options.right} on {images.name}, {len(images):,} images, {options.flatten}"
     )
     for title, one in shown.items():
         if "/" not in title:

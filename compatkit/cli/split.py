@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.cuts import ModelAsked, model_options
+from compatkit.cli.cuts import ModelOptions
 from compatkit.cli.images import load_data_set, offline
 from compatkit.cli.options import (
-    NamedDataAsked,
-    about,
-    about_options,
-    check_publishes,
+    AboutOptions,
+    NamedDataOptions,
+    SigningOptions,
+    argument,
     command,
     labels_option,
-    named_data_options,
-    sign_option,
+    option,
 )
 from compatkit.cli.output import emit, rows
 from compatkit.cli.roots import destination, publishing
@@ -29,79 +28,61 @@ if TYPE_CHECKING:
     from compatkit.components.drafts import Draft
 
 
-class SplitAsked(ModelAsked, NamedDataAsked):
+class SplitOptions(ModelOptions, SigningOptions, AboutOptions, NamedDataOptions):
     """Arguments and options of ``split``."""
 
-    model: str
-    point: str
-    publish: str | None
-    pretrained: bool
-    seed: int
-    labels: str | None
-    name: str | None
+    model: str = argument()
+    point: str = option(
+        "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
+        "--at",
+        metavar="NAME",
+    )
+    publish: str | None = option("Publish the parts as PREFIX.extractor and PREFIX.head.", metavar="PREFIX")
+    pretrained: bool = option("Use the library's pretrained weights instead of random ones.")
+    seed: int = option("Seed of the random weights.", default=0)
+    labels: str | None = labels_option
+    name: str | None = option(
+        "Training images by name or path, for feature statistics.", "--data", metavar="NAME"
+    )
 
 
 @command(
     "split",
-    SplitAsked,
+    SplitOptions,
     help="Cut MODEL (any of timm's, torchvision's, a plugin's, or ours) and show what crosses, with both parts' "
     "contracts.",
 )
-@click.argument("model")
-@click.option(
-    "--at",
-    "point",
-    required=True,
-    metavar="NAME",
-    help="Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-)
-@model_options
-@click.option("--publish", metavar="PREFIX", help="Publish the parts as PREFIX.extractor and PREFIX.head.")
-@sign_option
-@click.option(
-    "--pretrained", is_flag=True, help="Use the library's pretrained weights instead of random ones."
-)
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random weights.")
-@labels_option
-@click.option(
-    "--data",
-    "name",
-    metavar="NAME",
-    help="Training images by name or path, for feature statistics.",
-)
-@about_options
-@named_data_options
-def split_command(context: click.Context, asked: SplitAsked) -> None:
+def split_command(context: click.Context, options: SplitOptions) -> None:
     """Cut a model; the parts must reproduce the whole bitwise."""
-    check_publishes(context, asked.publish)
-    root, key = None, chosen_key(context)
-    if asked.publish is not None:
-        check_name(f"{asked.publish}.extractor")
+    options.check_publishes(options.publish)
+    root, key = None, chosen_key(options)
+    if options.publish is not None:
+        check_name(f"{options.publish}.extractor")
         root = destination(context)
     images = None
-    if asked.name is not None:
-        images = load_data_set(asked.name, asked.data_root, asked.download, asked.damaged).train
-    with offline(unless=asked.download):
+    if options.name is not None:
+        images = load_data_set(options.name, options.data_root, options.download, options.damaged).train
+    with offline(unless=options.download):
         from compatkit.components.splitting import publish_split, split
 
         parts = split(
-            asked.model,
-            asked.point,
-            labels=class_names(asked.labels),
+            options.model,
+            options.point,
+            labels=class_names(options.labels),
             data=images,
-            **asked.only("kwargs", "size", "builder", "pretrained", "seed"),
+            **options.only("kwargs", "size", "builder", "pretrained", "seed"),
         )
     published, signed = {}, {}
-    if root is not None and asked.publish is not None:
+    if root is not None and options.publish is not None:
         held = publishing(root)
-        published = publish_split(held.store, parts, asked.publish, about=about(context))
+        published = publish_split(held.store, parts, options.publish, about=options.about())
         signed = sign_published(held, published.values(), key)
-    if asked.machine:
+    if options.json:
         found = {side: part.to_json() for side, part in parts.items()}
         done = {"published": published, **signed, "bitwise_equal": True}
-        emit({"model": asked.model, "split": asked.point, "parts": found, **done})
+        emit({"model": options.model, "split": options.point, "parts": found, **done})
         return
-    tell_parts(asked.model, asked.point, parts, published.values(), bool(signed))
+    tell_parts(options.model, options.point, parts, published.values(), bool(signed))
 
 
 def tell_parts(

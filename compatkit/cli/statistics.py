@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from compatkit.cli.images import data_sets, images_and_tests
-from compatkit.cli.options import NamedDataAsked
+from compatkit.cli.options import NamedDataOptions
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.manifest import trained_with
 
@@ -49,7 +49,7 @@ def policy_for_single_images(held: Registry, extractor: Reference, head: Referen
 
 
 def images_of_statistics(
-    held: Registry, extractor: Reference, name: str | None, asked: NamedDataAsked
+    held: Registry, extractor: Reference, name: str | None, options: NamedDataOptions
 ) -> Split:
     """Return unlabeled images on which to estimate statistics: at most 1,000, evenly drawn.
 
@@ -57,7 +57,7 @@ def images_of_statistics(
         held: Registry of the extractor.
         extractor: Whose training images are used if no others are named.
         name: A folder of images, or a data set by name, path or address; or None.
-        asked: Where data sets are.
+        options: Where data sets are.
 
     Raises:
         DataError: They are not found.
@@ -65,7 +65,7 @@ def images_of_statistics(
     from compatkit.components.images import evenly, fitting_images
 
     if name is not None:
-        images, _ = images_and_tests(name, None, asked.data_root, asked.download, asked.damaged)
+        images, _ = images_and_tests(name, None, options.data_root, options.download, options.damaged)
         return evenly(images)
-    (data,) = data_sets(held, [str(extractor)], (), None, asked).values()
+    (data,) = data_sets(held, [str(extractor)], (), None, options).values()
     return fitting_images(data)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from compatkit.cli.options import Asked, PathType, command, group
+from compatkit.cli.options import Options, PathType, argument, command, group, option
 from compatkit.cli.output import columns, emit, news, next_step, paragraph, progress, rows, warn
 
 if TYPE_CHECKING:
@@ -18,17 +18,17 @@ study_command = group("study", help="List the studies of the papers, and run one
 
 @command(
     "list",
-    Asked,
+    Options,
     help="List the installed studies: number, what each shows, arms, sizes, data.",
     group=study_command,
     registry=False,
 )
-def list_command(context: click.Context, asked: Asked) -> None:
+def list_command(context: click.Context, options: Options) -> None:
     """List studies; a broken one causes a warning and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
     found, broken = find_all()
-    if asked.machine:
+    if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
         emit([*map(_described, found), *faults])
         return
@@ -67,77 +67,61 @@ def _described(found: InstalledStudy) -> dict[str, Any]:
     }
 
 
-class StudyRunAsked(Asked):
+class StudyRunOptions(Options):
     """Arguments and options of ``study run``."""
 
-    number: str
-    seeds: int
-    size: str
-    arms: str
-    data: str | None
-    changes: tuple[str, ...]
-    threads: int
-    anew: bool
-    out: str | None
+    number: str = argument()
+    seeds: int = option("Number of seeds, from 0.", min=1, default=5)
+    size: str = option("cpu (minutes on two cores) or paper.", default="cpu", metavar="SIZE")
+    arms: str = option(
+        "Some of the study's arms, separated by commas; default: all.", metavar="A,B", default=""
+    )
+    data: str | None = option(
+        "Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
+        type=PathType(),
+        metavar="PATH",
+    )
+    changes: tuple[str, ...] = option("Override a setting of the size.", "--set", metavar="NAME=VALUE")
+    threads: int = option("Threads of a run's operations.", min=1, default=1)
+    anew: bool = option("Delete runs with other settings from DIR.")
+    out: str | None = option("Folder to write to; default: study-NUMBER.", type=PathType(), metavar="DIR")
 
 
 @command(
     "run",
-    StudyRunAsked,
+    StudyRunOptions,
     help="Run study NUMBER and write results.json, table.md and figures to DIR. Runs recorded in DIR are not repeated, "
     "so the same command continues an interrupted study.",
     group=study_command,
     registry=False,
 )
-@click.argument("number")
-@click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(1), help="Number of seeds, from 0."
-)
-@click.option(
-    "--size", default="cpu", show_default=True, metavar="SIZE", help="cpu (minutes on two cores) or paper."
-)
-@click.option(
-    "--arms", metavar="A,B", default="", help="Some of the study's arms, separated by commas; default: all."
-)
-@click.option(
-    "--data",
-    type=PathType(),
-    metavar="PATH",
-    help="Folder of data sets; default: COMPATKIT_DATA, else torchvision's root.",
-)
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="Override a setting of the size.")
-@click.option(
-    "--threads", type=click.IntRange(1), default=1, show_default=True, help="Threads of a run's operations."
-)
-@click.option("--anew", is_flag=True, help="Delete runs with other settings from DIR.")
-@click.option("--out", type=PathType(), metavar="DIR", help="Folder to write to; default: study-NUMBER.")
-def run_command(context: click.Context, asked: StudyRunAsked) -> None:
+def run_command(context: click.Context, options: StudyRunOptions) -> None:
     """Carry out the missing runs, then show the results."""
     import torch
 
     from compatkit.experiments.studies.finding import read_changes
     from compatkit.experiments.studies.running import carry_out
 
-    out = asked.out or f"study-{asked.number}"
+    out = options.out or f"study-{options.number}"
     before = torch.get_num_threads()
-    torch.set_num_threads(asked.threads)
+    torch.set_num_threads(options.threads)
     try:
-        with progress(f"study {asked.number}") as report:
+        with progress(f"study {options.number}") as report:
             document = carry_out(
-                asked.number,
+                options.number,
                 out,
-                arms=asked.arms.split(",") if asked.arms else (),
-                changes=read_changes(asked.changes),
+                arms=options.arms.split(",") if options.arms else (),
+                changes=read_changes(options.changes),
                 progress=report,
                 say=news,
-                **asked.only("seeds", "size", "data", "anew"),
+                **options.only("seeds", "size", "data", "anew"),
             )
     except KeyboardInterrupt:
         news("Runs that are done are kept; the same command goes on from here.")
         raise
     finally:
         torch.set_num_threads(before)
-    if asked.machine:
+    if options.json:
         emit({**document, "folder": out})
     else:
         _show(document, out)

@@ -8,7 +8,7 @@ import attrs
 import click
 
 from compatkit.cli.images import named_options, offline
-from compatkit.cli.options import DataAsked, PathType, command, data_options, given
+from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option
 from compatkit.cli.output import columns, counted, emit, news, next_step, paragraph, progress, warn
 from compatkit.cli.roots import destination
 
@@ -19,63 +19,55 @@ if TYPE_CHECKING:
 BACKENDS = ("auto", "sequential", "process", "ray")
 
 
-class SweepAsked(DataAsked):
+class SweepOptions(DataOptions):
     """Arguments and options of ``sweep``."""
 
-    recipe: str
-    resume: bool
-    backend: str
-    workers: int | None
-    out: str | None
-    prefix: str | None
+    recipe: str = argument(type=PathType())
+    resume: bool = option("Keep the finished runs, and continue with the others.")
+    backend: str = option(
+        "In sequence, in processes on this machine, or on a Ray cluster; auto means processes if --workers is "
+        "given.",
+        choices=BACKENDS,
+        default="auto",
+    )
+    workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
+    out: str | None = option(
+        "Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.",
+        type=PathType(),
+        metavar="DIR",
+    )
+    prefix: str | None = option("Publish under this prefix instead of the recipe's.")
 
 
 @command(
     "sweep",
-    SweepAsked,
+    SweepOptions,
     help="Carry out all runs of RECIPE, a TOML file whose table [sweep] lists what varies: train, publish, measure. "
     "A failed run does not end the others, but causes exit code 1.",
 )
-@click.argument("recipe", type=PathType())
-@click.option("--resume", is_flag=True, help="Keep the finished runs, and continue with the others.")
-@click.option(
-    "--backend",
-    type=click.Choice(BACKENDS),
-    default="auto",
-    show_default=True,
-    help="In sequence, in processes on this machine, or on a Ray cluster; auto means processes if --workers is "
-    "given.",
-)
-@click.option("--workers", type=click.IntRange(1), help="Runs at a time, in processes or on a cluster.")
-@click.option(
-    "--out",
-    type=PathType(),
-    metavar="DIR",
-    help="Folder of records and checkpoints; default: ROOT-sweeps/RECIPE next to the registry.",
-)
-@click.option("--prefix", help="Publish under this prefix instead of the recipe's.")
-@data_options
-def sweep_command(context: click.Context, asked: SweepAsked) -> None:
+def sweep_command(context: click.Context, options: SweepOptions) -> None:
     """Check everything, carry out the runs, show means and spreads over seeds."""
     from compatkit.experiments.sweeps.sweep import Sweep
 
     root = destination(context)
-    sweep = Sweep.read(asked.recipe, root=asked.data_root, download=asked.download, prefix=asked.prefix)
+    sweep = Sweep.read(
+        options.recipe, root=options.data_root, download=options.download, prefix=options.prefix
+    )
     varies = ", ".join(f"{axis.path} ({len(axis.values)})" for axis in sweep.axes)
     news(f"{counted(len(sweep.runs), 'run')} of {sweep.file.name}: {varies}")
     try:
-        with named_options(), offline(unless=asked.download), progress("sweep") as report:
+        with named_options(), offline(unless=options.download), progress("sweep") as report:
             outcome = sweep.run(
-                root, progress=report, say=news, **asked.only("out", "backend", "workers", "resume")
+                root, progress=report, say=news, **options.only("out", "backend", "workers", "resume")
             )
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")
         raise
-    if asked.machine:
+    if options.json:
         emit({"registry": str(root), **to_json(outcome)})
     else:
         _show(outcome)
-        next_step("compatkit", *given(context).words, "ls", f"{sweep.runs[0].tables['prefix']}/*")
+        next_step("compatkit", *command_line(context).words, "ls", f"{sweep.runs[0].tables['prefix']}/*")
     context.exit(1 if outcome.failed else 0)
 
 

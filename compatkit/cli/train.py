@@ -13,9 +13,9 @@ import attrs
 import click
 
 from compatkit.cli.images import found_in, named_options, offline
-from compatkit.cli.options import DataAsked, PathType, command, data_options, given
+from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option
 from compatkit.cli.output import emit, news, speaks
-from compatkit.cli.publish import Publication, ReleaseAsked, check_numbers, load, release_options
+from compatkit.cli.publish import Publication, ReleaseOptions, check_numbers, load
 from compatkit.cli.roots import check_folder, destination
 from compatkit.cli.sign import chosen_key
 from compatkit.errors import EnvironmentFailure, UsageError
@@ -35,112 +35,91 @@ NOTES = 3
 """Most pairs of tasks whose classes are compared in print."""
 
 
-class TrainAsked(ReleaseAsked, DataAsked):
+class TrainOptions(ReleaseOptions, DataOptions):
     """Arguments and options of ``train``."""
 
-    recipe: str
-    seed: int | None
-    steps: int | None
-    out: Path | None
-    checkpoint: str | None
-    scalars: str | None
-    explain: bool
-    profile: int | None
-    new_augment: bool
+    recipe: str = argument(type=PathType())
+    seed: int | None = option("Overrides the recipe's.", min=0)
+    steps: int | None = option("Steps of each task; overrides the recipe's.", min=1)
+    out: Path | None = option(
+        "Folder of the run's state; default: next to the registry, ROOT-runs/RECIPE-..., emptied when the parts are "
+        "published.",
+        metavar="DIR",
+    )
+    checkpoint: str | None = option(
+        "Save the state in this file instead of a folder, and continue from it if it exists.",
+        type=PathType(),
+        metavar="FILE",
+    )
+    new_augment: bool = option(
+        "Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
+        "manifest records it."
+    )
+    scalars: str | None = option(
+        "Write TensorBoard event files to this folder.", type=PathType(), metavar="FOLDER"
+    )
+    explain: bool = option(
+        "Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing."
+    )
+    profile: int | None = option("Profile this many steps; train nothing.", min=1, metavar="STEPS")
 
 
 @command(
     "train",
-    TrainAsked,
+    TrainOptions,
     help="Train the tasks of RECIPE, a TOML file, and publish their parts. Examples are in examples/. The run is saved "
     "every two minutes and on Ctrl-C or SIGTERM; the same command then continues it.",
 )
-@click.argument("recipe", type=PathType())
-@click.option("--seed", type=click.IntRange(0), help="Overrides the recipe's.")
-@click.option("--steps", type=click.IntRange(1), help="Steps of each task; overrides the recipe's.")
-@click.option(
-    "--out",
-    type=PathType(path_type=Path),
-    metavar="DIR",
-    help="Folder of the run's state; default: next to the registry, ROOT-runs/RECIPE-..., emptied when the parts are "
-    "published.",
-)
-@click.option(
-    "--checkpoint",
-    type=PathType(),
-    metavar="FILE",
-    help="Save the state in this file instead of a folder, and continue from it if it exists.",
-)
-@click.option(
-    "--new-augment",
-    is_flag=True,
-    help="Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
-    "manifest records it.",
-)
-@click.option(
-    "--scalars", type=PathType(), metavar="FOLDER", help="Write TensorBoard event files to this folder."
-)
-@release_options
-@click.option(
-    "--explain",
-    is_flag=True,
-    help="Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing.",
-)
-@click.option(
-    "--profile",
-    type=click.IntRange(1),
-    metavar="STEPS",
-    help="Profile this many steps; train nothing.",
-)
-@data_options
-def train_command(context: click.Context, asked: TrainAsked) -> None:
+def train_command(context: click.Context, options: TrainOptions) -> None:
     """Train and publish, after checking registry and policies, so that nothing is trained in vain."""
-    check_numbers(asked.version, asked.major)
-    if asked.out is not None and asked.checkpoint is not None:
+    check_numbers(options.version, options.major)
+    if options.out is not None and options.checkpoint is not None:
         raise UsageError("--out and --checkpoint exclude each other; give one of them.")
-    if asked.new_augment and asked.out is None and asked.checkpoint is None:
+    if options.new_augment and options.out is None and options.checkpoint is None:
         raise UsageError(
             "--new-augment goes on from the run of another recipe; name its folder with --out, or its --checkpoint."
         )
-    if asked.download and os.environ.get("WORLD_SIZE", "1") != "1":
+    if options.download and os.environ.get("WORLD_SIZE", "1") != "1":
         raise UsageError(
             "--download needs a single process: several would write the same files. Download the data sets first, for "
             "example with `compatkit train RECIPE --steps 1 --dry-run --download`."
         )
     first, notes = speaks(), list[str]()
-    root, key = (destination(context), chosen_key(context)) if first else (Path("registry"), None)
+    root, key = (destination(context), chosen_key(options)) if first else (Path("registry"), None)
     started = Started.of(
-        asked.recipe,
+        options.recipe,
         root,
-        asked.data_root,
+        options.data_root,
         settings={
-            **asked.only("seed", "steps", "checkpoint", "scalars"),
-            "new_augment": asked.new_augment or None,
+            **options.only("seed", "steps", "checkpoint", "scalars"),
+            "new_augment": options.new_augment or None,
         },
-        prefix=asked.prefix,
-        about=given(context).about,
-        command=("compatkit", *given(context).line),
+        prefix=options.prefix,
+        about=options.described(),
+        command=("compatkit", *command_line(context).arguments),
     )
     with named_options():
-        plan, frozen = load(context, started, asked.download)
-    if asked.explain or asked.profile is not None:
-        _look(plan, frozen, asked)
+        plan, frozen = load(context, started, options.download)
+    if options.explain or options.profile is not None:
+        _look(plan, frozen, options)
         return
     folder = None
     if plan.trainer.checkpoint is None:
-        folder = started.beside() if asked.out is None else asked.out
+        folder = started.beside() if options.out is None else options.out
         plan = attrs.evolve(plan, trainer=attrs.evolve(plan.trainer, checkpoint=folder / STATE))
-    images = (found_in(asked.data_root, asked.download),)
+    images = (found_in(options.data_root, options.download),)
     if first:
         _check_checkpoint(plan.trainer.checkpoint, folder)
-        notes = [] if asked.major else _check_versions(root, plan, asked.version, images)
+        notes = [] if options.major else _check_versions(root, plan, options.version, images)
         _announce(plan)
     kept = started.kept(folder) if first and folder is not None else nullcontext()
-    with kept, offline(unless=asked.download):
+    with kept, offline(unless=options.download):
         fit = _fit(plan, frozen, started.again(), notes)
     if first:
-        named = asked.out is not None
-        Publication(context, asked, root, plan, started, folder, named, images, plan.about, key).publish(fit)
+        named = options.out is not None
+        Publication(context, options, root, plan, started, folder, named, images, plan.about, key).publish(
+            fit
+        )
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
@@ -176,17 +155,17 @@ def _where(state: Path, known: CheckpointStatus | None, steps: int) -> str:
     return f"The run {'is trained' if known.ended else f'goes on after step {known.step:,} of {steps:,}'}: {state}"
 
 
-def _look(plan: Recipe, frozen: Frozen, asked: TrainAsked) -> None:
+def _look(plan: Recipe, frozen: Frozen, options: TrainOptions) -> None:
     """Show the plan of the run, or with ``--profile`` where the time goes."""
     given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
-    with offline(unless=asked.download):
+    with offline(unless=options.download):
         shown = (
             plan.trainer.explain(plan.tasks, plan.regularizers, **given)
-            if asked.profile is None
-            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=asked.profile, **given)
+            if options.profile is None
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=options.profile, **given)
         )
     if speaks():
-        emit(shown.to_json()) if asked.machine else click.echo(str(shown))
+        emit(shown.to_json()) if options.json else click.echo(str(shown))
 
 
 def _announce(plan: Recipe) -> None:

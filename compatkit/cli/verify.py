@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from compatkit.cli.options import Asked, PathType, command, given
+from compatkit.cli.options import Options, PathType, argument, command, command_line, option
 from compatkit.cli.output import clean, counted, emit, first, fold, next_step, paragraph, progress
 from compatkit.errors import IntegrityError
 
@@ -21,67 +21,57 @@ NAMED = 5
 """Most users of a file that are named; ``--json`` lists all."""
 
 
-class VerifyAsked(Asked):
+class VerifyOptions(Options):
     """Arguments and options of ``verify``."""
 
-    patterns: tuple[str, ...]
-    quick: bool
-    repair: bool
-    copy: str | None
+    patterns: tuple[str, ...] = argument(metavar="[PATTERN]...")
+    quick: bool = option("Read only the headers of weights: finds what is missing or truncated.")
+    repair: bool = option(
+        "Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/."
+    )
+    copy: str | None = option(
+        "Another copy of the registry, to restore lost bytes from.", "--from", type=PathType(), metavar="ROOT"
+    )
 
 
 @command(
     "verify",
-    VerifyAsked,
+    VerifyOptions,
     help="Check the registry's files for all faults, and show the remedies. PATTERN restricts the check to names or "
     "NAME@VERSION, each part a glob, and what these need. Exit code 3 if there is an error, not for warnings and "
     "infos.",
 )
-@click.argument("patterns", metavar="[PATTERN]...", nargs=-1)
-@click.option(
-    "--quick", is_flag=True, help="Read only the headers of weights: finds what is missing or truncated."
-)
-@click.option(
-    "--repair",
-    is_flag=True,
-    help="Repair what is possible, and verify again. Nothing is deleted: damaged files go to quarantine/.",
-)
-@click.option(
-    "--from",
-    "copy",
-    type=PathType(),
-    metavar="ROOT",
-    help="Another copy of the registry, to restore lost bytes from.",
-)
-def verify_command(context: click.Context, asked: VerifyAsked) -> None:
+def verify_command(context: click.Context, options: VerifyOptions) -> None:
     """Verify a registry, and repair it on request."""
     from compatkit.registry.layout import locate
     from compatkit.registry.maintenance.check import examine, open_damaged
     from compatkit.registry.maintenance.repair import plan
     from compatkit.registry.store import Store
 
-    root = given(context).registry
+    root = command_line(context).registry
     held = open_damaged(locate(None) if root is None else Path(root).expanduser())
-    source = Store.open(Path(asked.copy).expanduser()) if asked.copy is not None else None
+    source = Store.open(Path(options.copy).expanduser()) if options.copy is not None else None
 
     def look() -> Soundness:
         with progress("verify", bytes=True) as report:
-            return examine(held, patterns=asked.patterns, deep=not asked.quick, progress=report)
+            return examine(held, patterns=options.patterns, deep=not options.quick, progress=report)
 
     before = look()
     planned = plan(before, source=source)
-    outcomes = planned.apply() if asked.repair else ()
+    outcomes = planned.apply() if options.repair else ()
     after = look() if any(one.done for one in outcomes) else before
-    if asked.machine:
+    if options.json:
         done = {"before": before.to_json(), "outcomes": [one.to_json() for one in outcomes]}
-        emit({**after.to_json(), "repair": planned.to_json(), **(done if asked.repair else {})})
+        emit({**after.to_json(), "repair": planned.to_json(), **(done if options.repair else {})})
     else:
         _tell(before)
-        _tell_repair(planned, outcomes, after) if asked.repair else _tell_plan(planned)
+        _tell_repair(planned, outcomes, after) if options.repair else _tell_plan(planned)
         _conclude(after)
-        if planned.actions and not asked.repair:
-            more = ["--from", asked.copy] if asked.copy else []
-            next_step("compatkit", *given(context).words, "verify", *asked.patterns, *more, "--repair")
+        if planned.actions and not options.repair:
+            more = ["--from", options.copy] if options.copy else []
+            next_step(
+                "compatkit", *command_line(context).words, "verify", *options.patterns, *more, "--repair"
+            )
     context.exit(0 if after.sound else IntegrityError.exit_code)
 
 

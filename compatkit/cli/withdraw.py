@@ -4,53 +4,51 @@ from __future__ import annotations
 
 import click
 
-from compatkit.cli.options import Asked, command
+from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit
 from compatkit.cli.roots import store
 from compatkit.errors import UsageError
 
 
-class WithdrawAsked(Asked):
+class WithdrawOptions(Options):
     """Arguments and options of ``withdraw``."""
 
-    reference: str
-    reason: str
+    reference: str = argument(metavar="NAME@VERSION")
+    reason: str = option("Shown to everybody who requests this version.", metavar="TEXT")
 
 
 @command(
     "withdraw",
-    WithdrawAsked,
+    WithdrawOptions,
     help="Withdraw a version (NAME@1.2.0): only its digest finds it afterwards, and its number is never reused.",
 )
-@click.argument("reference", metavar="NAME@VERSION")
-@click.option("--reason", required=True, metavar="TEXT", help="Shown to everybody who requests this version.")
-def withdraw_command(context: click.Context, asked: WithdrawAsked) -> None:
+def withdraw_command(context: click.Context, options: WithdrawOptions) -> None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference
 
-    held, wanted = store(context), Reference.parse(asked.reference)
+    held, wanted = store(context), Reference.parse(options.reference)
     if wanted.version is None:
         raise UsageError(
-            f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {asked.reference!r}."
+            f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {options.reference!r}."
         )
     found = held.references.digest(wanted.name, wanted.version)
-    held.withdraw(wanted.name, wanted.version, asked.reason)
+    held.withdraw(wanted.name, wanted.version, options.reason)
     note = held.tombstone(wanted.name, wanted.version)
     pointing = [
         alias for alias, version in held.aliases(wanted.name).items() if version == str(wanted.version)
     ]
-    if asked.machine:
+    if options.json:
         emit(
             {
                 "name": wanted.name,
                 "version": str(wanted.version),
                 "digest": found,
-                "reason": note.reason if note else asked.reason,
+                "reason": note.reason if note else options.reason,
                 "aliases": pointing,
             }
         )
         return
-    click.echo(f"withdrew {wanted}: {clean(note.reason if note else asked.reason)}")
+    click.echo(f"withdrew {wanted}: {clean(note.reason if note else options.reason)}")
     click.echo(f"it can still be read as {wanted.name}@{found}")
     for alias in pointing:
         click.echo(f"the alias {alias} still points at it: compatkit alias {wanted.name} {alias} VERSION")

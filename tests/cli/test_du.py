@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from handmade import Hand, part
 
 from compatkit.cli.du import du_command
-from compatkit.cli.options import Given
+from compatkit.cli.options import CommandLine
 
 
 def run(hand: Hand, *words: str) -> Any:
-    said = CliRunner().invoke(du_command, [*words, "--registry", str(hand.root)], obj=Given())
+    said = CliRunner().invoke(du_command, [*words, "--registry", str(hand.root)], obj=CommandLine())
     assert said.exit_code == 0 and said.stderr == "", said.output
     return said.stdout
 

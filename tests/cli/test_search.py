@@ -15,7 +15,7 @@ from handmade import Hand, child_of, part, tagged
 
 from compatkit.cli.index import index_command
 from compatkit.cli.ls import ls_command
-from compatkit.cli.options import Given
+from compatkit.cli.options import CommandLine
 from compatkit.cli.search import search_command
 from compatkit.cli.verify import verify_command
 from compatkit.contracts.manifest import About
@@ -67,7 +67,7 @@ def run(hand: Hand, monkeypatch: pytest.MonkeyPatch) -> Run:
     runner = CliRunner()
 
     def call(command: click.Command, *words: object) -> Said:
-        said = runner.invoke(command, [*map(str, words), "--registry", str(hand.root)], obj=Given())
+        said = runner.invoke(command, [*map(str, words), "--registry", str(hand.root)], obj=CommandLine())
         if isinstance(said.exception, CompatkitError):
             raise said.exception
         assert said.exception is None or isinstance(said.exception, SystemExit), said.exception
