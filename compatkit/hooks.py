@@ -275,6 +275,20 @@ class Registration:
         """
 
     @hookspec
+    def compatkit_remotes(self, register: Register) -> None:
+        """Offer remotes: ``factory(address, **options) -> compatkit.registry.remotes.objectstore.ObjectStore``.
+
+        The name is the scheme of the addresses: ``lab`` opens ``lab://...``. A factory may return a ``pathlib.Path``
+        instead, a folder of this machine that holds the registry. Nothing should be read before the first call.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_remotes(register):
+                register("lab", LabStore)
+        """
+
+    @hookspec
     def compatkit_studies(self, register: Register) -> None:
         """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under its number.
 

@@ -14,12 +14,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from far import content
 from pages import blocks
 from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components.splitting import publish_split, split
-from compatkit.errors import PluginError, UnknownName
+from compatkit.errors import LayoutError, PluginError, UnknownName, UsageError
+from compatkit.registry.remotes.address import locate
+from compatkit.registry.remotes.files import Files
 
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "third_party"
 PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input")
@@ -107,6 +110,7 @@ def test_a_foreign_package_is_found_listed_and_used(site: Path, tmp_path: Path) 
         "regularizers.decoder",
         "metrics.confidence",
         "builders.strips",
+        "remotes.sqlite",
     ):
         assert (lines[name]["status"], lines[name]["distribution"]) == ("active", "compatkit-example"), lines[
             name
@@ -194,3 +198,35 @@ def test_a_foreign_network_is_cut_published_and_loaded_only_where_its_package_is
 def test_gone_with_its_package() -> None:
     script = "from compatkit.plugins import names; print('feature_norm' in names('regularizers'))"
     assert call(sys.executable, "-c", script).strip() == "False"
+
+
+def test_a_foreign_remote_is_pushed_to_and_pulled_from(site: Path, tmp_path: Path) -> None:
+    address = f"sqlite://{tmp_path}/parts.db"
+    registry = ck.Registry.init(tmp_path / "parts")
+    publish_split(registry.store, split("resnet8_cifar", "layer2", size=(16, 16)), "small")
+    with installed(site):
+        with pytest.raises(LayoutError):
+            registry.pull(address)
+        assert not (tmp_path / "parts.db").exists()
+        pushed = registry.push(address, create=True, options={"timeout": 30.0})
+        again = registry.push(address)
+        pulled = ck.Registry.init(tmp_path / "copy").pull(address)
+        assert (tmp_path / "parts.db").is_file() and len(pushed.made) == 2 and again.made == []
+        assert content(tmp_path / "copy") == content(tmp_path / "parts") and pulled.bytes == pushed.bytes
+        with pytest.raises(UsageError, match="fsspec, hf, sqlite") as relative:
+            registry.push("sqlite://parts.db")
+        assert relative.value.subject == "sqlite://parts.db"
+        with pytest.raises(UsageError, match="tiemout"):
+            registry.push(address, options={"tiemout": 1})
+
+
+def test_of_many_writers_of_a_foreign_remote_one_creates_a_file(site: Path, tmp_path: Path) -> None:
+    with installed(site):
+        files = locate(f"sqlite://{tmp_path}/parts.db")
+        assert isinstance(files, Files)
+        created = files.at_once(
+            lambda number: files.create("refs/a/@versions/1.0.0", b"%d" % number), range(16)
+        )
+        (winner,) = [number for number, won in created if won]
+        assert files.read("refs/a/@versions/1.0.0", 0, 99) == b"%d" % winner
+        assert files.listed("refs") == {"refs/a/@versions/1.0.0": len(str(winner))}

@@ -30,7 +30,9 @@ from compatkit.plugins.settings import RESERVED, Setting, check_settings, settin
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
-"""One registration hook each: regularizers, metrics, builders, data_sets, loaders, studies."""
+"""Kinds of plugins; each has one registration hook."""
+_PASSED = {"builders": 1, "remotes": 1}
+"""Arguments that compatkit itself passes by position: a model's name, an address; the others are settings."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 
@@ -72,8 +74,8 @@ class Offer:
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """Keyword arguments of the factory; a builder's takes the model's name first, which is no setting."""
-        return settings_of(self.factory, self.owner, filled=1 if self.kind == "builders" else 0)
+        """Keyword arguments of the factory, without what compatkit itself passes first, such as a model's name."""
+        return settings_of(self.factory, self.owner, filled=_PASSED.get(self.kind, 0))
 
     def make(self, settings: Mapping[str, Any]) -> Any:
         """Call the factory with checked settings.
@@ -164,10 +166,9 @@ def load(point: EntryPoint) -> Loaded:
     offer = Offer(kind, name, factory, owner.distribution, owner.version, source)
     if kind == "builders" and name in BUILT_IN_BUILDERS:
         raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
-    if kind == "builders" and not takes_one(factory):
-        raise owner.error(
-            "its factory takes no model name. Write it as factory(model, **kwargs), with the name first."
-        )
+    if kind in _PASSED and not takes_one(factory):
+        first = "model" if kind == "builders" else "address"
+        raise owner.error(f"its factory takes no {first}. Write it as factory({first}, **options).")
     if kind == "regularizers":
         taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
         if taken:

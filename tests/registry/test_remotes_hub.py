@@ -18,9 +18,10 @@ from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, Us
 from compatkit.registry.copy.places import place
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.address import locate
-from compatkit.registry.remotes.hub import Hub
+from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.store import Store
+from compatkit_plugins.remotes.hf import HubStore
 
 pytestmark = pytest.mark.timeout(120)  # a server that hangs must not hang the tests
 Publish = Callable[..., Any]
@@ -140,10 +141,10 @@ def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
 
 def test_who_always_comes_second_gives_up(source: Store, repository: Repository, options: dict[str, Any]):
     found = locate(REMOTE, options)
-    assert isinstance(found, Hub)
+    assert isinstance(found, Files) and isinstance(found.store, HubStore)
     repository.before = lambda: repository.commits.append("somebody else's")
     with pytest.raises(EnvironmentFailure, match="10 tries were not enough"):
-        found.create("refs/a/@versions/1.0.0", b"1\n")
+        found.store.create("refs/a/@versions/1.0.0", b"1\n")
 
 
 def test_tampering_is_refused(store: Store, source: Store, repository: Repository, options: dict[str, Any]):

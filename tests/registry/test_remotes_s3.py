@@ -25,6 +25,7 @@ from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.signing.signer import SigningKey, sign
 from compatkit.registry.store import Store
 from compatkit.registry.weights.tensorfile import tensor_digest
+from compatkit_plugins.remotes._filesystem import FileSystemStore
 
 pytest.importorskip("s3fs", reason="s3fs is not installed: pip install 'compatkit[remotes]'")
 server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'compatkit[dev]'")
@@ -56,7 +57,7 @@ def s3(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     options = {"endpoint_url": endpoint, "key": "tester", "secret": "tester"}
     bucket = f"parts-{abs(hash(str(tmp_path))) % 10**12}"
-    system = reach(f"s3://{bucket}", options).system
+    system = system_of(reach(f"s3://{bucket}", options))
     system.mkdir(bucket)
     yield f"s3://{bucket}/team", options
     system.rm(bucket, recursive=True)
@@ -66,6 +67,11 @@ def reach(address: str, options: dict[str, Any]) -> files.Files:
     found = locate(address, options)
     assert isinstance(found, files.Files)
     return found
+
+
+def system_of(found: files.Files) -> Any:
+    assert isinstance(found.store, FileSystemStore)
+    return found.store.system
 
 
 def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(
@@ -167,7 +173,7 @@ def test_a_server_without_conditional_writes_is_asked_first(
     source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
     found, calls = reach(*s3), list[str]()
-    original = found.system.pipe_file
+    original = system_of(found).pipe_file
 
     def pipe_file(path: str, data: bytes, **others: Any) -> Any:
         calls.append(others.get("mode", "plain"))
@@ -175,7 +181,7 @@ def test_a_server_without_conditional_writes_is_asked_first(
             raise OSError(38, "A header you provided implies functionality that is not implemented")
         return original(path, data, **others)
 
-    monkeypatch.setattr(found.system, "pipe_file", pipe_file)
+    monkeypatch.setattr(system_of(found), "pipe_file", pipe_file)
     assert found.create("refs/a/@versions/1.0.0", b"1") and calls == ["create", "plain"]
     assert (
         not found.create("refs/a/@versions/1.0.0", b"2")

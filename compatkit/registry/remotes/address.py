@@ -1,4 +1,4 @@
-"""Addresses of remotes: a folder, or a URL that fsspec reaches."""
+"""Addresses of remotes: a folder, or a URL that a plugin opens."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import MissingDependency, UsageError
+from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.objectstore import ObjectStore
 
-ATOMIC = frozenset(
-    {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "memory", "hf", "http", "https"}
-)
-"""Protocols of stores in which a file appears with its whole content or not at all."""
-OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
-"""Libraries of protocols that are not tested here, so that no extra installs them."""
-LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
+FALLBACK = "fsspec"
+"""The plugin for every scheme that none is named after."""
 
 
 def locate(remote: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Path | Files:
-    """Return the folder or the files that a remote's address means; nothing is read yet.
+    """Return the folder or the files at a remote's address; nothing is read yet.
+
+    A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` where there is none.
 
     Args:
         remote: A path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...
-        options: Of the fsspec file system, such as ``{"endpoint_url": ...}``; else the back end's own environment
-            variables and files count.
+        options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
 
     Raises:
-        UsageError: Neither a path nor an address, no such protocol, or options that it does not take.
+        UsageError: Neither a path nor an address, no plugin for its scheme, or options that it does not take.
         MissingDependency: The library for it is not installed.
+        PluginError: The plugin cannot be used, or fails.
     """
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
         raise UsageError(
@@ -39,7 +37,7 @@ def locate(remote: str | os.PathLike[str], options: Mapping[str, Any] | None = N
         )
     address = normalized(remote)
     if is_url(address):
-        return _files(address.partition("://")[0], address, dict(options or {}))
+        return _opened(address, dict(options or {}))
     if options:
         raise UsageError(f"{address} is a folder, which takes no options ({', '.join(options)}).")
     return Path(address).expanduser().absolute()
@@ -51,7 +49,7 @@ def options_of(words: tuple[str, ...]) -> dict[str, Any]:
     Raises:
         UsageError: A word is not written so.
     """
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for word in words:
         key, mark, value = word.partition("=")
         if not mark or not key.isidentifier():
@@ -59,41 +57,42 @@ def options_of(words: tuple[str, ...]) -> dict[str, Any]:
                 f"an option is written key=value, such as endpoint_url=http://127.0.0.1:9000, got {key!r:.40}."
             )
         try:
-            found[key] = json.loads(value)
+            options[key] = json.loads(value)
         except ValueError:
-            found[key] = value
-    return found
+            options[key] = value
+    return options
 
 
-def _files(protocol: str, remote: str, options: dict[str, Any]) -> Files:
-    try:
-        import fsspec
+def _opened(address: str, options: dict[str, Any]) -> Path | Files:
+    """Return what the plugin for an address opens."""
+    from compatkit.plugins.discovery import find, names
 
-        kind = fsspec.get_filesystem_class(protocol)
-    except ValueError:
+    url, scheme, installed = shown(address), address.partition("://")[0], names("remotes")
+    if scheme not in installed and FALLBACK not in installed:
         raise UsageError(
-            f"{shown(remote)}: fsspec knows no protocol {protocol!r}. A remote is a folder, s3://bucket/prefix, "
-            "hf://datasets/USER/NAME or another address that fsspec reaches.",
-            subject=shown(remote),
-        ) from None
-    except ImportError as error:
-        package = LIBRARIES.get(protocol, "a library")
-        said = f"pip install {OTHERS[protocol]}" if protocol in OTHERS else "pip install 'compatkit[remotes]'"
-        raise MissingDependency(
-            f"{shown(remote)} is reached through fsspec and {package}, one of which is not installed. Run: {said} "
-            f"({error})",
-            subject=package,
+            f"{url}: no plugin opens {scheme}://. Installed remotes: {', '.join(installed) or 'none'}. A remote is "
+            "also a folder.",
+            subject=url,
+        )
+    offer = find("remotes", scheme if scheme in installed else FALLBACK)
+    try:
+        opened = offer.factory(address, **options)
+    except (UsageError, TypeError, ValueError) as error:
+        if isinstance(error, PluginError):
+            raise
+        raise UsageError(
+            f"{url}: {str(error).rstrip('.')}. Look at the address and the options. Installed remotes: "
+            f"{', '.join(installed)}.",
+            subject=url,
         ) from error
-    options.setdefault("use_listings_cache", False)
-    if protocol == "hf":
-        from compatkit.registry.remotes.hub import hub
-
-        return hub(kind, remote, shown(remote), options)
-    try:
-        system = kind(skip_instance_cache=True, **{**kind._get_kwargs_from_urls(remote), **options})
-        root = str(kind._strip_protocol(remote)).rstrip("/")
-    except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{shown(remote)}: {error}. Look at the address and the options.", subject=shown(remote)
-        ) from None
-    return Files(system, root, shown(remote), protocol in ATOMIC)
+    except CompatkitError:
+        raise
+    except Exception as error:
+        raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from error
+    if isinstance(opened, Path):
+        return opened.absolute()
+    if not isinstance(opened, ObjectStore):
+        raise offer.owner.error(
+            f"opening {url} gave {type_of(opened)}; return an ObjectStore, or the Path of a folder."
+        )
+    return Files(opened, url)

@@ -90,7 +90,7 @@ def push(
     wanted = asked(origin, patterns)
     there = locate(remote, options)
     if not choice.create:
-        _check_there(there)
+        _check_exists(there, options)
     if not isinstance(there, Path):
         with closing(RemoteTarget(there, objects=store.objects)) as target:
             return Move(origin, target, choice).run(wanted)
@@ -221,42 +221,31 @@ def _origin(remote: str | os.PathLike[str], options: Mapping[str, Any] | None) -
         yield origin
 
 
-def _check_there(there: Path | Files) -> None:
+def _check_exists(there: Path | Files, options: Mapping[str, Any] | None) -> None:
     """Check that a push finds a registry, so that a mistyped address does not become one.
 
     Raises:
-        LayoutError: It does not; names registries beside it that are spelt alike.
+        LayoutError: It does not; names registries beside it that are spelled alike.
     """
-    if isinstance(there, Path):
-        found, where = (there / MARKER).exists(), str(there)
-    else:
-        found, where = there.size(MARKER) is not None, there.url
-    if found:
+    if _is_registry(there):
         return
+    address = str(there) if isinstance(there, Path) else there.url
+    parent, _, name = address.rpartition("/")
     alike: list[str] = []
     with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
-        alike = _alike(there)
+        siblings = os.listdir(parent) if isinstance(there, Path) else there.neighbors()
+        nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
+        alike = [path for path in nearby if _is_registry(locate(path, options))]
     hint = f" Did you mean {alike[0]}?" if alike else ""
     raise LayoutError(
-        f"There is no registry at {where}.{hint} Check the address; to make a new registry there, say so: "
+        f"There is no registry at {address}.{hint} Check the address; to make a new registry there, say so: "
         "`compatkit push --create`, or push(..., create=True) in Python.",
-        subject=where,
+        subject=address,
     )
 
 
-def _alike(there: Path | Files) -> list[str]:
-    """Return the addresses of registries beside one whose names are spelt like its own."""
-    if isinstance(there, Path):
-        names = [one.name for one in there.parent.iterdir() if (one / MARKER).exists()]
-        return [str(there.with_name(one)) for one in near(there.name, names, 3)]
-    above, _, own = there.root.rpartition("/")
-    with there.talking("list", above):
-        names = [str(one).rstrip("/").rpartition("/")[2] for one in there.system.ls(above, detail=False)]
-        return [
-            f"{there.url.rpartition('/')[0]}/{one}"
-            for one in near(own, names, 3)
-            if there.system.exists(f"{above}/{one}/{MARKER}")
-        ]
+def _is_registry(there: Path | Files) -> bool:
+    return (there / MARKER).exists() if isinstance(there, Path) else there.size(MARKER) is not None
 
 
 def _check_other(store: Store, root: Path) -> None:

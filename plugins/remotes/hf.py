@@ -13,47 +13,55 @@ from typing import Any
 
 import attrs
 
-from compatkit.errors import EnvironmentFailure, UsageError
-from compatkit.registry.remotes.files import Files, step
+from compatkit import hookimpl
+from compatkit.errors import EnvironmentFailure, MissingDependency, UsageError
+from compatkit.hooks import Register
 
-MANY = 500
+from ._filesystem import FileSystemStore, filesystem_class
+
+compatkit_api = 1
+MOST_FILES = 500
 """Files in a commit."""
-TRIES = 10
+ATTEMPTS = 10
 """How often a commit is tried again where another commit came first."""
 _CONFLICT = 412
 
 
+@hookimpl
+def compatkit_remotes(register: Register) -> None:
+    """Offer ``hf``."""
+    register("hf", open_remote)
+
+
 @attrs.frozen(eq=False)
-class Hub(Files):
-    """The files below one place of a repository.
+class HubStore(FileSystemStore):
+    """The files below one path of a repository.
 
     Attributes:
         kind: ``"model"``, ``"dataset"`` or ``"space"``.
         repository: ``USER/NAME``.
         revision: Branch; None is the main one.
-        inside: Path in the repository.
+        prefix: Path in the repository.
         staged: Files of the next commit: their bytes, or where they lie on this machine.
     """
 
     kind: str
     repository: str
     revision: str | None
-    inside: str
+    prefix: str
     staged: dict[str, bytes | Path] = attrs.field(factory=dict, init=False)
     _lock: threading.Lock = attrs.field(factory=threading.Lock, init=False)
 
     def put(self, path: str, data: bytes) -> None:
         """Add a file to the next commit."""
-        step("put", path)
         with self._lock:
             self.staged[path] = data
 
-    def upload(self, path: str, local: Path, arrived: Callable[[int], None]) -> None:
+    def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
         """Add a file of this machine to the next commit."""
-        step("upload", path)
         with self._lock:
-            self.staged[path] = local
-        arrived(local.stat().st_size)
+            self.staged[path] = file
+        progress(file.stat().st_size)
 
     def size(self, path: str) -> int | None:
         """Return the size of a file, or that of one that is part of the next commit."""
@@ -65,57 +73,50 @@ class Hub(Files):
     def settle(self) -> None:
         """Commit what is staged."""
         paths = sorted(self.staged)
-        for start in range(0, len(paths), MANY):
-            group = paths[start : start + MANY]
-            with self.talking("commit to", ""):
-                step("commit", group[0])
-                self._commit(
-                    [self._addition(path, self.staged[path]) for path in group], f"Add {len(group)} objects"
-                )
+        for start in range(0, len(paths), MOST_FILES):
+            group = paths[start : start + MOST_FILES]
+            additions = [self._addition(path, self.staged[path]) for path in group]
+            self._commit(additions, f"Add {len(group)} objects")
             for path in group:
                 del self.staged[path]
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a small file that must not exist."""
+        """Create a file that must not exist."""
         return not self.create_all([(path, data)])
 
-    def create_all(self, notes: Sequence[tuple[str, bytes]]) -> set[str]:
-        """Create small files that must not exist, in commits that fail if any other came before them."""
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str]:
+        """Create files that must not exist, in commits that fail if any other came before them."""
         self.settle()
         taken: set[str] = set()
-        for start in range(0, len(notes), MANY):
-            taken |= self._create(dict(notes[start : start + MANY]))
+        for start in range(0, len(files), MOST_FILES):
+            taken |= self._create(dict(files[start : start + MOST_FILES]))
         return taken
 
     def remove(self, path: str) -> None:
-        """Commit the removal of a file, if it is there."""
+        """Commit the removal of a file, if there is one."""
         from huggingface_hub import CommitOperationDelete
 
-        with self.talking("remove", path):
-            step("remove", path)
-            if self._there([path]):
-                self._commit([CommitOperationDelete(self._inside(path))], f"Remove {path}")
+        if self._existing([path]):
+            self._commit([CommitOperationDelete(self._inside(path))], f"Remove {path}")
 
-    def _create(self, notes: dict[str, bytes]) -> set[str]:
-        with self.talking("commit to", ""):
-            for _ in range(TRIES):
-                step("commit", next(iter(notes), ""))
-                head = self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
-                taken = self._there(notes)
-                free = [self._addition(path, data) for path, data in notes.items() if path not in taken]
-                if not free or self._commit(free, f"Add {len(free)} entries", parent=head):
-                    return taken
+    def _create(self, files: dict[str, bytes]) -> set[str]:
+        for _ in range(ATTEMPTS):
+            head = self._api.repo_info(self.repository, repo_type=self.kind, revision=self.revision).sha
+            taken = self._existing(files)
+            free = [self._addition(path, data) for path, data in files.items() if path not in taken]
+            if not free or self._commit(free, f"Add {len(free)} entries", parent=head):
+                return taken
         raise EnvironmentFailure(
-            f"{self.url}: others commit all the time; {TRIES} tries were not enough. Try again.",
-            subject=self.url,
+            f"{self.repository}: others commit all the time; {ATTEMPTS} tries were not enough. Try again.",
+            subject=self.repository,
         )
 
-    def _there(self, paths: Iterable[str]) -> set[str]:
-        inside = {self._inside(path): path for path in paths}
-        found = self._api.get_paths_info(
-            self.repository, list(inside), repo_type=self.kind, revision=self.revision
+    def _existing(self, paths: Iterable[str]) -> set[str]:
+        by_name = {self._inside(path): path for path in paths}
+        infos = self._api.get_paths_info(
+            self.repository, list(by_name), repo_type=self.kind, revision=self.revision
         )
-        return {inside[one.path] for one in found if one.path in inside}
+        return {by_name[info.path] for info in infos if info.path in by_name}
 
     def _commit(self, operations: list[Any], message: str, parent: str | None = None) -> bool:
         """Commit; False if another commit came before the one that was to follow ``parent``."""
@@ -144,45 +145,43 @@ class Hub(Files):
         return CommitOperationAdd(self._inside(path), content if isinstance(content, bytes) else str(content))
 
     def _inside(self, path: str) -> str:
-        return f"{self.inside}/{path}" if self.inside else path
+        return f"{self.prefix}/{path}" if self.prefix else path
 
     @property
     def _api(self) -> Any:
         return getattr(self.system, "_api")  # noqa: B009 - the session and token that the file system reads with
 
 
-def hub(kind: Any, remote: str, url: str, options: dict[str, Any]) -> Files:
-    """Return the files of a place on the Hub.
+def open_remote(address: str, **options: Any) -> FileSystemStore:
+    """Return the files below an address of the Hub.
 
     Args:
-        kind: Class of the file system.
-        remote: ``hf://datasets/USER/NAME[@REVISION]/PREFIX``, ``hf://models/...``, ``hf://USER/NAME`` or
+        address: ``hf://datasets/USER/NAME[@REVISION]/PREFIX``, ``hf://models/...``, ``hf://USER/NAME`` or
             ``hf://buckets/...``.
-        url: The same for people.
-        options: Of the file system, such as ``endpoint`` and ``token``.
+        **options: Of the file system, such as ``endpoint`` and ``token``.
 
     Raises:
         UsageError: The address is not written so.
+        MissingDependency: huggingface_hub is missing or too old.
     """
+    filesystem = filesystem_class("hf")
     try:
         from huggingface_hub import constants
         from huggingface_hub.utils import parse_hf_uri
     except ImportError as error:
-        raise EnvironmentFailure(
-            f"{url} needs a newer huggingface_hub ({error}): pip install 'compatkit[remotes]'.", subject=url
+        raise MissingDependency(
+            f"hf:// needs a newer huggingface_hub ({error}): pip install 'compatkit[remotes]'.",
+            subject="huggingface_hub",
         ) from None
-    options.pop("use_listings_cache", None)
     try:
-        parsed = parse_hf_uri(remote.rstrip("/"))
-        system = kind(skip_instance_cache=True, **options)
+        parsed = parse_hf_uri(address.rstrip("/"))
+        system = filesystem(skip_instance_cache=True, **options)
     except (TypeError, ValueError) as error:
-        raise UsageError(
-            f"{url}: {error} Write hf://datasets/USER/NAME or hf://models/USER/NAME.", subject=url
-        ) from None
-    inside = parsed.path_in_repo.strip("/")
+        raise UsageError(f"{error} Write hf://datasets/USER/NAME or hf://models/USER/NAME.") from None
+    prefix = parsed.path_in_repo.strip("/")
     if parsed.type == "bucket":
-        return Files(system, f"buckets/{parsed.id}/{inside}".rstrip("/"), url, atomic=True)
-    above = constants.REPO_TYPES_URL_PREFIXES.get(parsed.type, "") + parsed.id
-    above += "" if parsed.revision is None else f"@{parsed.revision}"
-    root = f"{above}/{inside}".rstrip("/")
-    return Hub(system, root, url, True, parsed.type, parsed.id, parsed.revision, inside)
+        return FileSystemStore(system, f"buckets/{parsed.id}/{prefix}".rstrip("/"), atomic=True)
+    repository = constants.REPO_TYPES_URL_PREFIXES.get(parsed.type, "") + parsed.id
+    repository += "" if parsed.revision is None else f"@{parsed.revision}"
+    root = f"{repository}/{prefix}".rstrip("/")
+    return HubStore(system, root, True, parsed.type, parsed.id, parsed.revision, prefix)

@@ -1,0 +1,179 @@
+"""Files of a remote through a file system of fsspec."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import attrs
+
+from compatkit.errors import MissingDependency, UsageError
+from compatkit.registry.remotes.objectstore import ObjectStore
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+OTHERS = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+"""Libraries of protocols that are not tested here, so that no extra installs them."""
+LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "hf": "huggingface_hub", **OTHERS}
+_BEYOND = {errno.EINVAL, errno.ERANGE}
+"""Errors of back ends for a range that begins behind the end, as in an empty file."""
+
+
+def filesystem_class(protocol: str) -> Any:
+    """Return fsspec's class for a protocol.
+
+    Raises:
+        UsageError: fsspec knows no such protocol.
+        MissingDependency: The library for it is not installed.
+    """
+    try:
+        import fsspec
+
+        return fsspec.get_filesystem_class(protocol)
+    except ValueError:
+        raise UsageError(f"fsspec knows no protocol {protocol!r}.") from None
+    except ImportError as error:
+        package = LIBRARIES.get(protocol, "a library")
+        extra = (
+            f"pip install {OTHERS[protocol]}" if protocol in OTHERS else "pip install 'compatkit[remotes]'"
+        )
+        raise MissingDependency(
+            f"{protocol}:// is reached through fsspec and {package}, one of which is not installed. Run: {extra} "
+            f"({error})",
+            subject=package,
+        ) from error
+
+
+@attrs.frozen(eq=False)
+class FileSystemStore(ObjectStore):
+    """The files below one path of a file system.
+
+    Attributes:
+        system: The fsspec file system.
+        root: Path in it, without a slash at the end.
+        atomic: Whether a file appears with its whole content or not at all, as in object stores; else files are
+            written under another name first.
+    """
+
+    system: AbstractFileSystem
+    root: str
+    atomic: bool
+
+    def path(self, relative: str) -> str:
+        """Return a path as the file system takes it."""
+        return f"{self.root}/{relative}" if self.root else relative
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Return the size of every file below a folder by its path."""
+        top = self.path(folder)
+        self.system.invalidate_cache()
+        try:
+            listing: Any = self.system.find(top, detail=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        prefix, sizes = f"{top.strip('/')}/", dict[str, int]()
+        for name, info in listing.items():
+            path = str(name).lstrip("/")
+            if path.startswith(prefix) and info.get("type") == "file":
+                sizes[f"{folder}/{path.removeprefix(prefix)}"] = _size(info)
+        return sizes
+
+    def size(self, path: str) -> int | None:
+        """Return the size of a file; None if there is none."""
+        try:
+            info: Any = self.system.info(self.path(path))
+        except FileNotFoundError:
+            return None
+        return _size(info) if info.get("type") == "file" else None
+
+    def read(self, path: str, start: int, count: int) -> bytes | None:
+        """Return at most so many bytes of a file; None if there is none."""
+        try:
+            data: Any = self.system.cat_file(self.path(path), start=start, end=start + count)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            if error.errno in _BEYOND and (self.size(path) or 0) <= start:
+                return b""
+            raise
+        return bytes(data)
+
+    def put(self, path: str, data: bytes) -> None:
+        """Write a file, or replace it."""
+        with self._drafted(path) as draft:
+            self.system.pipe_file(draft, data)
+
+    def upload(self, path: str, file: Path, progress: Callable[[int], None]) -> None:
+        """Write a file of this machine, in parts where the back end takes parts."""
+        from fsspec.callbacks import Callback
+
+        reported = 0
+
+        def count(size: int | None, value: int, **others: Any) -> None:
+            nonlocal reported
+            more, reported = value - reported, value
+            progress(more)
+
+        callback: Any = Callback(hooks={"arrived": count})
+        with self._drafted(path) as draft:
+            self.system.put_file(str(file), draft, callback=callback)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file that must not exist; exactly one of several writers wins where writes can be conditional."""
+        if self.atomic and (created := self._conditionally(path, data)) is not None:
+            return created
+        if self.size(path) is not None:
+            return False
+        self.put(path, data)
+        return True
+
+    def remove(self, path: str) -> None:
+        """Remove a file, if there is one."""
+        with suppress(FileNotFoundError):
+            self.system.rm_file(self.path(path))
+
+    def neighbors(self) -> list[str]:
+        """Return the names of what lies beside this path."""
+        listing = self.system.ls(self.root.rpartition("/")[0], detail=False)
+        return [str(path).rstrip("/").rpartition("/")[2] for path in listing]
+
+    def _conditionally(self, path: str, data: bytes) -> bool | None:
+        """Write a file that must not exist; False if it does, None if the back end has no conditional write."""
+        try:
+            self.system.pipe_file(self.path(path), data, mode="create")
+        except FileExistsError:
+            return False
+        except (NotImplementedError, TypeError):
+            return None
+        except OSError as error:
+            if error.errno == errno.ENOSYS:  # 501: a server of this kind without conditional writes
+                return None
+            raise
+        return True
+
+    @contextmanager
+    def _drafted(self, path: str) -> Iterator[str]:
+        """Give a path to write to; the file gets its own name when it is whole."""
+        final = self.path(path)
+        if self.atomic:
+            yield final
+            return
+        draft = self.path(f"tmp/{uuid4().hex}")
+        for file in (draft, final):
+            self.system.makedirs(file.rpartition("/")[0], exist_ok=True)
+        try:
+            yield draft
+            self.system.mv(draft, final)
+        except BaseException:
+            with suppress(OSError):
+                self.system.rm_file(draft)
+            raise
+
+
+def _size(info: Any) -> int:
+    return int(info.get("size") or 0)
