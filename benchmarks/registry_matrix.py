@@ -18,7 +18,7 @@ FEWER = 100
 """Of each side, where all texts are written, which takes long."""
 FEW = 40
 FIELDS = ("dtype", "layout", "range", "pooled", "prefix_tokens")
-WHAT = (*FIELDS, "channels", "size of the maps", "normalisation")
+WHAT = (*FIELDS, "channels", "size of the maps", "bn_policy")
 
 
 def matrix(given: Given) -> list[str]:

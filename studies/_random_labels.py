@@ -79,7 +79,7 @@ def task(settings: Mapping[str, Any], data: ck.DataSet, **more: Any) -> ck.Task:
         settings["split"],
         size=side,
         kwargs=kwargs,
-        normalisation=half,
+        normalize=half,
         **more,
     )
 

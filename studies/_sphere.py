@@ -78,7 +78,7 @@ def _task(data: ck.DataSet, weights: Mapping[str, Any] | None = None) -> ck.Task
         "forward_features",
         size=(3, 4),
         kwargs={"widths": list(WIDTHS), "activation": "tanh", "initial": "glorot"},
-        normalisation={"mean": 0.5, "std": 0.5},
+        normalize={"mean": 0.5, "std": 0.5},
         weights=weights,
         keep_class_layer=weights is not None,
     )

@@ -112,7 +112,7 @@ def train(
     kind = f"vae_{settings['arch']}{'_classifier' if classifier else ''}"
     more: dict[str, Any] = {"weights": weights}
     if classifier:
-        more["normalisation"] = {"mean": 0.0, "std": 1.0}
+        more["normalize"] = {"mean": 0.0, "std": 1.0}
     task = ck.Task(
         TASK,
         data,

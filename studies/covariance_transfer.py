@@ -79,7 +79,7 @@ def run(run: Run) -> Outcome:
         "blocks.0",
         size=image,
         kwargs=kwargs,
-        normalisation=CENTERED,
+        normalize=CENTERED,
     )
     task, uses = started(run, attrs.evolve(before, data=ck.DataSet("cifar10", down, test)), before)
     values: dict[str, float | None] = {}

@@ -80,7 +80,7 @@ def judge(run: Run, data: ck.DataSet) -> Any:
     if key not in _CLASSIFIERS:
         plan = ck.Trainer(steps=key[0], batch_size=64, lr=1e-3, precision="float32", progress=False, seed=0)
         flat = {"mean": 0.0, "std": 1.0}
-        task = ck.Task("judge", data, "simple_cnn", "forward_features", size=16, normalisation=flat)
+        task = ck.Task("judge", data, "simple_cnn", "forward_features", size=16, normalize=flat)
         _CLASSIFIERS[key] = plan.fit([task]).network("judge").eval()
     return _CLASSIFIERS[key]
 

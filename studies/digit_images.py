@@ -56,7 +56,7 @@ def run(run: Run) -> Outcome:
             "forward_features",
             size=SIDE,
             kwargs={"widths": [], "initial": "glorot"},
-            normalisation={"mean": 0, "std": 1 / 255},
+            normalize={"mean": 0, "std": 1 / 255},
         )
         weights = half_sum(settings["half_sum_weight"], count, {"fc": SIDE * SIDE})
         used = regularizers(run.arm, {**settings, "rr": 1.0}, layer_weights=weights)

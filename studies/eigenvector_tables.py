@@ -50,7 +50,7 @@ def task_of(run: Run, train: ck.Split, test: ck.Split) -> ck.Task:
         "simple_cnn",
         "blocks.2",
         kwargs={"filters": FILTERS, "units": run.settings["units"], "max_pool": True},
-        normalisation=CENTERED,
+        normalize=CENTERED,
     )
 
 

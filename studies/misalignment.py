@@ -42,15 +42,13 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
         variances = [1.0] * len(EIGENVALUES) if run.arm == "white" else EIGENVALUES
         data = ck.data.gaussian(variances, train=settings["vectors"], test=200, seed=run.seed)
         kwargs = {"widths": settings["widths"], "img_size": [1, len(variances)]}
-        normalisation = ck.data.gaussian_normalization(variances)
-        task = ck.Task(
-            "first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalisation=normalisation
-        )
+        normalize = ck.data.gaussian_normalization(variances)
+        task = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
         return task, "blocks.0.linear"
     data = run.load("cifar10").subset(train=settings["images"])
     kwargs = {"convolutions": 1, "filters": settings["filters"], "units": settings["units"]}
     image = settings["image"]
-    task = ck.Task("first", data, "simple_cnn", "blocks.0", size=image, kwargs=kwargs, normalisation=CENTERED)
+    task = ck.Task("first", data, "simple_cnn", "blocks.0", size=image, kwargs=kwargs, normalize=CENTERED)
     return task, "blocks.0.conv"
 
 

@@ -120,7 +120,7 @@ def _filters(run: Run) -> Outcome:
         "strides": [settings["stride"]],
     }
     task = ck.Task(
-        "first", data, "conv_chain", "layer1", size=settings["image"], kwargs=kwargs, normalisation=CENTERED
+        "first", data, "conv_chain", "layer1", size=settings["image"], kwargs=kwargs, normalize=CENTERED
     )
     steps = settings["epochs"] * -(-settings["images"] // settings["batch_size"])
     drawn = ck.use("scaled_init", layers={LAYER: settings["first_scale"]})

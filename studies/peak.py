@@ -89,7 +89,7 @@ def run(run: Run) -> Outcome:
             "initial": "glorot",
             "norm_eps": 1e-3,
         },
-        normalisation={"mean": 0, "std": 1 / 255},
+        normalize={"mean": 0, "std": 1 / 255},
     )
     # The authors' lambda weights half a sum; convert it to weights of the layers' means.
     used = regularizers(
@@ -111,7 +111,7 @@ def run_theory(run: Run) -> Outcome:
         "forward_features",
         size=SIDE,
         kwargs={"widths": [hidden], "activation": "none"},
-        normalisation={"mean": 0, "std": 1},
+        normalize={"mean": 0, "std": 1},
         weights=_drawn(
             run.seed, {"blocks.0.linear": (hidden, SIDE * SIDE), "fc": (2, hidden)}, settings["initial"]
         ),

@@ -89,21 +89,17 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
             variances, train=min(vectors, settings["vectors"]), test=200, seed=run.seed, name=run.arm
         )
         kwargs: dict[str, Any] = {"widths": settings[widths], "img_size": [1, len(variances)]}
-        normalisation = ck.data.gaussian_normalization(variances)
-        made = ck.Task(
-            "first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalisation=normalisation
-        )
+        normalize = ck.data.gaussian_normalization(variances)
+        made = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
         return made, "blocks.0.linear"
     some = run.load("cifar10").train.subset(settings["images"], seed=run.seed)
     pixels = laddered(some.read(range(len(some))), run.arm, np.random.default_rng(run.seed))
     split = ck.Split(pixels, some.labels, some.classes, run.arm)
     strides = [STRIDES.get(run.arm, 3), 3]
     kwargs = {"channels": settings["filters"], "reduce": "none", "padding": False, "strides": strides}
-    normalisation = {"mean": 0.5, "std": 0.5 / REACH}
+    normalize = {"mean": 0.5, "std": 0.5 / REACH}
     data = ck.DataSet(run.arm, split, split)
-    made = ck.Task(
-        "first", data, "conv_chain", "layer1", size=SIDE, kwargs=kwargs, normalisation=normalisation
-    )
+    made = ck.Task("first", data, "conv_chain", "layer1", size=SIDE, kwargs=kwargs, normalize=normalize)
     return made, "layer1.linear"
 
 

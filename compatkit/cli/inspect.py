@@ -101,7 +101,7 @@ def _told(found: Description) -> dict[str, str]:
         "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
         "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}",
-        "normalisation": found.policy if contract.protocol.norm == "batch" else "none needed",
+        "bn_policy": found.policy if contract.protocol.norm == "batch" else "none needed",
         "classes": ", ".join(one.name for one in (data.labels or ())[:FIRST]),
         "loads into": "" if whole is None else network_call(whole),
     }

@@ -148,13 +148,13 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
         click.echo(f"wrote {clean(path)}")
 
 
-def _check_policy(heads: Sequence[Component], normalisation: str) -> None:
+def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
     """Raise, before anything is fitted, for a policy that would replace the statistics of all bridges to a head."""
     from compatkit.components.bridges.ladder import check_policy
 
     for one in heads:
         if one.manifest.kind == "head" and one.manifest.contract.protocol.norm == "batch":
-            check_policy(f"A bridge to {one.reference}", normalisation)
+            check_policy(f"A bridge to {one.reference}", bn_policy)
 
 
 def _bridges(

@@ -421,7 +421,6 @@ bn_policy_option = option(
     "Batch-norm statistics: of each batch (as in the paper), re-estimated on the test images without labels, the "
     "estimate mixed with stored ones that count as N images, or as stored.",
     "--bn-policy",
-    "--normalisation",
     type=BatchNormPolicyType(),
     default=DEFAULT,
 )

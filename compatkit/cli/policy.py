@@ -269,7 +269,7 @@ def _facts(one: Revision) -> dict[str, Any]:
             "data": f"{policy.data.name} ({policy.data.digest})",
             "images": f"{drawn}, in batches of {policy.batch_size}",
             "metric": f"{policy.metric} {policy.metric_version}",
-            "statistics": policy.normalisation,
+            "statistics": policy.bn_policy,
             "tolerance": f"{policy.tolerance:g} below the bound",
             "binds": "every version" if policy.across_major else "within one MAJOR line",
         }
@@ -285,7 +285,7 @@ def _show_table(found: list[Revision]) -> None:
     for one in found:
         if (policy := one.policy) is not None:
             data = policy.data.name if policy.data is not None else ""
-            tolerance, statistics = (f"{policy.tolerance:g}", policy.normalisation) if data else ("", "")
+            tolerance, statistics = (f"{policy.tolerance:g}", policy.bn_policy) if data else ("", "")
             table.append((one.scope, policy.mode, data, tolerance, statistics, str(one.number), one.time))
     columns(table, right=(3, 5))
 

@@ -68,13 +68,13 @@ def predict_command(context: click.Context, options: PredictOptions) -> None:
     check_outputs({"--csv": options.csv})
     groups, others = _groups(options.photos)
     model = _model(registry(context), options)
-    if model.normalisation == "batch" and normalizes([one.manifest for one in model.sources]):
+    if model.bn_policy == "batch" and normalizes([one.manifest for one in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --images with 100 or more photos of all classes.")
     found = _predictions(model, groups, options.batch_size)
     if options.csv is not None:
         found.to_csv(options.csv)
     if options.json:
-        used = {"parts": [one.reference for one in model.sources], "bn_policy": model.normalisation}
+        used = {"parts": [one.reference for one in model.sources], "bn_policy": model.bn_policy}
         emit({**used, "classes": list(found.classes), "predictions": _rows(found), "left_out": others})
     else:
         _tell(found, options.csv)
@@ -159,7 +159,7 @@ def _model(held: Registry, options: PredictOptions) -> Recombination:
         if options.head is not None:
             raise UsageError(f"{part} is a whole network; leave --head out.", subject=options.head)
         model = cast("Recombination", held.load(str(part)))
-        if options.bn_policy in (None, model.normalisation) and options.images is None:
+        if options.bn_policy in (None, model.bn_policy) and options.images is None:
             return model
         if model.inserted:
             raise UsageError(

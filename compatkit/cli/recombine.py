@@ -172,7 +172,7 @@ def _tell_published(
         data = model.estimated["data"]
         note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
         paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
-    elif model.normalisation == "batch" and normalizes([one.manifest for one in model.sources]):
+    elif model.bn_policy == "batch" and normalizes([one.manifest for one in model.sources]):
         warn(
             f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
         )

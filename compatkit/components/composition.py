@@ -47,7 +47,7 @@ class AdapterOrigin:
 class _Arguments:
     """The ``kwargs`` of a recombination's blueprint."""
 
-    normalisation: str
+    bn_policy: str = attrs.field(metadata={"key": "normalisation"})
     functions: tuple[str, ...]
     pinned: tuple[int, ...]
 
@@ -75,7 +75,7 @@ class Composition:
         adapters = recombination.inserted
         pins = [Pin(ADAPTER, one.digest, one.function) for one in adapters if one.digest is not None]
         return cls(
-            recombination.normalisation,
+            recombination.bn_policy,
             (Pin(EXTRACTOR, left.digest, left.function), *pins, Pin(HEAD, right.digest, right.function)),
             tuple(place for place, one in enumerate(adapters) if one.digest is not None),
             tuple(
@@ -104,8 +104,8 @@ class Composition:
         given: _Arguments = structure(_Arguments, unstructure(blueprint.kwargs), f"{whose}.blueprint.kwargs")
         expected = (EXTRACTOR, *([ADAPTER] * len(given.pinned)), HEAD)
         relations = tuple(one.relation for one in manifest.parents)
-        known = is_policy(given.normalisation)
-        _expect(known, whose, f"a policy of {', '.join(POLICIES)}", given.normalisation)
+        known = is_policy(given.bn_policy)
+        _expect(known, whose, f"a policy of {', '.join(POLICIES)}", given.bn_policy)
         _expect(relations == expected, whose, f"the parents {', '.join(expected)}", relations)
         fits = len(given.functions) == len(expected)
         _expect(fits, whose, f"{len(expected)} functions", len(given.functions))
@@ -116,7 +116,7 @@ class Composition:
             Pin(parent.relation, parent.component, function)
             for parent, function in zip(manifest.parents, given.functions, strict=True)
         )
-        return cls(given.normalisation, pins, given.pinned, _origins(manifest, given.pinned, whose))
+        return cls(given.bn_policy, pins, given.pinned, _origins(manifest, given.pinned, whose))
 
     def blueprint(self, extractor: Blueprint, head: Blueprint) -> Blueprint:
         """Return the blueprint of the whole from those of extractor and head.

@@ -50,7 +50,7 @@ SLACK = 1e-9
 
 def conditions_of(policy: Policy) -> Conditions:
     """Return the conditions that a policy measures under."""
-    return Conditions(policy.normalisation, policy.batch_size, policy.seed)
+    return Conditions(policy.bn_policy, policy.batch_size, policy.seed)
 
 
 Pair = tuple[str, Component, Component, Component | None]
@@ -273,7 +273,7 @@ class Decider:
             for right, head in columns.items()
         ]
         settings = {
-            "normalisation": policy.normalisation,
+            "normalisation": policy.bn_policy,
             "batch_size": policy.batch_size,
             "seed": policy.seed,
             "precision": "float32",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from compatkit.components.loading import Parts
-from compatkit.contracts.batchnorm import DEFAULT, under_old_name
+from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UnknownName, UsageError, type_of
 from compatkit.foundation.arguments import named
@@ -68,13 +67,6 @@ class Policies(Mapping[str, Policy]):
         """Return the number of scopes with a policy."""
         return len(self._set())
 
-    def __call__(self) -> dict[str, Policy]:
-        """Return all policies by scope. Deprecated: ``registry.policies`` used to be a method."""
-        warnings.warn(
-            "Registry.policies() is now the mapping Registry.policies", DeprecationWarning, stacklevel=2
-        )
-        return self._set()
-
     def set(
         self,
         scope: str,
@@ -89,7 +81,6 @@ class Policies(Mapping[str, Policy]):
         batch_size: int = 256,
         across_major: bool = False,
         expected: int | Policy | Anything | None = ANY,
-        normalisation: str | None = None,
     ) -> Policy:
         """Set what new versions must keep working with; see ``docs/policies.md``.
 
@@ -106,7 +97,6 @@ class Policies(Mapping[str, Policy]):
             batch_size: Images per batch.
             across_major: Whether new MAJOR versions are bound, too.
             expected: Present policy for compare-and-swap: a revision number, a policy, or None for no policy.
-            normalisation: Old name of ``bn_policy``.
 
         Raises:
             UsageError: A value is invalid.
@@ -125,7 +115,7 @@ class Policies(Mapping[str, Policy]):
             data=images,
             metric=metric,
             metric_version=METRIC_VERSION,
-            normalisation=under_old_name(bn_policy, normalisation),  # type: ignore[arg-type]
+            bn_policy=bn_policy,
             tolerance=tolerance,
             cap=cap,
             seed=seed,

@@ -121,7 +121,7 @@ def own_state(recombination: Recombination) -> dict[str, Tensor]:
     Returns:
         Tensors on the CPU by name.
     """
-    state = recombination.statistics if estimates(recombination.normalisation) else {}
+    state = recombination.statistics if estimates(recombination.bn_policy) else {}
     for place, one in enumerate(recombination.inserted):
         if one.digest is None:
             state |= {f"adapters.{place}.{name}": value for name, value in one.module.state_dict().items()}
@@ -240,9 +240,7 @@ def put_together(
         estimate = Estimate(statistics, estimated) if estimates(policy) else None
         if statistics and estimate is None:
             raise UsageError(f"unexpected tensors {', '.join(sorted(statistics)[:SHOWN])}.")
-        return Recombination.of(
-            left, right, report, normalisation=policy, statistics=estimate, adapters=adapters
-        )
+        return Recombination.of(left, right, report, bn_policy=policy, statistics=estimate, adapters=adapters)
     except (CutError, UsageError, LookupError, TypeError, ValueError, RuntimeError) as error:
         raise IntegrityError(f"{whose} cannot be put together: {error}", subject=whose) from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -11,11 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import attrs
 
 from compatkit.components.bridges.published import Bridges
-from compatkit.components.former import FORMER
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair, check_pairs
 from compatkit.components.policies import Policies
-from compatkit.contracts.batchnorm import DEFAULT, under_old_name
+from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.check import Report
 from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError, type_of
@@ -309,7 +307,6 @@ class Registry(Shown):
         bridges: Mapping[tuple[str, str], Bridge] | None = None,
         progress: Progress | None = None,
         record: bool = True,
-        normalisation: str | None = None,
     ) -> Matrix:
         """Return the accuracy of every extractor with every head, on the extractor's own test set.
 
@@ -340,7 +337,6 @@ class Registry(Shown):
                 the cell. For heads with batch normalization only under ``"batch"`` or ``"reestimate"``.
             progress: Called with done, total and what is being done.
             record: Record the figures as evidence, for ``check`` to read.
-            normalisation: Old name of ``bn_policy``.
 
         Raises:
             NotFound: A pattern matches nothing, or nothing passes the filters.
@@ -350,19 +346,18 @@ class Registry(Shown):
         from compatkit.components.matrices.filling import matrix
         from compatkit.evaluation.conditions import Conditions
 
-        policy = under_old_name(bn_policy, normalisation)
         if not isinstance(adapters, Mapping | None):
             raise UsageError(
                 f"adapters= expects adapters by the pinned references of extractor and head; got {type_of(adapters)}.",
                 subject=adapters,
             )
-        stand = {} if bridges is None else _inserted(bridges, policy)
+        stand = {} if bridges is None else _inserted(bridges, bn_policy)
         found = matrix(
             self.store,
             extractors,
             heads,
             data,
-            Conditions(policy, batch_size, seed, precision, device),
+            Conditions(bn_policy, batch_size, seed, precision, device),
             where=where,
             fill=fill,
             adapters={pair: steps for pair, steps in {**(adapters or {}), **stand}.items() if steps},
@@ -413,7 +408,6 @@ class Registry(Shown):
         adapt: bool = False,
         data: Split | None = None,
         adapters: str | Sequence[str] = (),
-        normalisation: str | None = None,
     ) -> Recombination:
         """Combine the extractor of one network with the head of another, if their contracts allow it.
 
@@ -431,7 +425,6 @@ class Registry(Shown):
                 the features of the head's own extractor. Without ``adapters``, None for the extractor's training
                 images.
             adapters: References of published adapters, in forward order.
-            normalisation: Old name of ``bn_policy``.
 
         Returns:
             The recombined network, in eval mode.
@@ -444,9 +437,8 @@ class Registry(Shown):
         """
         from compatkit.components.stitching import recombine
 
-        policy = under_old_name(bn_policy, normalisation)
         return recombine(
-            self.store, extractor, head, policy, images, adapt=adapt, data=data, adapters=adapters
+            self.store, extractor, head, bn_policy, images, adapt=adapt, data=data, adapters=adapters
         )
 
     @overload
@@ -1026,16 +1018,6 @@ class Registry(Shown):
         return "\n".join(
             [f"{where}: {count:,} component{'' if count == 1 else 's'}", *str(shown).split("\n"), *more]
         )
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Return the method for an old name, with a warning that gives the new one."""
-            former = FORMER.get(name)
-            if former is None:
-                raise AttributeError(f"'Registry' object has no attribute {name!r}", name=name, obj=self)
-            warnings.warn(f"Registry.{name} is now Registry.{former.path}", DeprecationWarning, stacklevel=2)
-            return former.of(self)
 
 
 def _inserted(bridges: Mapping[tuple[str, str], Bridge], policy: str) -> Adapters:

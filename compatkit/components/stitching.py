@@ -54,7 +54,7 @@ def recombine(
         data, images = own if fits else data, own if anew else images
     places = route(left, right, report, given, adapt=adapt, data=data)
     made = put_in(store, places, left, right, data)
-    return Recombination.of(left, right, report, normalisation=policy, images=images, adapters=made)
+    return Recombination.of(left, right, report, bn_policy=policy, images=images, adapters=made)
 
 
 def route(

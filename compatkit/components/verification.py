@@ -234,10 +234,10 @@ def _wholes(manifest: Manifest, module: nn.Module, state: Mapping[str, Tensor]) 
     for name in sorted(own.keys() & state.keys()):
         if own[name].dtype != state[name].dtype:
             yield f"The tensor {name!r} is stored as {_kind(state[name])}, the module's is {_kind(own[name])}."
-    normalisation = normalization_of(module)
-    if manifest.contract.protocol.norm != normalisation:
+    norm = normalization_of(module)
+    if manifest.contract.protocol.norm != norm:
         stated = manifest.contract.protocol.norm
-        holds = "holds" if normalisation == "batch" else "holds no"
+        holds = "holds" if norm == "batch" else "holds no"
         yield f"Normalization {stated!r} is stated, the module {holds} batch normalization."
     yield from _sides(manifest)
 

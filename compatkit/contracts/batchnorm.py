@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
-from typing import Any
 
 from compatkit.errors import UsageError, suggest
 
@@ -31,27 +29,14 @@ def check_policy(name: str) -> str:
         return name if int(found[1]) else "reestimate"
     if isinstance(name, str) and name.partition(":")[0] == "mix":
         raise UsageError(
-            f"Unknown normalization {name!r:.60}; mix: takes the number of images that the stored statistics count "
+            f"Unknown bn_policy {name!r:.60}; mix: takes the number of images that the stored statistics count "
             f"as, a whole number from 0 to {LARGEST}, for example mix:16.",
             subject=name,
         )
     hint = suggest(name, WORDS)
     raise UsageError(
-        f"Unknown normalization {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
+        f"Unknown bn_policy {name!r:.60}; expected one of {', '.join(POLICIES)}.{hint}", subject=name
     )
-
-
-def under_old_name(bn_policy: Any, normalisation: Any) -> Any:
-    """Return the policy, also if it was given under the old argument name ``normalisation``.
-
-    Args:
-        bn_policy: The policy under its present name.
-        normalisation: The same under the old name, or None.
-    """
-    if normalisation is None:
-        return bn_policy
-    warnings.warn("normalisation= is called bn_policy= now.", DeprecationWarning, stacklevel=3)
-    return normalisation
 
 
 def is_policy(name: object) -> bool:

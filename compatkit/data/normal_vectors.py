@@ -63,7 +63,7 @@ def gaussian(
 
 
 def gaussian_normalization(eigenvalues: ArrayLike) -> dict[str, Any]:
-    """Return the ``Task.normalisation`` that gives a network the vectors of ``gaussian`` in their own units.
+    """Return the ``Task.normalize`` that gives a network the vectors of ``gaussian`` in their own units.
 
     Raises:
         DataError: As ``gaussian``.

@@ -53,7 +53,7 @@ class Assembly(nn.Module):
         adapters: Applied after the extractor; often empty.
         head: Consumes features, or None.
         contract: Ports of the whole, preprocessing and classes.
-        normalisation: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
+        bn_policy: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
             the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
             statistics are stored in the module.
         data: Preprocessing of the images.
@@ -67,14 +67,14 @@ class Assembly(nn.Module):
         *,
         contract: Contract,
         adapters: Sequence[nn.Module] = (),
-        normalisation: str = "running",
+        bn_policy: str = "running",
     ) -> None:
         super().__init__()
         self.extractor = extractor
         self.adapters = nn.ModuleList(adapters)
         self.head = head
         self.contract = contract
-        self.normalisation = check_policy(normalisation)
+        self.bn_policy = check_policy(bn_policy)
         self.data = attrs.evolve(contract.data, labels=None)
         self.labels = contract.data.labels or ()
 
@@ -83,7 +83,7 @@ class Assembly(nn.Module):
 
         Without an extractor the input is features, without a head the output is: see the contract's ports.
         """
-        if self.normalisation != "batch" or self.training:
+        if self.bn_policy != "batch" or self.training:
             return self.through(images)
         if images.shape[0] == 1 and normalized(self):
             warnings.warn(_ALONE, BatchStatisticsWarning, stacklevel=2)
@@ -126,7 +126,7 @@ class Assembly(nn.Module):
             lacking = "an extractor" if self.extractor is None else "a head"
             raise UsageError(f"Expected a whole network to predict classes; this one is without {lacking}.")
         skipped: dict[int, str] | None = {} if check_damaged(damaged) == "skip" else None
-        if self.normalisation == "batch" and normalized(self):
+        if self.bn_policy == "batch" and normalized(self):
             warnings.warn(_TOGETHER, BatchStatisticsWarning, stacklevel=2)
         listed, files = images if isinstance(images, Split) else None, list[str]()
         parts = self._parts(images, batch_size, skipped, files)

@@ -84,9 +84,9 @@ class Conditions:
     """Settings that the figures of a measurement depend on, besides parts and images.
 
     Attributes:
-        policy: Batch-norm policy. ``"batch"``: statistics of each batch. ``"reestimate"``: estimated for extractor and
-            head on the same images, unlabeled. ``"mix:16"``: the estimate mixed with stored statistics that count as
-            16 images. ``"running"``: stored statistics.
+        bn_policy: Batch-norm policy. ``"batch"``: statistics of each batch. ``"reestimate"``: estimated for extractor
+            and head on the same images, unlabeled. ``"mix:16"``: the estimate mixed with stored statistics that count
+            as 16 images. ``"running"``: stored statistics.
         batch_size: Largest batch; the images are split into batches of nearly equal size.
         seed: Seed of the order of the images.
         precision: ``"float32"`` (TF32 off) or ``"bfloat16"`` (autocast; also written ``"bf16"``).
@@ -96,7 +96,7 @@ class Conditions:
         UsageError: A value is unknown, or the batch size is below 1.
     """
 
-    policy: str = attrs.field(default=DEFAULT, converter=check_policy)
+    bn_policy: str = attrs.field(default=DEFAULT, converter=check_policy)
     batch_size: int = attrs.field(default=256, converter=_whole)
     seed: int = attrs.field(default=0, converter=_whole)
     precision: str = attrs.field(default="float32", converter=_precision)
@@ -109,7 +109,7 @@ class Conditions:
 
     def passes(self, count: int) -> int:
         """Return the number of batches that one extractor runs for ``count`` images."""
-        return (2 if estimates(self.policy) else 1) * -(-count // self.batch_size)
+        return (2 if estimates(self.bn_policy) else 1) * -(-count // self.batch_size)
 
     def settings(
         self, images: ImageFacts, *, normalized: bool, bound: str, adapters: Sequence[tuple[str, str]] = ()
@@ -131,7 +131,7 @@ class Conditions:
         return {
             "metric": cells.METRIC,
             "metric_version": cells.METRIC_VERSION,
-            "policy": self.policy,
+            "policy": self.bn_policy,
             "batch_size": self.batch_size,
             "seed": self.seed,
             "precision": self.precision,

@@ -87,9 +87,9 @@ def run(
     """
     parts = batches(len(examples), conditions.batch_size, conditions.seed)
     modules = [extractor, *(column.head for column in columns)]
-    if conditions.policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
+    if conditions.bn_policy != "running" and len(parts[-1]) < 2 and normalized(*modules):
         raise DataError(
-            f"Normalization {conditions.policy!r} needs at least 2 images in a batch; {len(examples)} images "
+            f"Normalization {conditions.bn_policy!r} needs at least 2 images in a batch; {len(examples)} images "
             f"in batches of up to {conditions.batch_size} leave 1. Use more images, a larger batch_size, or "
             "the policy 'running'."
         )
@@ -113,18 +113,18 @@ def run(
         stack.enter_context(numerics(conditions))
         for module in modules:
             stack.enter_context(placed(module, conditions.device))
-        if estimates(conditions.policy):
-            share = stored_share(conditions.policy, len(examples))
+        if estimates(conditions.bn_policy):
+            share = stored_share(conditions.bn_policy, len(examples))
             for module in modules:
                 stack.enter_context(kept_statistics(module))
             with ExitStack() as inner:
                 for module in modules:
                     inner.enter_context(estimating(module, share))
                 sweep(0, count=False)
-        switched = batch_statistics if conditions.policy == "batch" else evaluation_mode
+        switched = batch_statistics if conditions.bn_policy == "batch" else evaluation_mode
         for module in modules:
             stack.enter_context(switched(module))
-        sweep(len(parts) if estimates(conditions.policy) else 0, count=True)
+        sweep(len(parts) if estimates(conditions.bn_policy) else 0, count=True)
 
 
 def _copied(features: Features) -> Features:

@@ -47,7 +47,7 @@ class Recombination(Assembly):
         contract: Contract of the whole: the extractor's preprocessing, the head's classes, normalization and anchors
             of both parts, and the blueprints of the adapters in order.
         report: Check of the two parts, with findings on this recombination.
-        normalisation: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
+        bn_policy: Batch-norm policy. Under ``"batch"``, batch normalization in eval mode uses the statistics of
             the current batch and writes no buffer, so an image's logits depend on its batch. Under all others, the
             statistics are stored in the module.
         data: Preprocessing to use: that of the extractor.
@@ -68,11 +68,11 @@ class Recombination(Assembly):
         contract: Contract,
         sources: tuple[Component, Component],
         adapters: Sequence[Adapter] = (),
-        normalisation: str = "running",
+        bn_policy: str = "running",
         estimated: Mapping[str, Any] | None = None,
     ) -> None:
         modules = [one.module for one in adapters]
-        super().__init__(extractor, head, contract=contract, adapters=modules, normalisation=normalisation)
+        super().__init__(extractor, head, contract=contract, adapters=modules, bn_policy=bn_policy)
         self.inserted = tuple(adapters)
         self.report = report
         self.sources = sources
@@ -85,7 +85,7 @@ class Recombination(Assembly):
         head: Component,
         report: Report,
         *,
-        normalisation: str | None = None,
+        bn_policy: str | None = None,
         images: Split | None = None,
         statistics: Estimate | None = None,
         adapters: Sequence[Adapter] = (),
@@ -98,7 +98,7 @@ class Recombination(Assembly):
             extractor: Its module is shared, or copied if statistics are estimated.
             head: The same.
             report: Check of the two.
-            normalisation: Batch-norm policy; None for ``"reestimate"`` if images are given, stored statistics if the
+            bn_policy: Batch-norm policy; None for ``"reestimate"`` if images are given, stored statistics if the
                 head was trained with this extractor, else ``"batch"``, as in a matrix.
             images: Unlabeled images for ``"reestimate"`` and ``"mix:N"``.
             statistics: An earlier estimate, instead of ``images``.
@@ -112,14 +112,14 @@ class Recombination(Assembly):
                 to other parts.
         """
         own = head.trained_with == extractor.digest
-        policy = policy_for(extractor, head, normalisation, images)
+        policy = policy_for(extractor, head, bn_policy, images)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
         if estimates(policy) != (images is not None or statistics is not None):
             raise UsageError(
-                f"normalisation={policy!r} needs images= (unlabeled images of the extractor's own data)."
+                f"bn_policy={policy!r} needs images= (unlabeled images of the extractor's own data)."
                 if images is None
-                else f"images= are for normalisation='reestimate' and 'mix:N' only, not for {policy!r}; leave them out."
+                else f"images= are for bn_policy='reestimate' and 'mix:N' only, not for {policy!r}; leave them out."
             )
         parts = [extractor.module, head.module]
         if estimates(policy):
@@ -132,7 +132,7 @@ class Recombination(Assembly):
             contract=_contract(extractor.manifest.contract, head.manifest.contract, adapters),
             sources=(_apart(extractor), _apart(head)),
             adapters=adapters,
-            normalisation=policy,
+            bn_policy=policy,
             estimated=None if statistics is None else statistics.facts,
         ).eval()
         if statistics is not None:
@@ -180,7 +180,7 @@ class Recombination(Assembly):
     def extra_repr(self) -> str:
         """Return how it was composed, for ``repr``."""
         between = "".join(f"\n{one}" for one in self.inserted)
-        return f"normalisation={self.normalisation!r}, {self.report.word}{between}"
+        return f"bn_policy={self.bn_policy!r}, {self.report.word}{between}"
 
 
 def policy_for(extractor: Component, head: Component, stated: str | None, images: Split | None) -> str:
@@ -243,7 +243,7 @@ def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
             )
         ]
     if policy == "running" and not own:
-        remedy = "normalisation='batch', or 'reestimate' with images="
+        remedy = "bn_policy='batch', or 'reestimate' with images="
         return [
             _normalization("warns", "statistics of these features", "stored ones", "recombined parts", remedy)
         ]

@@ -111,7 +111,7 @@ def measure(
     settings: dict[str, Any] = {
         "layers": list(subject.layers),
         "torch": str(torch.__version__),
-        "bn_policy": getattr(network, "normalisation", "running"),
+        "bn_policy": getattr(network, "bn_policy", "running"),
     }
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())

@@ -142,7 +142,7 @@ class Policy:
         data: Images that decide; None for ``none`` only.
         metric: Name of what is measured.
         metric_version: Its version; another version is another figure.
-        normalisation: Statistics of batch normalization: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
+        bn_policy: Statistics of batch normalization: ``running`` as stored, ``batch``, ``reestimate`` or ``mix:N``.
         tolerance: Largest share of accuracy below the bound that passes, in [0, 1).
         cap: Largest count of images, drawn class-balanced by ``seed``; None takes all.
         seed: Of that draw, and of the order of the images.
@@ -161,7 +161,7 @@ class Policy:
         default="recombination_accuracy", validator=_like("[a-z][a-z0-9_]{0,63}", "recombination_accuracy")
     )
     metric_version: str = attrs.field(default="1", validator=_like("[0-9A-Za-z][0-9A-Za-z._-]{0,31}", "1"))
-    normalisation: str = attrs.field(default=DEFAULT, validator=_statistics)
+    bn_policy: str = attrs.field(default=DEFAULT, validator=_statistics, metadata={"key": "normalisation"})
     tolerance: float = attrs.field(
         default=0.0,
         converter=lambda value: float(value) if type(value) is int else value,
@@ -203,7 +203,7 @@ class Policy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON values that are stored."""
-        found = {one.name: getattr(self, one.name) for one in attrs.fields(Policy)}
+        found = {key: getattr(self, name) for key, name in _names().items()}
         if self.data is not None:
             found["data"] = {"name": self.data.name, "digest": self.data.digest}
         found["metric"] = {"name": self.metric, "version": found.pop("metric_version")}
@@ -216,8 +216,13 @@ class Policy:
         wide = ", across majors" if self.across_major else ""
         return (
             f"{self.scope}: {self.mode}, {self.metric} {self.metric_version} on {images} within {self.tolerance:g} "
-            f"of the bound, {self.normalisation} statistics, seed {self.seed}{wide}"
+            f"of the bound, {self.bn_policy} statistics, seed {self.seed}{wide}"
         )
+
+
+def _names() -> dict[str, str]:
+    """Return the names of a policy's fields by their keys on disk."""
+    return {field.metadata.get("key", field.name): field.name for field in attrs.fields(Policy)}
 
 
 def to_bytes(policy: Policy | None, time: str, admitted: str = "") -> bytes:
@@ -260,7 +265,8 @@ def from_bytes(data: bytes, *, what: str) -> tuple[Policy | None, str, str]:
 
 
 def _policy(value: Mapping[str, Any]) -> Policy:
-    given = {key: value[key] for key in value if key != "schema"}
+    names = _names()
+    given = {names.get(key, key): value[key] for key in value if key != "schema"}
     metric, data = given.pop("metric"), given.pop("data")
     given |= {"metric": metric["name"], "metric_version": metric["version"]}
     return Policy(**given, data=None if data is None else Images(**data))

@@ -70,7 +70,7 @@ def summary(manifest: Manifest) -> dict[str, str]:
         "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}, mean {_numbers(data.mean)}, "
         f"std {_numbers(data.std)}",
-        "normalisation": _normalization(manifest),
+        "bn_policy": _bn_policy(manifest),
     }
     rows.update({f"adapter {place}": described(one) for place, one in enumerate(contract.adapters, 1)})
     for seen in contract.statistical.features or ():
@@ -133,7 +133,7 @@ def _network(blueprint: Blueprint) -> str:
     return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
 
 
-def _normalization(manifest: Manifest) -> str:
+def _bn_policy(manifest: Manifest) -> str:
     if manifest.contract.protocol.norm != "batch":
         return "none needed"
     if manifest.blueprint.side != "recombination":

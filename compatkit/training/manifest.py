@@ -67,7 +67,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
         **_mixed(task),
         **_start(task),
         **({} if task.loader is None else {"loader": _loader(task.loader)}),
-        **({} if task.normalisation is None else {"normalisation": _listed(task.normalisation)}),
+        **({} if task.normalize is None else {"normalisation": _listed(task.normalize)}),
         **_cropped(state),
         **_architecture(state),
         "initial": state.initial,

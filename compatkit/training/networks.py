@@ -239,9 +239,9 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
             "describes 'center' and 'squash'. Write one of them there.",
             subject=task.name,
         )
-    stated = task.normalisation or {"mean": images.mean, "std": images.std}
+    stated = task.normalize or {"mean": images.mean, "std": images.std}
     kwargs, size = {**found.kwargs, **task.kwargs}, task.size or images.size
-    return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalisation=stated), images
+    return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalize=stated), images
 
 
 def _check_publishable(
@@ -356,7 +356,7 @@ def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
         data = attrs.evolve(
             data, interpolation=given.interpolation, crop_pct=given.crop_pct, crop_mode="center"
         )
-    if task.normalisation is not None:
+    if task.normalize is not None:
         mean, std = _stated(task, channels)
     elif task.weights == "pretrained":
         mean, std = planned.input.mean, planned.input.std
@@ -411,7 +411,7 @@ def _check_crossing(task: Task, planned: CutPlan) -> None:
 
 def _stated(task: Task, channels: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the mean and standard deviation that a task states, one a channel."""
-    mean, std = ((task.normalisation or {})[name] for name in ("mean", "std"))
+    mean, std = ((task.normalize or {})[name] for name in ("mean", "std"))
     if len(mean) not in (1, channels):
         raise UsageError(
             f"Task {task.name!r} has images of {channels} {'channels' if channels > 1 else 'channel'}; its "

@@ -188,9 +188,7 @@ def _kept(instance: Task, attribute: object, value: bool) -> None:
 def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if value is None:
         return None
-    expected = (
-        "Task.normalisation expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
-    )
+    expected = "Task.normalize expects {'mean': ..., 'std': ...}, each a number or a list of one a channel"
     if not isinstance(value, Mapping) or value.keys() != {"mean", "std"}:
         raise UsageError(f"{expected}; got {value!r:.100}.")
     stated: dict[str, tuple[float, ...]] = {}
@@ -243,7 +241,7 @@ class Task:
             ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
             Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
             loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
-        normalisation: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
+        normalize: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
         extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
@@ -305,8 +303,8 @@ class Task:
     loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
         default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
     )
-    normalisation: Mapping[str, Any] | None = attrs.field(
-        default=None, converter=_normalization, kw_only=True
+    normalize: Mapping[str, Any] | None = attrs.field(
+        default=None, converter=_normalization, kw_only=True, metadata={"key": "normalisation"}
     )
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
     extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
@@ -335,7 +333,7 @@ class Task:
             raise UsageError(
                 f"Task {self.name!r} starts from a head; give the extractor that it starts from too."
             )
-        for word in ("weights", "normalisation"):
+        for word in ("weights", "normalize"):
             if self.extractor is not None and getattr(self, word) is not None:
                 raise UsageError(
                     f"Task {self.name!r} starts from components, which bring weights and normalization of their own. "

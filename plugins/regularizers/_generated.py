@@ -21,12 +21,12 @@ class ImageObjective:
         Raises:
             UsageError: It has a normalization of its own.
         """
-        if task.normalisation is not None and dict(task.normalisation) != IDENTITY:
+        if task.normalize is not None and dict(task.normalize) != IDENTITY:
             raise UsageError(
-                f"Task {task.name!r} is trained to give images, from pixels from 0 to 1. Leave out normalisation=.",
+                f"Task {task.name!r} is trained to give images, from pixels from 0 to 1. Leave out normalize=.",
                 subject=task.name,
             )
-        return attrs.evolve(task, own_head=False, normalisation=IDENTITY)
+        return attrs.evolve(task, own_head=False, normalize=IDENTITY)
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

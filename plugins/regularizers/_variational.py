@@ -73,13 +73,13 @@ class VariationalObjective:
                 f"split={LAST!r}.",
                 subject=task.name,
             )
-        if task.normalisation is not None or task.extractor is not None:
+        if task.normalize is not None or task.extractor is not None:
             raise UsageError(
                 f"{whose}, by one objective, from pixels from 0 to 1 and a network of its own. Leave out "
-                "normalisation=, extractor= and all objectives but one; weights= starts it from another network.",
+                "normalize=, extractor= and all objectives but one; weights= starts it from another network.",
                 subject=task.name,
             )
-        return attrs.evolve(task, own_head=False, normalisation=IDENTITY)
+        return attrs.evolve(task, own_head=False, normalize=IDENTITY)
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:

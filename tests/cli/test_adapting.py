@@ -100,7 +100,7 @@ def test_images_are_needed_only_to_measure_or_to_fit(run: Any, monkeypatch: Any)
 @pytest.mark.usefixtures("adaptable")
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "running"])
 def test_every_policy_is_measured_with_adapters(run: Any, policy: str) -> None:
-    said = run("recombine", NARROW, RIGHT, "--adapt", "--normalisation", policy, "--json")
+    said = run("recombine", NARROW, RIGHT, "--adapt", "--bn-policy", policy, "--json")
     assert said.json["cell"]["settings"]["policy"] == policy and said.json["cell"]["restricted"]
 
 

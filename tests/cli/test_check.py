@@ -93,7 +93,7 @@ def test_what_is_required_is_measured_under_the_normalization_that_is_meant(run:
     assert run("check", LEFT, RIGHT, "--require", "compatible").code == 0
     said = run("check", LEFT, RIGHT, "--require", "compatible", "--bn-policy", "running")
     assert said.code == 1 and "--require compatible under normalization running: no (exit code 1)" in said.out
-    found = run("check", LEFT, "*right.head", "--require", "perfect", "--normalisation", "running", "--json")
+    found = run("check", LEFT, "*right.head", "--require", "perfect", "--bn-policy", "running", "--json")
     assert found.code == 1 and found.json["bn_policy"] == "running" and found.json["unsatisfied"]
     assert run("check", LEFT, RIGHT, "--json").json["bn_policy"] == "batch"
 

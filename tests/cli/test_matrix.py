@@ -71,13 +71,13 @@ def test_recombine_without_measuring_needs_no_images(run: Any, monkeypatch: Any)
 @pytest.mark.usefixtures("parts")
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "mix:16", "running"])
 def test_every_policy_is_named_in_the_result(run: Any, policy: str) -> None:
-    said = run("recombine", LEFT, RIGHT, "--normalisation", policy, "--json")
+    said = run("recombine", LEFT, RIGHT, "--bn-policy", policy, "--json")
     assert said.code in (0, 1) and said.json["cell"]["settings"]["policy"] == policy
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_prior_that_is_no_number_is_refused_as_an_option(run: Any) -> None:
-    said = run("recombine", LEFT, RIGHT, "--normalisation", "mix:few")
+    said = run("recombine", LEFT, RIGHT, "--bn-policy", "mix:few")
     assert said.code == 2 and "for example mix:16" in " ".join(said.err.split())
 
 

@@ -41,7 +41,7 @@ def test_every_setting_arrives(run: Any) -> None:
         4,
         "--batch-size",
         6,
-        "--normalisation",
+        "--bn-policy",
         "batch",
         "--across-major",
         "--json",
@@ -141,11 +141,11 @@ def second(parts: Path) -> str:
 
 
 def test_a_released_version_is_tested_and_the_exit_code_tells(run: Any, second: str) -> None:
-    run(*SET, "--across-major", "--normalisation", "batch", "--tolerance", "0.99")
+    run(*SET, "--across-major", "--bn-policy", "batch", "--tolerance", "0.99")
     said = run("policy", "test", EXTRACTOR)
     assert said.code == 0 and "passes; it may be published as 2.0.0" in " ".join(said.out.split())
     assert f"{HEAD}@1.0.0" in said.out and "own pair" in said.out
-    run(*SET, "--across-major", "--normalisation", "batch", "--tolerance", "0")
+    run(*SET, "--across-major", "--bn-policy", "batch", "--tolerance", "0")
     said = run("policy", "test", EXTRACTOR, f"{EXTRACTOR}@1.0.0", "--json")
     first, other = said.json
     assert other["reason"] == "it is the first version" and other["passed"] is True

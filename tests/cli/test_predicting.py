@@ -60,7 +60,7 @@ def test_without_a_head_it_is_the_extractors_own(run: Any, parts: Path, photos: 
     assert text.code == 0 and "with its own head digits/left.head@1.0.0" in text.err
     found = said(run, LEFT, photos)
     model = ck.Registry.open(parts).recombine(LEFT, OWN)
-    assert found["bn_policy"] == "running" == model.normalisation
+    assert found["bn_policy"] == "running" == model.bn_policy
     assert [row["label"] for row in found["predictions"]] == model.predict(photos).labels
 
 

@@ -28,14 +28,14 @@ def kept(run: Any, parts: Path) -> Path:
 
 @pytest.mark.parametrize("policy", ["batch", "reestimate", "mix:100", "running"])
 def test_recombine_publishes_under_the_policy_asked_for(run: Any, parts: Path, policy: str) -> None:
-    said = run("recombine", LEFT, RIGHT, "--no-measure", "--normalisation", policy, "--publish", "pairs/ab")
+    said = run("recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", policy, "--publish", "pairs/ab")
     assert said.code == 0 and "built; not measured" in said.out and "published pairs/ab@1.0.0" in said.out
     assert "next: compatkit export pairs/ab@1.0.0 ab.safetensors" in said.out
     estimated = policy not in ("batch", "running")
     assert ("statistics are those of 48 images of left/train" in words(said.out)) == estimated
     mixed = "as if these were of 100 images" in words(run("show", "pairs/ab").out)
     assert mixed == (policy == "mix:100")
-    assert ck.Registry.open(parts).load("pairs/ab").normalisation == policy
+    assert ck.Registry.open(parts).load("pairs/ab").bn_policy == policy
 
 
 class TestWithoutAPolicy:
@@ -49,7 +49,7 @@ class TestWithoutAPolicy:
         )  # two steps do not train much
         said = run("recombine", LEFT, RIGHT, "--publish", "pairs/ab")
         assert said.code == 0 and "next: compatkit predict pairs/ab@1.0.0 PHOTOS" in said.out
-        assert ck.Registry.open(parts).load("pairs/ab").normalisation == "reestimate"
+        assert ck.Registry.open(parts).load("pairs/ab").bn_policy == "reestimate"
         measured = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd", "--json").json["cell"]
         assert measured["settings"]["policy"] == "reestimate"
         alone = run("recombine", LEFT, RIGHT, "--json").json["cell"]
@@ -58,7 +58,7 @@ class TestWithoutAPolicy:
     def test_without_measuring_those_of_the_batch_are_warned_of(self, run: Any, parts: Path) -> None:
         said = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
         assert said.code == 0 and "told by chance" in said.err and "--bn-policy reestimate" in said.err
-        assert ck.Registry.open(parts).load("pairs/ab").normalisation == "batch"
+        assert ck.Registry.open(parts).load("pairs/ab").bn_policy == "batch"
         stated = run(
             "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/cd"
         )
@@ -67,7 +67,7 @@ class TestWithoutAPolicy:
     def test_parts_of_one_network_keep_their_statistics(self, run: Any, parts: Path) -> None:
         said = run("recombine", LEFT, "digits/left.head", "--no-measure", "--publish", "pairs/own")
         assert said.code == 0 and "warning" not in said.err
-        assert ck.Registry.open(parts).load("pairs/own").normalisation == "running"
+        assert ck.Registry.open(parts).load("pairs/own").bn_policy == "running"
 
 
 def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) -> None:

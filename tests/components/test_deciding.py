@@ -165,12 +165,12 @@ def test_a_cap_measures_so_many_images_of_each_class_alike(registry: ck.Registry
     assert cell.settings["data_digest"] == SPLIT.subset(12, 5).digest and cell.settings["seed"] == 5
 
 
-@pytest.mark.parametrize("normalisation", ["running", "batch", "reestimate"])
-def test_the_statistics_are_those_that_the_policy_names(registry: ck.Registry, normalisation: str) -> None:
-    policy(registry, bn_policy=normalisation, tolerance=0.99)
+@pytest.mark.parametrize("bn_policy", ["running", "batch", "reestimate"])
+def test_the_statistics_are_those_that_the_policy_names(registry: ck.Registry, bn_policy: str) -> None:
+    policy(registry, bn_policy=bn_policy, tolerance=0.99)
     seen: list[str] = []
     register(registry, nearly, progress=lambda done, total, what: seen.append(f"{done}/{total} {what}"))
-    passes = 2 if normalisation == "reestimate" else 1
+    passes = 2 if bn_policy == "reestimate" else 1
     assert seen[-1] == f"{passes}/{passes} {EXTRACTOR}@candidate"
 
 

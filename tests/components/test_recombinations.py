@@ -90,7 +90,7 @@ def test_what_was_published_is_what_is_loaded(registry: ck.Registry, policy: str
     assert registry.publish(made, "pairs/ab") == "pairs/ab@1.0.0"
     for verify in ("auto", "always", "never"):
         again = registry.load("pairs/ab", verify=verify)  # type: ignore[arg-type]
-        assert bits(again) == bits(made) and again.normalisation == policy and not again.training
+        assert bits(again) == bits(made) and again.bn_policy == policy and not again.training
         assert torch.equal(logits(again), logits(made)) and torch.equal(logits(again, 2), logits(made, 2))
         assert again.contract.data == made.contract.data and again.labels == made.labels
         assert again.sources == made.sources and again.estimated == made.estimated

@@ -207,7 +207,7 @@ def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Sp
 @pytest.mark.filterwarnings("ignore:Batch normalization takes the statistics of the batch")
 def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests: list[ck.Split]) -> None:
     model = registry.recombine(LEFT, RIGHT)
-    assert model.normalisation == "batch"
+    assert model.bn_policy == "batch"
     right = int((model.predict(tests[0]).positions.numpy() == tests[0].labels).sum())
     cell = registry.matrix(LEFT, RIGHT, tests).cell(LEFT, RIGHT)
     assert cell.unrestricted is not None and cell.unrestricted.correct == right
@@ -216,9 +216,9 @@ def test_what_recombine_gives_is_what_matrix_shows(registry: ck.Registry, tests:
 def test_parts_of_one_network_keep_its_statistics_and_images_give_new_ones(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
-    assert registry.recombine(LEFT, "digits/left.head").normalisation == "running"
+    assert registry.recombine(LEFT, "digits/left.head").bn_policy == "running"
     model = registry.recombine(LEFT, RIGHT, images=tests[0])
-    assert model.normalisation == "reestimate"
+    assert model.bn_policy == "reestimate"
     one, all_of_them = (model(images_of(model, tests[0])[:count]) for count in (1, 48))
     torch.testing.assert_close(one, all_of_them[:1])  # an image's logits do not depend on its batch
 

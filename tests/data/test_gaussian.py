@@ -54,7 +54,7 @@ def test_a_dense_network_trains_on_them() -> None:
         "fully_connected",
         "blocks.0",
         kwargs={"widths": [8], "img_size": [1, 3]},
-        normalisation=ck.data.gaussian_normalization([1.0, 2.0, 3.0]),
+        normalize=ck.data.gaussian_normalization([1.0, 2.0, 3.0]),
     )
     assert quick(steps=2).fit([task]).tasks["vectors"].feature_shape == (2, 8)
 

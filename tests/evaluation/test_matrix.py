@@ -89,7 +89,7 @@ def slow_right(logits: np.ndarray, split: Split, right: Component, common: list[
 def test_every_figure_agrees_with_a_slow_copy_in_float64(policy: str) -> None:
     lefts, rights = parts(labels("0", "1", "2"), labels("2", "7", "0"), labels("1", "0"))
     data = {part.reference: noise(seed=number) for number, part in enumerate(lefts)}
-    cells = by_pair(measured(lefts, rights, data, policy=policy, batch_size=BATCH))
+    cells = by_pair(measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH))
     assert len(cells) == 9
     varied: set[bool] = set()
     for left, right in itertools.product(lefts, rights):
@@ -124,7 +124,7 @@ def test_one_pass_an_extractor_and_two_for_new_statistics() -> None:
     assert {calls[part.reference] for part in lefts} == {per_pass}
     assert {calls[part.reference] for part in rights} == {3 * per_pass}
     calls.clear()
-    measured(lefts, rights, data, policy="reestimate", batch_size=BATCH)
+    measured(lefts, rights, data, bn_policy="reestimate", batch_size=BATCH)
     assert {calls[part.reference] for part in lefts} == {2 * per_pass}
 
 
@@ -140,13 +140,13 @@ def test_modules_are_bitwise_and_in_their_flags_as_before(policy: str, training:
 
     before, generator = state(), torch.random.get_rng_state()
     data = {part.reference: noise() for part in lefts}
-    first = measured(lefts, rights, data, policy=policy, batch_size=BATCH)
+    first = measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH)
     assert state() == before
     assert torch.equal(torch.random.get_rng_state(), generator)
-    assert measured(lefts, rights, data, policy=policy, batch_size=BATCH) == first
+    assert measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH) == first
     rights[1].module.register_forward_pre_hook(lambda *_: (_ for _ in ()).throw(KeyError("broken")))
     with pytest.raises(KeyError):
-        measured(lefts, rights, data, policy=policy, batch_size=BATCH)
+        measured(lefts, rights, data, bn_policy=policy, batch_size=BATCH)
     assert state() == before
 
 
@@ -159,7 +159,7 @@ def test_stored_statistics_do_not_depend_on_batches_and_batch_statistics_do() ->
     data = {part.reference: noise(count=300) for part in lefts}
 
     def run(policy: str, batch_size: int, seed: int) -> list[Any]:
-        return figures(measured(lefts, rights, data, policy=policy, batch_size=batch_size, seed=seed))
+        return figures(measured(lefts, rights, data, bn_policy=policy, batch_size=batch_size, seed=seed))
 
     assert run("running", 7, 0) == run("running", 300, 1)
     assert run("batch", 300, 0) == run("batch", 300, 1)
@@ -173,7 +173,7 @@ def test_new_statistics_are_those_of_the_recombined_network() -> None:
     lefts, rights = parts(*[labels("0", "1", "2")] * 2)
     split = noise()
     (cell,) = measured(
-        lefts[:1], rights[1:], {lefts[0].reference: split}, policy="reestimate", batch_size=BATCH
+        lefts[:1], rights[1:], {lefts[0].reference: split}, bn_policy="reestimate", batch_size=BATCH
     )
     whole = nn.Sequential(Features(0), Classes(11)).eval()
     norms = [one for one in whole.modules() if isinstance(one, nn.BatchNorm2d)]
@@ -231,7 +231,7 @@ def table_parts() -> tuple[Component, Component, Component, Split]:
 
 def test_a_cell_worked_by_hand_with_other_names_and_a_class_apart() -> None:
     left, mine, other, split = table_parts()
-    own_cell, cell = measured([left], [mine, other], {left.reference: split}, policy="running")
+    own_cell, cell = measured([left], [mine, other], {left.reference: split}, bn_policy="running")
     # Common: car (automobile) and cat; 4 images, chance 1/2.
     # Restricted to the two: car right, cat wrong, cat right, cat right. Over all outputs the first is a frog.
     assert cell.common == ("car", "cat")
@@ -259,7 +259,7 @@ def test_an_own_head_that_lacks_a_counted_class_gives_no_bound(known: tuple[str,
     own = Table(*((5,) + (0,) * (len(known) - 1),) * 5)
     mine = loaded("own", head(data=RAW, classes=labels(*known)), own, left)
     other = loaded("all", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*((5, 0, 0),) * 5))
-    cells = measured([left], [mine, other], {left.reference: split}, policy="running")
+    cells = measured([left], [mine, other], {left.reference: split}, bn_policy="running")
     cell = cells[1]
     assert cell.restricted == figure(2, 5)
     assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
@@ -272,7 +272,7 @@ def test_an_own_head_that_lacks_a_counted_class_gives_no_bound(known: tuple[str,
 
 def test_without_the_own_head_there_is_no_bound() -> None:
     left, _, other, split = table_parts()
-    (cell,) = measured([left], [other], {left.reference: split}, policy="running")
+    (cell,) = measured([left], [other], {left.reference: split}, bn_policy="running")
     assert cell.restricted == figure(3, 4)
     assert (cell.bound, cell.recovered, cell.difference) == (None, None, None)
 
@@ -280,7 +280,8 @@ def test_without_the_own_head_there_is_no_bound() -> None:
 def test_without_batch_normalization_a_policy_changes_nothing_and_the_cell_says_so() -> None:
     left, mine, other, split = table_parts()
     cells = [
-        measured([left], [mine, other], {left.reference: split}, policy=one) for one in ("batch", "running")
+        measured([left], [mine, other], {left.reference: split}, bn_policy=one)
+        for one in ("batch", "running")
     ]
     assert figures(cells[0]) == figures(cells[1])
     assert cells[0][1].settings["normalised"] is False
@@ -299,7 +300,7 @@ def test_many_images_are_graded() -> None:
         loaded("good", head(data=RAW, classes=classes), Table(*answers[:160], *chance_rows[:40])),
     ]
     split = numbered([0, 1] * 100, ("car", "cat"))
-    cells = measured([left], heads, {left.reference: split}, policy="running")
+    cells = measured([left], heads, {left.reference: split}, bn_policy="running")
     # 200 images in agreement do not exclude a loss of 1 point, so "same" is not yet perfect.
     assert [cell.grade for cell in cells] == ["perfect", "compatible", "undecided", "compatible"]
     assert [cell.recovered for cell in cells] == [1.0, 1.0, 0.0, pytest.approx(0.8)]
@@ -340,7 +341,7 @@ def test_a_head_that_breaks_its_contract_spoils_only_its_own_cell() -> None:
         "broken", head(data=RAW, classes=labels("car", "cat")), nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
     )
     narrow = loaded("narrow", head(data=RAW, classes=labels("car", "cat")), Table(*[(1.0, 0.0, 0.0)] * 5))
-    cells = measured([left], [mine, broken, narrow, other], {left.reference: split}, policy="running")
+    cells = measured([left], [mine, broken, narrow, other], {left.reference: split}, bn_policy="running")
     assert "broken@1.0.0 does not take features of shape (5, 1, 8, 8)" in cells[1].reason
     assert "its contract names 2 classes" in cells[2].reason
     assert (cells[1].grade, cells[2].grade) == ("none", "none")
@@ -357,8 +358,8 @@ def test_a_head_that_works_in_place_does_not_spoil_the_next_one() -> None:
             return found
 
     rough = loaded("rough", head(data=RAW, classes=labels("car", "cat")), InPlace(*[(1.0, 0.0)] * 5))
-    alone = measured([left], [other], {left.reference: split}, policy="running")
-    beside = measured([left], [rough, mine, other], {left.reference: split}, policy="running")
+    alone = measured([left], [other], {left.reference: split}, bn_policy="running")
+    beside = measured([left], [rough, mine, other], {left.reference: split}, bn_policy="running")
     assert beside[2].restricted == alone[0].restricted
     assert beside[1].restricted == figure(4, 5)
 
@@ -367,7 +368,7 @@ def test_outputs_that_are_not_finite_are_wrong_and_said() -> None:
     left, mine, _, split = table_parts()
     nan = float("nan")
     bad = loaded("bad", head(data=RAW, classes=labels("car", "cat", "ship")), Table(*[(nan, nan, nan)] * 5))
-    cell = measured([left], [mine, bad], {left.reference: split}, policy="running")[1]
+    cell = measured([left], [mine, bad], {left.reference: split}, bn_policy="running")[1]
     assert cell.restricted == figure(0, 5)
     assert any("5 images gave outputs that are not finite" in one for one in cell.findings)
 
@@ -419,7 +420,7 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(DataError, match="has no test images"):
         measured(lefts, rights, {})
     with pytest.raises(UsageError, match="Unknown normalization"):
-        measured(lefts, rights, data, policy="layernorm")
+        measured(lefts, rights, data, bn_policy="layernorm")
     with pytest.raises(UsageError, match="Did you mean 'float32'"):
         measured(lefts, rights, data, precision="float3")
     with pytest.raises(UsageError, match="batch_size"):
@@ -431,6 +432,6 @@ def test_bad_input_is_refused() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(EnvironmentFailure, match="cuda"):
             measured(lefts, rights, data, device="cuda")
-    assert measured(lefts, rights, data, policy="running", batch_size=1)[0].restricted is not None
+    assert measured(lefts, rights, data, bn_policy="running", batch_size=1)[0].restricted is not None
     assert measured([], rights, {}) == []
     assert initial("x") != initial("y")

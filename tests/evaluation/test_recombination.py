@@ -71,7 +71,7 @@ def adapter(left: Component, right: Component, module: nn.Module, strange: str =
 
 
 def test_running_is_the_head_after_the_extractor(left: Component, right: Component, images: Split) -> None:
-    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="running")
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), bn_policy="running")
     x = pixels(left, images)
     assert not model.training
     assert torch.equal(model(x), right.module(left.module(x)))
@@ -84,7 +84,7 @@ def test_running_is_the_head_after_the_extractor(left: Component, right: Compone
 def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
     left: Component, right: Component, images: Split
 ) -> None:
-    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), bn_policy="batch")
     x, before = pixels(left, images), state(model)
     logits = model(x)
     assert state(model) == before
@@ -101,7 +101,7 @@ def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
 def test_reestimate_works_on_copies(left: Component, right: Component, images: Split) -> None:
     before = state(left.module), state(right.module)
     report = check(left.manifest, right.manifest)
-    model = Recombination.of(left, right, report, normalisation="reestimate", images=images, batch_size=16)
+    model = Recombination.of(left, right, report, bn_policy="reestimate", images=images, batch_size=16)
     assert (state(left.module), state(right.module)) == before
     whole = nn.Sequential(Features(0), Classes(1)).eval()
     x = pixels(left, images)
@@ -128,7 +128,7 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
     report = check(left.manifest, right.manifest)
 
     def severities(part: Component, policy: str) -> list[str]:
-        model = Recombination.of(left, part, report, normalisation=policy)
+        model = Recombination.of(left, part, report, bn_policy=policy)
         return [one.severity for one in model.report.findings if one.code == "normalization-needed"]
 
     assert severities(right, "running") == ["informs", "warns"]
@@ -136,15 +136,15 @@ def test_stored_statistics_warn_where_the_parts_are_not_of_one_network(
     assert severities(loaded("a.head", right.manifest, right.module, trained_with=left), "running") == [
         "informs"
     ]
-    assert "normalisation='batch'" in repr(Recombination.of(left, right, report))
+    assert "bn_policy='batch'" in repr(Recombination.of(left, right, report))
     own = loaded("a.head", right.manifest, right.module, trained_with=left)
-    assert "normalisation='running'" in repr(Recombination.of(left, own, report))
+    assert "bn_policy='running'" in repr(Recombination.of(left, own, report))
 
 
 def test_without_batch_normalization_the_policy_is_said_to_change_nothing() -> None:
     left = loaded("a", extractor(), nn.Conv2d(1, 4, 1))
     right = loaded("b", head(classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(256, 1)))
-    model = Recombination.of(left, right, check(left.manifest, right.manifest), normalisation="batch")
+    model = Recombination.of(left, right, check(left.manifest, right.manifest), bn_policy="batch")
     assert any("changes nothing" in one.came for one in model.report.findings)
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 1)
 
@@ -158,7 +158,7 @@ def test_adapters_stand_between(left: Component) -> None:
     assert caught.value.subject is report
     bridge = nn.Conv2d(4, 6, 1)
     between = adapter(left, right, bridge)
-    model = Recombination.of(left, right, report, normalisation="running", adapters=[between])
+    model = Recombination.of(left, right, report, bn_policy="running", adapters=[between])
     x = torch.randn(3, 1, 8, 8)
     assert torch.equal(model(x), right.module(bridge(left.module(x))))
     assert model.contract.adapters == (between.blueprint,)
@@ -201,8 +201,8 @@ def test_what_cannot_be_wired_is_refused_with_adapters_too(left: Component, righ
 def test_policies_and_images_must_go_together(left: Component, right: Component, images: Split) -> None:
     report = check(left.manifest, right.manifest)
     with pytest.raises(UsageError, match="needs images="):
-        Recombination.of(left, right, report, normalisation="reestimate")
+        Recombination.of(left, right, report, bn_policy="reestimate")
     with pytest.raises(UsageError, match="leave them out"):
-        Recombination.of(left, right, report, normalisation="batch", images=images)
+        Recombination.of(left, right, report, bn_policy="batch", images=images)
     with pytest.raises(UsageError, match="Did you mean 'batch'"):
-        Recombination.of(left, right, report, normalisation="batched")
+        Recombination.of(left, right, report, bn_policy="batched")

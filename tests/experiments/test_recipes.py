@@ -35,7 +35,7 @@ backbone = "resnet20_cifar"
 split = "layer2"
 size = [16, 16]
 augment = ["crop"]
-normalisation = { mean = [0.5], std = [0.25] }
+normalize = { mean = [0.5], std = [0.25] }
 kwargs = { drop_rate = 0.1 }
 """
 
@@ -110,7 +110,7 @@ def test_what_is_written_becomes_tasks_trainer_and_regularizers(
     task = plan.tasks[0]
     assert (task.name, task.backbone, task.split, task.size) == ("a", "resnet20_cifar", "layer2", (16, 16))
     assert task.augment == ("crop",) and task.kwargs == {"drop_rate": 0.1} and task.weights is None
-    assert task.normalisation == {"mean": (0.5,), "std": (0.25,)}
+    assert task.normalize == {"mean": (0.5,), "std": (0.25,)}
     assert (task.data.name, len(task.data.train), len(task.data.test)) == ("renamed", 24, 12)
     assert plan.trainer == ck.Trainer(steps=5, lr=1)
     assert [(use.name, use.weight, use.as_) for use in plan.regularizers] == [

@@ -61,9 +61,9 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "Publish.fit got 'fit' twice",
     ),
     "recombine": (
-        lambda registry: registry.recombine("a", "b", normalization="batch"),
-        "normalization",
-        "did you mean 'normalisation'?",
+        lambda registry: registry.recombine("a", "b", bn_polcy="batch"),
+        "bn_polcy",
+        "did you mean 'bn_policy'?",
     ),
     "matrix": (
         lambda registry: registry.matrix("a", "b", batchsize=3),

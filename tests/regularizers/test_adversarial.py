@@ -160,7 +160,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
     ("make", "use"),
     [
         (lambda: task(split="down"), "image_error"),
-        (lambda: task(normalisation={"mean": 0.5, "std": 0.5}), "image_error"),
+        (lambda: task(normalize={"mean": 0.5, "std": 0.5}), "image_error"),
         (lambda: task(), ck.use("adversarial", condition=3)),
     ],
 )

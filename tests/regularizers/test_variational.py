@@ -191,7 +191,7 @@ def test_two_objectives_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "subject"),
     [
-        (lambda: task(normalisation={"mean": 0.5, "std": 0.5}), "a"),
+        (lambda: task(normalize={"mean": 0.5, "std": 0.5}), "a"),
         (lambda: ck.Task("a", data_set("a", size=(16, 16)), "vae_conv", "encoder", size=16), "a"),
     ],
 )

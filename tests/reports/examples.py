@@ -80,7 +80,7 @@ SUMMARY = {
     "takes": "image: N x 1 x H x W (NCHW, float32)",
     "gives": "features: N x 32 x (H + 1) // 2 x (W + 1) // 2 (NCHW, float32, nonnegative)",
     "images": "32 x 32 L, mean 0.1307, std 0.3081",
-    "normalisation": "batch statistics",
+    "bn_policy": "batch statistics",
     "trained against initial weights": "tensors:sha256:5b1c0d9e8f7a",
     "trained against auxiliary head dcc": "tensors:sha256:0a9b8c7d6e5f",
     "trained on": "mnist/train",

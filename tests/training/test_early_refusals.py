@@ -21,8 +21,8 @@ def task(name: str = "a", classes: tuple[str, ...] = ("0", "1", "2"), **settings
     ("make", "kind"),
     [
         (lambda: task(width=2**16 + 1), UsageError),
-        (lambda: task(normalisation={"mean": 1e300, "std": 1}), UsageError),
-        (lambda: task(normalisation={"mean": 0, "std": 1e-300}), UsageError),
+        (lambda: task(normalize={"mean": 1e300, "std": 1}), UsageError),
+        (lambda: task(normalize={"mean": 0, "std": 1e-300}), UsageError),
         (lambda: task("a" * 60), InvalidName),
         (lambda: quick(steps=0).fit([task(classes=("car", "automobile", "dog"))]), DataError),
         (lambda: quick(steps=0).fit([task(classes=("0", "zero"))]), DataError),

@@ -33,7 +33,7 @@ def test_a_stated_normalization_is_what_the_network_sees() -> None:
             return {}
 
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-    one = task(normalisation={"mean": 0, "std": 1 / 255})
+    one = task(normalize={"mean": 0, "std": 1 / 255})
     fit = quick(steps=1).fit([one], ["look"], factories={"look": Look})
     index, images = seen[0]
     pixels = torch.from_numpy(one.data.train.images[index.numpy()]).permute(0, 3, 1, 2).float()
@@ -44,9 +44,9 @@ def test_a_stated_normalization_is_what_the_network_sees() -> None:
 def test_it_stands_in_the_contracts_and_in_the_plan(tmp_path: Path) -> None:
     stated = {"mean": [0.1, 0.2, 0.3], "std": 0.5}
     with pytest.raises(UsageError, match="each a number or a list of one a channel"):
-        task(channels=3, normalisation=stated)
+        task(channels=3, normalize=stated)
     stated["std"] = [0.5, 0.5, 0.25]
-    fit = quick(steps=1).fit([task(channels=3, normalisation=stated)])
+    fit = quick(steps=1).fit([task(channels=3, normalize=stated)])
     assert fit.run["tasks"][0]["normalisation"] == stated
     registry = ck.Registry.init(tmp_path / "parts")
     registry.publish(fit, prefix="parts")
@@ -56,7 +56,7 @@ def test_it_stands_in_the_contracts_and_in_the_plan(tmp_path: Path) -> None:
 
 
 def test_one_number_is_for_all_channels_and_wins_over_pretrained_weights() -> None:
-    state = prepare_task(task(channels=3, normalisation={"mean": 0.5, "std": 0.25}), 0, CPU)
+    state = prepare_task(task(channels=3, normalize={"mean": 0.5, "std": 0.25}), 0, CPU)
     assert (state.data.mean, state.data.std) == ((0.5,) * 3, (0.25,) * 3)
     plain = prepare_task(task(channels=3), 0, CPU)
     np.testing.assert_allclose(plain.data.mean, task(channels=3).data.train.statistics()[0])
@@ -66,7 +66,7 @@ def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> Non
     trainer = quick(steps=1, checkpoint=tmp_path / "run.safetensors")
     trainer.fit([task()])
     with pytest.raises(TrainingError, match=r"tasks\[0\].normalisation.mean"):
-        trainer.fit([task(normalisation={"mean": 0, "std": 1})])
+        trainer.fit([task(normalize={"mean": 0, "std": 1})])
 
 
 @pytest.mark.parametrize(
@@ -83,12 +83,12 @@ def test_a_checkpoint_of_another_normalization_is_refused(tmp_path: Path) -> Non
 )
 def test_what_is_no_normalization_is_refused(stated: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        task(normalisation=stated)
+        task(normalize=stated)
 
 
 def test_as_many_numbers_as_channels() -> None:
     with pytest.raises(UsageError, match="has images of 3 channels; its normalization states 2"):
-        prepare_task(task(channels=3, normalisation={"mean": [0, 0], "std": [1, 1]}), 0, CPU)
+        prepare_task(task(channels=3, normalize={"mean": [0, 0], "std": [1, 1]}), 0, CPU)
 
 
 def test_a_class_layer_goes_on_where_that_is_asked_for() -> None:

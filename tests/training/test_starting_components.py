@@ -160,8 +160,8 @@ def test_what_does_not_fit_is_refused(kept: ck.Registry) -> None:
         quick(steps=1).fit([task], ["identical_init"])
     with pytest.raises(UsageError, match=r"from components, which bring .* Leave out weights=, or"):
         attrs.evolve(task, weights="pretrained")
-    with pytest.raises(UsageError, match="Leave out normalisation=, or the components"):
-        attrs.evolve(task, normalisation={"mean": 0, "std": 1})
+    with pytest.raises(UsageError, match="Leave out normalize=, or the components"):
+        attrs.evolve(task, normalize={"mean": 0, "std": 1})
     with pytest.raises(UsageError, match="expects a component of kind head"):
         attrs.evolve(task, head=task.extractor)
     with pytest.raises(UsageError, match="give the extractor"):

@@ -98,7 +98,7 @@ def test_a_file_alone_says_nothing_of_images(tmp_path: Path) -> None:
 
 def test_arguments_of_the_network_are_those_of_its_config_and_what_a_task_says_wins(tmp_path: Path) -> None:
     network = saved(tmp_path, act_layer="gelu", drop_path_rate=0.1)
-    asked = task(tmp_path, kwargs={"drop_path_rate": 0.2}, normalisation={"mean": 0.5, "std": 0.25}, size=64)
+    asked = task(tmp_path, kwargs={"drop_path_rate": 0.2}, normalize={"mean": 0.5, "std": 0.25}, size=64)
     state = prepare_task(asked, 0, CPU)
     assert_body(state, network)
     assert any("GELU" in type(one).__name__ for one in state.extractor.modules())

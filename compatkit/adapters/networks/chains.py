@@ -72,7 +72,7 @@ class FullyConnected(Classifier):
         super().reset_classifier(num_classes, global_pool)
         layer, kind = self.get_classifier(), self.kind
         normed = self.last_norm_on and isinstance(layer, nn.Linear) and kind.norm != "none"
-        self.last_norm = kind.normalisation(layer) if normed else nn.Identity()
+        self.last_norm = kind.norm_layer(layer) if normed else nn.Identity()
         on = self.last_act_on and isinstance(layer, nn.Linear)
         self.last_act = activation(kind.owner, kind.activation if on else "none")
         self.pretrained_cfg["classifier"] = ("fc", "last_norm") if normed else "fc"

@@ -66,9 +66,9 @@ class LayerStyle:
 
     def layer(self, linear: nn.Module) -> Layer:
         """Return ``linear`` with what follows it."""
-        return Layer(linear, self.normalisation(linear), activation(self.owner, self.activation))
+        return Layer(linear, self.norm_layer(linear), activation(self.owner, self.activation))
 
-    def normalisation(self, linear: nn.Module) -> nn.Module:
+    def norm_layer(self, linear: nn.Module) -> nn.Module:
         """Return the normalization of what ``linear`` gives."""
         if self.norm == "none":
             return nn.Identity()
@@ -125,7 +125,7 @@ SMALLEST = 1e-12
 """Length that shorter features are divided by."""
 
 
-def normalisation(owner: str, name: str, channels: int) -> nn.Module:
+def norm_layer(owner: str, name: str, channels: int) -> nn.Module:
     """Return the normalization of a map.
 
     Args:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from compatkit.adapters.networks.classifier import Classifier, stage
-from compatkit.adapters.networks.layers import UnitLength, normalisation
+from compatkit.adapters.networks.layers import UnitLength, norm_layer
 from compatkit.errors import UsageError
 from compatkit.limits import COUNT
 
@@ -40,10 +40,10 @@ class BasicBlock(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int, norm: str = "batch") -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn1 = normalisation(type(self).__name__, norm, channels)
+        self.bn1 = norm_layer(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.bn2 = normalisation(type(self).__name__, norm, channels)
+        self.bn2 = norm_layer(type(self).__name__, norm, channels)
         same = stride == 1 and in_channels == channels
         self.shortcut = nn.Identity() if same else ShortcutA(in_channels, channels, stride)
         self.act2 = nn.ReLU()
@@ -95,7 +95,7 @@ class ResidualCifar(Classifier):
         blocks, channels = (depth - 2) // 6, 16 * width
         block = functools.partial(BasicBlock, norm=norm)
         self.conv1 = nn.Conv2d(in_chans, channels, 3, 1, 1, bias=False)
-        self.bn1 = normalisation(type(self).__name__, norm, channels)
+        self.bn1 = norm_layer(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
         self.layer1 = _stage(block, channels, channels, blocks, 1)
         self.layer2 = _stage(block, channels, 2 * channels, blocks, 2)
@@ -166,10 +166,10 @@ class PreActivationBlock(nn.Module):
         self, in_channels: int, channels: int, stride: int, drop_rate: float, norm: str = "batch"
     ) -> None:
         super().__init__()
-        self.bn1 = normalisation(type(self).__name__, norm, in_channels)
+        self.bn1 = norm_layer(type(self).__name__, norm, in_channels)
         self.act1 = nn.ReLU()
         self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, 1, bias=False)
-        self.bn2 = normalisation(type(self).__name__, norm, channels)
+        self.bn2 = norm_layer(type(self).__name__, norm, channels)
         self.act2 = nn.ReLU()
         self.drop = nn.Dropout(drop_rate)
         self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
@@ -267,7 +267,7 @@ class ResidualV2Cifar(Classifier):
             self.add_module(f"layer{number}", _stage(block, channels, after, 2, 1 if number == 1 else 2))
             self.feature_info.append(stage(f"layer{number}", after, 2 ** (number - 1)))
             channels = after
-        self.bn1 = normalisation(type(self).__name__, norm, channels)
+        self.bn1 = norm_layer(type(self).__name__, norm, channels)
         self.act1 = nn.ReLU()
         self.global_pool = nn.AdaptiveAvgPool2d(1)
         self.finish(channels)

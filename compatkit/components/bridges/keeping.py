@@ -137,7 +137,7 @@ def _recombined(
         head,
         # A refitted head takes other features than the one in the report.
         check(extractor.manifest, head.manifest, own=head.is_own(extractor)) if made.refitted else report,
-        normalisation="running" if estimate is None else "reestimate",
+        bn_policy="running" if estimate is None else "reestimate",
         statistics=estimate,
         adapters=adapters,
     )

@@ -359,7 +359,7 @@ def _right(step: RungResult) -> float:
 
 
 def inserted(
-    bridges: Mapping[tuple[str, str], Bridge], normalisation: str
+    bridges: Mapping[tuple[str, str], Bridge], bn_policy: str
 ) -> dict[tuple[str, str], tuple[Adapter, ...]]:
     """Return the adapters of bridges by (extractor, head) reference.
 
@@ -368,7 +368,7 @@ def inserted(
 
     Args:
         bridges: By pinned references of extractor and head.
-        normalisation: Batch-norm policy of the matrix.
+        bn_policy: Batch-norm policy of the matrix.
 
     Raises:
         UsageError: A bridge is stored under other references than its own, or does not fit a matrix.
@@ -382,11 +382,11 @@ def inserted(
         if not isinstance(one, Bridge) or pair != (one.extractor, one.head):
             own = f"({one.extractor!r}, {one.head!r})" if isinstance(one, Bridge) else "a Bridge"
             raise UsageError(f"bridges= has the key {pair!r:.120} where {own} is expected.", subject=pair)
-        _check(one, normalisation)
+        _check(one, bn_policy)
     return {pair: one.recombination.inserted for pair, one in bridges.items()}
 
 
-def _check(one: Bridge, normalisation: str) -> None:
+def _check(one: Bridge, bn_policy: str) -> None:
     made = one.step(one.chosen).built
     if made.refitted or made.stored:
         what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
@@ -396,22 +396,22 @@ def _check(one: Bridge, normalisation: str) -> None:
             subject=one.chosen,
         )
     if made.estimates:
-        check_policy(f"The bridge of {one.extractor} and {one.head} by {one.chosen}", normalisation)
+        check_policy(f"The bridge of {one.extractor} and {one.head} by {one.chosen}", bn_policy)
 
 
-def check_policy(bridge: str, normalisation: str) -> None:
+def check_policy(bridge: str, bn_policy: str) -> None:
     """Raise if a batch-norm policy would replace the statistics of a bridge.
 
     Args:
         bridge: Description of a bridge with estimated batch-norm statistics.
-        normalisation: Policy of the matrix.
+        bn_policy: Policy of the matrix.
 
     Raises:
         UsageError: The policy uses stored statistics.
     """
-    if normalisation not in ANEW:
+    if bn_policy not in ANEW:
         raise UsageError(
-            f"{bridge} has its own estimated batch-norm statistics, which {normalisation!r} would replace by stored "
+            f"{bridge} has its own estimated batch-norm statistics, which {bn_policy!r} would replace by stored "
             f"ones. Use normalization {' or '.join(map(repr, ANEW))}.",
-            subject=normalisation,
+            subject=bn_policy,
         )

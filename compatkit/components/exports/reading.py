@@ -33,7 +33,7 @@ class Exported(Assembly):
 
     def extra_repr(self) -> str:
         """Return kind and policy, for ``repr``."""
-        return f"{self.description.kind}, normalisation={self.normalisation!r}"
+        return f"{self.description.kind}, bn_policy={self.bn_policy!r}"
 
 
 @named
@@ -105,7 +105,7 @@ def _assembled(description: Description, modules: list[nn.Module]) -> Exported:
         head,
         contract=description.contract,
         adapters=between,
-        normalisation=description.policy,
+        bn_policy=description.policy,
     )
     made.description, made.about = description, description.about
     return made.eval()

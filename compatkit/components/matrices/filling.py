@@ -274,7 +274,7 @@ class Pairs:
         counts |= {name: states[name] for name in ("stale", "missing", "barred", "left-out") if states[name]}
         settings: dict[str, Any] = {
             "metric": f"{metric.METRIC} {metric.METRIC_VERSION}",
-            "normalisation": conditions.policy,
+            "normalisation": conditions.bn_policy,
             "batch_size": conditions.batch_size,
             "seed": conditions.seed,
             "precision": conditions.precision,

@@ -38,7 +38,7 @@ TASK = (
     "mixup",
     "cutmix",
     "loader",
-    "normalisation",
+    "normalize",
     "width",
     "rest",
     "own_head",

@@ -328,19 +328,15 @@ def _task(task: Task) -> dict[str, Any]:
         files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
         found = [read_file(one, one.parent) for one in files]
         weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
-    others = {
-        one.name: one.default
-        for one in attrs.fields(type(task))
-        if one.name not in (*_OTHERWISE, *_SAME_BITS)
-    }
+    others = [field for field in attrs.fields(type(task)) if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {
         **{name: getattr(task, name) for name in _STATED},
         "kwargs": dict(task.kwargs),
         "weights": weights,
         **{
-            name: attrs.asdict(value) if isinstance(value, Rest) else value
-            for name, usual in others.items()
-            if (value := getattr(task, name)) != usual
+            field.metadata.get("key", field.name): attrs.asdict(value) if isinstance(value, Rest) else value
+            for field in others
+            if (value := getattr(task, field.name)) != field.default
         },
         "data": {side: getattr(task.data, side).digest for side in ("train", "test")}
         | {"name": task.data.name},

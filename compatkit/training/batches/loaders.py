@@ -200,7 +200,7 @@ class Streamed:
             )
             warnings.warn(
                 f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
-                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalize them so, or state Task.normalisation "
+                f"0 to 1 - mean) / std, with mean {mean} and std {std}. Normalize them so, or state Task.normalize "
                 "as the loader does it.",
                 stacklevel=2,
             )

@@ -11,7 +11,7 @@ from small import data_set, quick
 from torch import nn
 
 import compatkit as ck
-from compatkit.adapters.networks.layers import UnitLength, normalisation
+from compatkit.adapters.networks.layers import UnitLength, norm_layer
 from compatkit.adapters.networks.residual import resnet8_cifar, resnet20_cifar
 from compatkit.errors import UsageError
 
@@ -21,7 +21,7 @@ AXES = {"layer": (1, 2, 3), "instance": (2, 3)}
 
 @pytest.mark.parametrize("name", AXES)
 def test_each_image_is_normalized_by_itself(name: str) -> None:
-    layer, axes = normalisation("it", name, 4), AXES[name]
+    layer, axes = norm_layer("it", name, 4), AXES[name]
     nn.init.uniform_(layer.weight, 0.5, 1.5)  # type: ignore[arg-type]
     wide = X.double()
     spread, mean = torch.var_mean(wide, dim=axes, correction=0, keepdim=True)

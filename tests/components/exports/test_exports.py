@@ -114,7 +114,7 @@ def test_what_comes_back_is_the_same_network(registry: ck.Registry, tmp_path: Pa
     written = registry.export(made, file)
     assert written.bytes == file.stat().st_size and written.description == described(file)
     again = ck.load_exported(file)
-    assert not again.training and again.normalisation == policy
+    assert not again.training and again.bn_policy == policy
     for batch in (2, 5):
         assert torch.equal(run(again, images(batch)), run(made, images(batch)))
     assert torch.equal(again.predict(IMAGES).probabilities, made.predict(IMAGES).probabilities)

@@ -31,7 +31,7 @@ OTHER: dict[str, Any] = {
     "mixup": 0.2,
     "cutmix": 1.0,
     "loader": {"name": "mine", "workers": 1},
-    "normalisation": {"mean": 0.5, "std": 0.25},
+    "normalize": {"mean": 0.5, "std": 0.25},
     "width": 8,
     "rest": {"backbone": "resnet20_cifar", "split": "layer2"},
     "own_head": False,

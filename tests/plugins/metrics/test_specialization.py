@@ -83,7 +83,7 @@ def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
         "fully_connected",
         "blocks.0",
         kwargs={"widths": [50, 50], "img_size": [1, 20]},
-        normalisation=ck.data.gaussian_normalization([1.0] * 20),
+        normalize=ck.data.gaussian_normalization([1.0] * 20),
     )
     fit = quick(steps=0).fit([task])
     found = ck.measure(fit.tasks["a"], data.test, ["specialization"], layers=["blocks.*.act"])

@@ -312,11 +312,11 @@ class TestFailures:
         assert data.train.digest  # known from here on
         broken.write_bytes(broken.read_bytes()[:400])
         with pytest.raises(DataError) as caught:
-            trainer.fit([task(data, normalisation=HALF)])
+            trainer.fit([task(data, normalize=HALF)])
         assert caught.value.subject == str(broken)
         broken.unlink()
         with pytest.raises(DataError) as caught:
-            trainer.fit([task(data, normalisation=HALF)])
+            trainer.fit([task(data, normalize=HALF)])
         assert Path(caught.value.subject) == broken
 
     @pytest.mark.parametrize("workers", [0, 2])
@@ -458,7 +458,7 @@ class TestCache:
     def test_later_epochs_read_no_file(self, folder: Path) -> None:
         data = photos(folder)
         train, seen = counted(data.train)
-        quick(steps=12, workers=0).fit([task(attrs.evolve(data, train=train), normalisation=HALF)])
+        quick(steps=12, workers=0).fit([task(attrs.evolve(data, train=train), normalize=HALF)])
         assert sorted(seen) == list(range(len(train)))
 
     @pytest.mark.parametrize(
