@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import nightly
 import pytest
 from catalogue import Outcome, page
 
@@ -21,14 +22,48 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 REPOSITORY = Path(__file__).resolve().parents[1]
 OUTCOMES: dict[str, list[Outcome]] = {}
 """What came out of each test of this run, for the page of the catalogue."""
+COSTS: dict[str, float] = {}
+"""Processor seconds of each test of this run, by node id."""
+STARTED = pytest.StashKey[float]()
+"""Processor seconds of the process when a test began."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--catalogue", metavar="FILE", help="Write every case, its tests and what came out.")
+    parser.addoption("--processor-seconds", metavar="FILE", help="Write what each test cost, as CSV.")
+    parser.addoption("--changed-since", metavar="COMMIT", help="Run only tests of rooms that differ from it.")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the nightly tests; leave out those of rooms that did not change, if that is asked for."""
+    nightly.mark(items)
+    if commit := config.getoption("--changed-since"):
+        rooms = nightly.changed_rooms(commit)
+        left = [item for item in items if nightly.room(item.nodeid) not in rooms]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if nightly.room(item.nodeid) in rooms]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    item.stash[STARTED] = nightly.processor_seconds()
+    yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Note the cost of a test with its fixtures; that of a module's fixtures falls on the module's first test."""
+    outcome = yield
+    report = outcome.get_result()
+    if report.when == "teardown":
+        report.processor_seconds = nightly.processor_seconds() - item.stash[STARTED]
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Keep a test's outcome: that of its call, or of what kept it from being called."""
+    if report.when == "teardown":
+        COSTS[report.nodeid] = report.processor_seconds
     if report.when != "call" and report.outcome == "passed":
         return
     reason = report.longrepr[2] if report.skipped and isinstance(report.longrepr, tuple) else ""
@@ -37,10 +72,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the page of the catalogue, if it is asked for; in the process that sees all outcomes."""
-    path = session.config.getoption("--catalogue")
-    if path and not hasattr(session.config, "workerinput"):
+    """Write the pages that are asked for, in the process that sees all outcomes."""
+    if hasattr(session.config, "workerinput"):
+        return
+    if path := session.config.getoption("--catalogue"):
         Path(path).write_text(page(OUTCOMES), encoding="utf-8")
+    if path := session.config.getoption("--processor-seconds"):
+        nightly.write(Path(path), COSTS)
 
 
 @pytest.fixture(scope="session")

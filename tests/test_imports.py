@@ -6,6 +6,7 @@ The page's table is the rule itself: a room that it does not list, or an arrow t
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -90,7 +91,9 @@ class Row(NamedTuple):
     allowed: set[str]
 
 
-def modules() -> dict[str, ast.Module]:
+@functools.cache
+def sources() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module, by its name."""
     found: dict[str, ast.Module] = {}
     for package, folder in FOLDERS.items():
         for path in sorted((REPOSITORY / folder).rglob("*.py")):
@@ -98,9 +101,6 @@ def modules() -> dict[str, ast.Module]:
             name = ".".join([package, *inside])
             found[name] = ast.parse(path.read_text(), str(path))
     return found
-
-
-SOURCES = modules()
 
 
 def imports_of(importer: str, node: ast.AST, when: str = "top") -> Iterator[Import]:
@@ -123,14 +123,17 @@ def imports_of(importer: str, node: ast.AST, when: str = "top") -> Iterator[Impo
                 module = ".".join([*above, *([module] if module else [])])
             for alias in child.names:
                 whole = f"{module}.{alias.name}"
-                if whole in SOURCES or f"{whole}.__init__" in SOURCES:
+                if whole in sources() or f"{whole}.__init__" in sources():
                     yield Import(importer, whole, "", when, child.lineno)
                 else:
                     yield Import(importer, module, alias.name, when, child.lineno)
         yield from imports_of(importer, child, inner)
 
 
-IMPORTS = [one for name, tree in SOURCES.items() for one in imports_of(name, tree)]
+@functools.cache
+def imports() -> list[Import]:
+    """Return every import of every module."""
+    return [found for name, tree in sources().items() for found in imports_of(name, tree)]
 
 
 def within(module: str, package: str) -> bool:
@@ -166,7 +169,7 @@ ROOMS = {one for row in ROWS for one in row.rooms}
 
 
 def test_every_module_has_a_room_and_every_room_a_module() -> None:
-    mine = [name for name in SOURCES if within(name, "compatkit")]
+    mine = [name for name in sources() if within(name, "compatkit")]
     homeless = [name for name in mine if room_of(name, ROOMS) is None]
     assert not homeless, f"no row under 'Rooms' of docs/architecture.md: {homeless}"
     empty = ROOMS - {room_of(name, ROOMS) for name in mine}
@@ -181,7 +184,7 @@ def test_the_page_lets_arrows_point_downwards_only() -> None:
 
 
 def arrows() -> Iterator[tuple[str, str, Import]]:
-    for one in IMPORTS:
+    for one in imports():
         if within(one.importer, "compatkit") and within(one.module, "compatkit"):
             source, target = room_of(one.importer, ROOMS), room_of(one.module, ROOMS)
             if one.module != "compatkit" and source and target and source != target:
@@ -204,15 +207,15 @@ def test_measuring_needs_nothing_of_training_but_the_state_of_a_task() -> None:
 
 
 def test_the_package_itself_imports_nothing_of_its_own_at_once() -> None:
-    at_once = {one.module for one in IMPORTS if one.importer == "compatkit.__init__" and one.when == "top"}
+    at_once = {one.module for one in imports() if one.importer == "compatkit.__init__" and one.when == "top"}
     assert not {one for one in at_once if within(one, "compatkit")}
 
 
 @pytest.mark.parametrize("when", [("top",), ("top", "later", "types")])
 def test_no_circle(when: tuple[str, ...]) -> None:
     """Neither at import time, nor among all that files name in functions and annotations."""
-    graph: dict[str, set[str]] = {name.removesuffix(".__init__"): set() for name in SOURCES}
-    for one in IMPORTS:
+    graph: dict[str, set[str]] = {name.removesuffix(".__init__"): set() for name in sources()}
+    for one in imports():
         importer = one.importer.removesuffix(".__init__")
         lazy = importer == "compatkit"
         if one.when in when and one.module in graph and one.module != importer and not lazy:
@@ -222,20 +225,20 @@ def test_no_circle(when: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("library", ONLY_IN)
 def test_a_foreign_library_has_a_door_for_each_use(library: str) -> None:
-    users = {one.importer for one in IMPORTS if within(one.module, library)}
+    users = {one.importer for one in imports() if within(one.module, library)}
     assert users == set(ONLY_IN[library])
 
 
 def test_the_library_knows_no_plugin_and_no_study() -> None:
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         if within(name, "compatkit"):
             words = {str(one.value).split(".")[0] for one in ast.walk(tree) if isinstance(one, ast.Constant)}
-            named = {one.module.split(".")[0] for one in IMPORTS if one.importer == name} | words
+            named = {one.module.split(".")[0] for one in imports() if one.importer == name} | words
             assert not {"compatkit_plugins", "compatkit_studies"} & named, name
 
 
 def test_plugins_and_studies_use_public_names_only() -> None:
-    for one in IMPORTS:
+    for one in imports():
         if within(one.importer, "compatkit") or not within(one.module, "compatkit"):
             continue
         if one.module == "compatkit":
@@ -275,7 +278,7 @@ def test_examples_use_public_names_only() -> None:
 
 
 def test_attributes_of_the_package_are_public_names() -> None:
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         called = {
             alias.asname or alias.name
             for node in ast.walk(tree)
@@ -294,7 +297,7 @@ def test_plugins_do_not_import_each_other() -> None:
     points = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["entry-points"][
         "compatkit"
     ]
-    for one in IMPORTS:
+    for one in imports():
         if within(one.importer, "compatkit_plugins") and within(one.module, "compatkit_plugins"):
             own = one.importer.split(".")[:3] == one.module.split(".")[:3]
             assert own or one.module not in points.values(), (
@@ -305,7 +308,7 @@ def test_plugins_do_not_import_each_other() -> None:
 def imports_in(folder: str) -> Iterator[Import]:
     packages = [package for package, there in FOLDERS.items() if there == folder]
     if packages:
-        yield from (one for one in IMPORTS if within(one.importer, packages[0]))
+        yield from (one for one in imports() if within(one.importer, packages[0]))
         return
     for path in (REPOSITORY / folder).rglob("*.py"):
         yield from imports_of(str(path), ast.parse(path.read_text()))
@@ -336,10 +339,10 @@ CHILD = "compatkit.components.checkpoints.child"
 
 
 def test_no_file_content_chooses_code() -> None:
-    for one in IMPORTS:
+    for one in imports():
         assert one.module.split(".")[0] not in CODE_FROM_DATA, str(one)
         assert f"{one.module}.{one.name}" not in LOADERS, str(one)
-    for name, tree in SOURCES.items():
+    for name, tree in sources().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and (name, ast.unparse(node)) != (CHILD, "torch.load"):
                 assert ast.unparse(node) not in LOADERS, f"{name}:{node.lineno}: {ast.unparse(node)}"
@@ -355,12 +358,12 @@ def test_no_file_content_chooses_code() -> None:
 
 
 def test_the_one_place_that_unpickles_reads_tensors_only_and_is_imported_by_nobody() -> None:
-    assert not [str(one) for one in IMPORTS if one.module == CHILD]
-    calls = [node for node in ast.walk(SOURCES[CHILD]) if isinstance(node, ast.Call)]
+    assert not [str(one) for one in imports() if one.module == CHILD]
+    calls = [node for node in ast.walk(sources()[CHILD]) if isinstance(node, ast.Call)]
     loads = [node for node in calls if ast.unparse(node.func) == "torch.load"]
     named = sum(
         ast.unparse(node) == "torch.load"
-        for node in ast.walk(SOURCES[CHILD])
+        for node in ast.walk(sources()[CHILD])
         if isinstance(node, ast.Attribute)
     )
     assert len(loads) == named == 1, "torch.load is called once, and not passed on"
@@ -370,7 +373,7 @@ def test_the_one_place_that_unpickles_reads_tensors_only_and_is_imported_by_nobo
 
 def test_no_validation_that_optimized_python_leaves_out() -> None:
     found = [
-        f"{n}:{node.lineno}" for n, tree in SOURCES.items() for node in ast.walk(tree) if is_assert(node)
+        f"{n}:{node.lineno}" for n, tree in sources().items() for node in ast.walk(tree) if is_assert(node)
     ]
     assert not found, f"raise an error of compatkit.errors instead of assert: {found}"
 

@@ -68,8 +68,12 @@ def frames(format: str, count: int) -> bytes:
     return held.getvalue()
 
 
-TEXT = chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(10**8), 9))
-TEXTS = b"".join(chunk(b"zTXt", b"a%d\0\0" % one + zlib.compress(bytes(10**6), 9)) for one in range(300))
+def texts(count: int, size: int) -> bytes:
+    """Return compressed text chunks of ``size`` zero bytes each."""
+    packed = zlib.compress(bytes(size), 9)
+    return b"".join(chunk(b"zTXt", b"a%d\0\0" % number + packed) for number in range(count))
+
+
 BOMBS: dict[str, Callable[[], bytes]] = {
     "PNG": lambda: png(11_000, 11_000),
     "PNG of one bit": lambda: png(11_000, 11_000, 1, 0),
@@ -82,8 +86,8 @@ BOMBS: dict[str, Callable[[], bytes]] = {
         b"BM" + struct.pack("<IHHIIiiHHIIiiII", 99, 0, 0, 54, 40, 11_000, 11_000, 1, 24, *[0] * 6)
     ),
     "JPEG of many scans": lambda: scans(2000),
-    "a text of 100 megabytes": lambda: png(20, 20, more=TEXT),
-    "300 texts of a megabyte": lambda: png(20, 20, more=TEXTS),
+    "a text of 100 megabytes": lambda: png(20, 20, more=texts(1, 10**8)),
+    "300 texts of a megabyte": lambda: png(20, 20, more=texts(300, 10**6)),
     "PPM that is read value by value": lambda: b"P6\n4000 3000\n4095\n" + bytes(10**6),
 }
 SOUND: dict[str, Callable[[], bytes]] = {
