@@ -216,14 +216,14 @@ def examine(
     model: str,
     kwargs: dict[str, Any],
     size: tuple[int, int],
-    split: str,
+    cut: str,
 ) -> dict[str, Any]:
     """Return what holds for one cut.
 
     Raises:
         CutError: It is refused.
     """
-    asked = Blueprint("timm", "timm", model, kwargs, split, "extractor", "", size)
+    asked = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", size)
     blueprint, extractor, head = working_cut(whole, asked)
     joined = Joined(extractor, head)
     with torch.no_grad():

@@ -37,8 +37,8 @@ def main() -> None:
     for seed in range(given.seeds):
         with tempfile.TemporaryDirectory() as folder:
             registry = ck.Registry.init(folder)
-            for name, split in (("early", "layer1"), ("late", "layer2")):
-                task = ck.Task(name, data, "resnet20_cifar", split, size=16)
+            for name, cut in (("early", "layer1"), ("late", "layer2")):
+                task = ck.Task(name, data, "resnet20_cifar", cut, size=16)
                 fit = ck.Trainer(steps=given.steps, seed=2 * seed + (name == "late")).fit([task])
                 registry.publish(fit, prefix="parts")
             for row, column, accuracy in measure(registry, data.train, test, given.images):

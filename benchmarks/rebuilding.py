@@ -58,9 +58,9 @@ def main() -> None:
             measure(Path(folder), *network.rsplit(":", 1), given.runs, given.fresh)
 
 
-def measure(folder: Path, model: str, split: str, runs: int, fresh: bool) -> None:
+def measure(folder: Path, model: str, cut: str, runs: int, fresh: bool) -> None:
     """Print the rows of one network."""
-    tasks, registry, references = contestants(folder / f"{model}-{split}", model, split)
+    tasks, registry, references = contestants(folder / f"{model}-{cut}", model, cut)
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for _ in range(runs):
         for name, task in tasks.items():
@@ -71,13 +71,13 @@ def measure(folder: Path, model: str, split: str, runs: int, fresh: bool) -> Non
     for name, taken in seconds.items():
         first, best = taken[0], min(taken)
         print(
-            f"| {model} at {split} | {name} | {first * 1e3:.1f} | {best * 1e3:.2f} | {best / yardstick:.2f} |"
+            f"| {model} at {cut} | {name} | {first * 1e3:.1f} | {best * 1e3:.2f} | {best / yardstick:.2f} |"
         )
     if fresh:
         for kept, taken in first_loads(
             folder, str(registry.store.root), references["extractor"], model
         ).items():
-            print(f"| {model} at {split} | fresh process, cached: {kept} | {min(taken) * 1e3:.1f} | | |")
+            print(f"| {model} at {cut} | fresh process, cached: {kept} | {min(taken) * 1e3:.1f} | | |")
 
 
 def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str, list[float]]:
@@ -98,7 +98,7 @@ def first_loads(folder: Path, root: str, reference: str, model: str) -> dict[str
 
 
 def contestants(
-    folder: Path, model: str, split: str
+    folder: Path, model: str, cut: str
 ) -> tuple[dict[str, Callable[[], Any]], Any, dict[str, str]]:
     """Return label and task of each contestant, the yardstick first; the registry; and its references."""
     import timm
@@ -109,7 +109,7 @@ def contestants(
     from compatkit.components import splitting
 
     registry = compatkit.Registry.init(folder)
-    parts = splitting.split(model, split)
+    parts = splitting.split(model, cut)
     references = splitting.publish_split(registry.store, parts, model.replace("_", "-"))
     remembered.forget()
     found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: timm.create_model(model)}

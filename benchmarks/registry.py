@@ -75,7 +75,7 @@ def _measured(given: argparse.Namespace, folder: Path, chosen: list[str]) -> str
     from registry_measuring import head, machine, say
     from registry_settings import Given
 
-    settings = Given(folder, given.rounds, given.seed, given.versions, given.network, given.split)
+    settings = Given(folder, given.rounds, given.seed, given.versions, given.network, given.cut)
     text = [machine(), f"{given.rounds} rounds, seed {given.seed}; load at the end: {{load}}.", "", head()]
     broken: list[str] = []
     for name in chosen:
@@ -101,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--versions", type=int, default=100_000, help="for `scale`, and a tenth of one name")
     parser.add_argument("--network", default="resnet50", help="of timm, for `publish` and `load`")
     parser.add_argument(
-        "--split", default="layer4", help="where it is cut; nothing but the class layer comes after"
+        "--cut", default="layer4", help="where it is cut; nothing but the class layer comes after"
     )
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made")
     parser.add_argument("--out", type=Path, help="Markdown file to write")

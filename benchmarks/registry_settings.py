@@ -17,7 +17,7 @@ class Given:
         seed: Of the order of turns.
         versions: In the large registry.
         network: A classifier of timm.
-        split: Where it is cut; nothing but the class layer comes after.
+        cut: Where it is cut; nothing but the class layer comes after.
     """
 
     folder: Path
@@ -25,4 +25,4 @@ class Given:
     seed: int
     versions: int
     network: str
-    split: str
+    cut: str

@@ -84,7 +84,7 @@ def kept(given: Given, network: str, at: str) -> Kept:
 
 def publish(given: Given) -> list[str]:
     """Measure publishing."""
-    part = kept(given, given.network, given.split)
+    part = kept(given, given.network, given.cut)
     module = copy.deepcopy(part.module)
     state = module.state_dict()
     folder, data = given.folder / "publish", serialize(state)
@@ -142,7 +142,7 @@ def _first(state: Mapping[str, Tensor]) -> str:
 
 def load(given: Given) -> list[str]:
     """Measure the first load, with its parts, and later ones."""
-    part = kept(given, given.network, given.split)
+    part = kept(given, given.network, given.cut)
     memories = _memories(part, given.folder / "memories")
 
     def remembering(which: str) -> Any:

@@ -46,7 +46,7 @@ MORE = 4
 class Setting:
     """A network at a size for a CPU."""
 
-    split: str
+    cut: str
     side: int
     batch: int
     steps: int
@@ -71,9 +71,7 @@ def data_set(side: int) -> DataSet:
 def begin(stack: ExitStack, name: str, uses: list[Any]) -> PreparedRun:
     """Return a run of the trainer before its first step."""
     given = NETWORKS[name]
-    task = ck.Task(
-        "noise", data_set(given.side), name, given.split, size=given.side, kwargs=dict(given.kwargs)
-    )
+    task = ck.Task("noise", data_set(given.side), name, given.cut, size=given.side, kwargs=dict(given.kwargs))
     trainer = ck.Trainer(
         steps=10**6, batch_size=given.batch, device="cpu", precision="float32", progress=False, lr=1e-5
     )

@@ -69,7 +69,7 @@ class UsageError(CompatkitError):
 
 
 class UnknownName(UsageError):
-    """A backbone, split point, class, plugin, data set or reference does not exist."""
+    """A model, split point, class, plugin, data set or reference does not exist."""
 
     code = "unknown-name"
 

@@ -48,8 +48,8 @@ class Story:
 
     first: ck.DataSet
     second: ck.DataSet
-    backbone: str = "resnet8_cifar"
-    split: str = "layer2"
+    model: str = "resnet8_cifar"
+    cut: str = "layer2"
     size: int = 16
     steps: int = 200
     batch_size: int = 64
@@ -58,7 +58,7 @@ class Story:
 
     def task(self, data: ck.DataSet, weights: dict[str, Tensor] | None = None) -> ck.Task:
         """Return the task that every network of the story is trained for."""
-        return ck.Task("any", data, self.backbone, self.split, size=self.size, weights=weights)
+        return ck.Task("any", data, self.model, self.cut, size=self.size, weights=weights)
 
     def trainer(self, number: int) -> ck.Trainer:
         """Return a trainer; each network has a seed of its own."""

@@ -20,7 +20,7 @@ import compatkit as ck
 from compatkit import pictures
 from compatkit.metrics import make_metric
 
-NETWORK = {"backbone": "resnet8_cifar", "split": "layer3", "size": 16}
+NETWORK = {"model": "resnet8_cifar", "cut": "layer3", "size": 16}
 POINTS, STEP = 15, 0.05
 STEPS = (60, 120, 240)
 DRAWN = (("pretrained", 60), ("from scratch", 120))

@@ -20,8 +20,8 @@ from compatkit.metrics import Table, equal_norm_weights, make_metric
 REFERENCE = "Towards Understanding the Transferability of Deep Representations (under review, ICLR 2020)"
 TASK = "net"
 LENET: dict[str, Any] = {
-    "backbone": "lenet",
-    "split": "forward_features",
+    "model": "lenet",
+    "cut": "forward_features",
     "image": 28,
     "channels": "L",
     "source": "mnist",
@@ -37,8 +37,8 @@ LENET: dict[str, Any] = {
 """LeNet with the paper's rate and decay; ``few`` are the target's training images."""
 RESIDUAL: dict[str, Any] = {
     **LENET,
-    "backbone": "resnet8_cifar",
-    "split": "layer3",
+    "model": "resnet8_cifar",
+    "cut": "layer3",
     "image": 16,
     "source_train": 4000,
     "source_steps": 250,
@@ -48,7 +48,7 @@ RESIDUAL: dict[str, Any] = {
 """ResNet-8 of small images, for what batch normalization and depth take part in."""
 PAPER: dict[str, Any] = {
     **RESIDUAL,
-    "backbone": "resnet56_cifar",
+    "model": "resnet56_cifar",
     "image": 32,
     "channels": "RGB",
     "source": "cifar100",
@@ -60,8 +60,8 @@ PAPER: dict[str, Any] = {
 }
 """CIFAR-100 in place of ImageNet, whose images this size does not ask for."""
 IMAGENET: dict[str, Any] = {
-    "backbone": "resnet50",
-    "split": "layer4",
+    "model": "resnet50",
+    "cut": "layer4",
     "image": 224,
     "source": "imagenet/",
     "source_train": 1_281_167,
@@ -79,7 +79,7 @@ Factories = Mapping[str, Callable[..., Any]]
 
 def network(settings: Mapping[str, Any], data: ck.DataSet, **more: Any) -> ck.Task:
     """Return the task of a network on some images."""
-    return ck.Task(TASK, data, settings["backbone"], settings["split"], size=settings["image"], **more)
+    return ck.Task(TASK, data, settings["model"], settings["cut"], size=settings["image"], **more)
 
 
 def trainer(run: Run, settings: Mapping[str, Any], steps: int, **more: Any) -> ck.Trainer:

@@ -39,8 +39,8 @@ MEASURES = (
     Measure(name="chance", title="chance", better="none", drawn=False),
 )
 SMALL: dict[str, Any] = {
-    "backbone": "resnet20_cifar",
-    "split": "layer2",
+    "model": "resnet20_cifar",
+    "cut": "layer2",
     "test": 2000,
     "steps": 300,
     "batch_size": 64,
@@ -68,8 +68,8 @@ SIZES: dict[str, dict[str, Any]] = {
         "pair": "objects",
         "image": 32,
         "train": 0,
-        "backbone": "resnet56_cifar",
-        "split": "layer2",
+        "model": "resnet56_cifar",
+        "cut": "layer2",
         "test": 0,
         "steps": 20_000,
         "batch_size": 512,
@@ -134,26 +134,26 @@ def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
     return data.of_classes(names)
 
 
-def tasks_of(run: Run, split: str | None = None) -> list[ck.Task]:
+def tasks_of(run: Run, cut: str | None = None) -> list[ck.Task]:
     """Return the two tasks of a run's pair, named as their data sets; ``split`` as in ``task_of``."""
-    return [task_of(run, data.name, data, split) for data in sets_of(run)]
+    return [task_of(run, data.name, data, cut) for data in sets_of(run)]
 
 
-def task_of(run: Run, name: str, data: ck.DataSet, split: str | None = None) -> ck.Task:
+def task_of(run: Run, name: str, data: ck.DataSet, cut: str | None = None) -> ck.Task:
     """Return a task on as many images as the settings request (0 for all); gray images are not augmented.
 
     Args:
         run: The run, whose settings define the training.
         name: Name of the task.
         data: Complete data set.
-        split: Split point; None for that of the settings.
+        cut: Split point; None for that of the settings.
     """
     settings = run.settings
     return ck.Task(
         name,
         data.subset(train=settings["train"] or None, test=settings["test"] or None),
-        settings["backbone"],
-        split or settings["split"],
+        settings["model"],
+        cut or settings["cut"],
         size=settings["image"],
         augment=() if data.train.channels == "L" else ("crop", "flip"),
     )

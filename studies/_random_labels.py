@@ -19,8 +19,8 @@ TASK = "net"
 DOWNSTREAM_SEED = 10_000
 """Added to the seed of a run for the random labels downstream."""
 SIMPLE: dict[str, Any] = {
-    "backbone": "simple_cnn",
-    "split": "forward_features",
+    "model": "simple_cnn",
+    "cut": "forward_features",
     "kwargs": {"convolutions": 2, "filters": 16, "units": 64},
     "image": 16,
     "up": 1000,
@@ -49,7 +49,7 @@ PAPER: dict[str, Any] = {
     "epochs_down": 200,
     "points": 40,
 }
-VGG: dict[str, Any] = {"backbone": "vgg16_cifar", "split": "stage3", "kwargs": {}, "image": 32}
+VGG: dict[str, Any] = {"model": "vgg16_cifar", "cut": "stage3", "kwargs": {}, "image": 32}
 SCALE = (
     "SimpleCNN on {up:,} and {down:,} images of 16x16 pixels, for {epochs_up} and {epochs_down} epochs of batches of "
     "{batch_size}"
@@ -69,14 +69,14 @@ def subsets(run: Run, settings: Mapping[str, Any]) -> tuple[ck.DataSet, ck.DataS
 def task(settings: Mapping[str, Any], data: ck.DataSet, **more: Any) -> ck.Task:
     """Return a task with inputs from -1 to 1, without augmentation."""
     side, kwargs = settings["image"], dict(settings["kwargs"])
-    if settings["backbone"] == "simple_cnn":
+    if settings["model"] == "simple_cnn":
         kwargs["img_size"] = side
     half = {"mean": 0.5, "std": 0.5}
     return ck.Task(
         TASK,
         data,
-        settings["backbone"],
-        settings["split"],
+        settings["model"],
+        settings["cut"],
         size=side,
         kwargs=kwargs,
         normalize=half,

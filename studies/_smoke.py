@@ -81,7 +81,7 @@ def fit(
     more: dict[str, Any] = {}
     if kept and folder:
         about = [
-            task.backbone,
+            task.model,
             run.seed,
             steps,
             settings["batch_size"],

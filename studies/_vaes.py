@@ -199,8 +199,8 @@ def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
         images: In the order of the rows.
     """
     state = fit.tasks[TASK]
-    arch = "conv" if "conv" in state.task.backbone else "dense"
-    vae = "classifier" not in state.task.backbone
+    arch = "conv" if "conv" in state.task.model else "dense"
+    vae = "classifier" not in state.task.model
     names = [*ENCODER[arch], *(("latent", *DECODER[arch]) if vae else ())]
     found = ck.activations(state, images, layers=names, batch_size=500)
     given: Arrays = {"input": images.read(range(len(images))).reshape(len(images), -1) / np.float32(255)}

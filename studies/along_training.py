@@ -157,7 +157,7 @@ STUDY = Study(
     sizes={
         "cpu": {
             **SIZES["halves"],
-            "backbone": "resnet8_cifar",
+            "model": "resnet8_cifar",
             "train": 10_000,
             "steps": 3000,
             "every": 250,

@@ -49,27 +49,27 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
         changed: Whether extractors end with the common width and have only the shared head.
 
     Raises:
-        UsageError: A network is not given as backbone and split point.
+        UsageError: A network is not given as model and split point.
     """
     settings, made = run.settings, []
     for name in NETWORKS:
         if [type(one) for one in settings[name]] != [str, str]:
             raise UsageError(
-                f"The setting {name!r} must be a backbone and a split point, such as "
+                f"The setting {name!r} must be a model and a split point, such as "
                 f'{name}=["resnet20_cifar", "layer2"]; got {settings[name]!r}.',
                 subject=name,
             )
     augment = ("crop", "flip") if data.train.channels == "RGB" else ()
-    rest = dict(zip(("backbone", "split"), settings["mobile"], strict=True))
+    rest = dict(zip(("model", "cut"), settings["mobile"], strict=True))
     shape: dict[str, Any] = {"rest": rest, "width": settings["width"] or None, "own_head": False}
     for name in NETWORKS:
-        backbone, split = settings[name]
+        model, cut = settings[name]
         made.append(
             ck.Task(
                 name,
                 data,
-                backbone,
-                split,
+                model,
+                cut,
                 size=settings["image"],
                 augment=augment,
                 **(shape if changed else {}),

@@ -56,7 +56,7 @@ HELD_OUT = 500
 SMALL = {"layers": [1, 1, 1, 1], "channels": [32, 64, 64, 64]}
 DEEP = {"layers": [1, 4, 4, 4], "channels": [32, 64, 64, 64]}
 WIDE = {"layers": [1, 1, 1, 1], "channels": [32, 64, 512, 512]}
-# Networks of both sides, or of extractor and head separately: backbone, split point, further arguments.
+# Networks of both sides, or of extractor and head separately: model, split point, further arguments.
 SIZES: dict[str, dict[str, Any]] = {
     "cpu": {
         "base": [["resnet18", "layer1", SMALL]],
@@ -116,8 +116,8 @@ def tasks(run: Run, source: ck.DataSet, target: ck.DataSet) -> tuple[ck.Task, ck
     """
     networks = run.settings[run.arm.partition("+")[2] or "base"]
     left, right = (
-        ck.Task(side, data, backbone, split, size=run.settings["image"], kwargs=kwargs)
-        for side, data, (backbone, split, kwargs) in zip(
+        ck.Task(side, data, model, cut, size=run.settings["image"], kwargs=kwargs)
+        for side, data, (model, cut, kwargs) in zip(
             ("src", "dst"), (source, target), (networks[0], networks[-1]), strict=True
         )
     )

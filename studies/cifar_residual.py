@@ -2,7 +2,7 @@
 
 Paper: "Reviving Autoencoder Pretraining", Sec. 4, Fig. 7: ResNet-110, 5 runs, tested on CIFAR-10 and on CIFAR-10.1; the
     text gives only differences, and no weight of the loss.
-Here: ResNet-20 on a subset by default; ``--set backbone=resnet56_cifar`` or ``resnet110_cifar`` for the others.
+Here: ResNet-20 on a subset by default; ``--set model=resnet56_cifar`` or ``resnet110_cifar`` for the others.
 
     compatkit study run 0.7 --data DIR --out OUT
 """
@@ -27,7 +27,7 @@ def run(run: Run) -> Outcome:
     settings = run.settings
     whole = run.load("cifar10")
     data = whole.subset(train=settings["train"] or None, test=settings["test"] or None)
-    task = ck.Task(data.name, data, settings["backbone"], "layer2", size=32, augment=("crop", "flip"))
+    task = ck.Task(data.name, data, settings["model"], "layer2", size=32, augment=("crop", "flip"))
     plan = trainer(
         run,
         settings["steps"],
@@ -65,7 +65,7 @@ STUDY = Study(
     sizes={
         "cpu": {
             **_ADAM,
-            "backbone": "resnet20_cifar",
+            "model": "resnet20_cifar",
             "train": 5000,
             "test": 2000,
             "steps": 200,
@@ -74,7 +74,7 @@ STUDY = Study(
         # 164 epochs of 50,000 images in batches of 128, as He et al. (2016) train it.
         "paper": {
             **_ADAM,
-            "backbone": "resnet110_cifar",
+            "model": "resnet110_cifar",
             "train": 0,
             "test": 0,
             "steps": 64_000,

@@ -95,7 +95,7 @@ def values_and_channels(found: Sequence[ck.Measurement], layer: str) -> tuple[di
 
 def run(run: Run) -> Outcome:
     """Train both networks of an arm, correlate their features, exchange their heads."""
-    tasks, layer = tasks_of(run), run.settings["split"]
+    tasks, layer = tasks_of(run), run.settings["cut"]
     if "pretrained" in run.arm:
         tasks, _ = started(run, tasks, same=True)
     fit = trainer_of(run).fit(tasks, uses_of(run, run.arm.replace("-pretrained", "")))

@@ -83,8 +83,8 @@ def run(run: Run) -> Outcome:
     task = ck.Task(
         "source",
         source,
-        settings["backbone"],
-        settings["split"],
+        settings["model"],
+        settings["cut"],
         size=settings["digits" if digits else "image"],
         augment=() if digits else ("crop", "flip"),
     )
@@ -147,8 +147,8 @@ STUDY = Study(
     ),
     sizes={
         "cpu": {
-            "backbone": "resnet20_cifar",
-            "split": "layer2",
+            "model": "resnet20_cifar",
+            "cut": "layer2",
             "digits": 16,
             "image": 32,
             "train": 5000,
@@ -165,8 +165,8 @@ STUDY = Study(
             "adapt_optimizer": "adam",  # the source's own, at its last rate
         },
         "paper": {
-            "backbone": "wide_resnet28_16_cifar",
-            "split": "layer2",
+            "model": "wide_resnet28_16_cifar",
+            "cut": "layer2",
             "digits": 32,
             "image": 32,
             "train": 0,  # all

@@ -118,9 +118,7 @@ def tasks_of(run: Run) -> list[ck.Task]:
         if name == "target":
             data = ordered(data, settings["classes"])
         tasks.append(
-            ck.Task(
-                name, data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
-            )
+            ck.Task(name, data, settings["model"], settings["cut"], size=settings["image"], augment=augment)
         )
     return tasks
 
@@ -219,8 +217,8 @@ def _reported(value: float, which: str) -> Reported:
 
 _CPU: dict[str, Any] = {
     "data": ["fashion-mnist", "mnist", "usps"],
-    "backbone": "resnet20_cifar",
-    "split": "layer2",
+    "model": "resnet20_cifar",
+    "cut": "layer2",
     "image": 16,
     "train": 5000,
     "test": 2000,
@@ -263,7 +261,7 @@ STUDY = Study(
         "paper": {
             **_CPU,
             "data": ["cifar100", "cifar10", "stl10"],
-            "backbone": "resnet56_cifar",
+            "model": "resnet56_cifar",
             "image": 32,
             "train": 0,  # all
             "test": 0,

@@ -240,7 +240,7 @@ STUDIES = {
             )
             for when, shown in (("start", "at the start"), ("end", "after the steps"))
         ),
-        sizes={"cpu": {**SMALL, "backbone": "resnet20_cifar"}, "paper": LARGE, "imagenet": PHOTOS},
+        sizes={"cpu": {**SMALL, "model": "resnet20_cifar"}, "paper": LARGE, "imagenet": PHOTOS},
         scale={**SCALE, "cpu": SCALE["cpu"].format("ResNet-20")},
         paper=(),
         run=scales,

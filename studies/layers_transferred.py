@@ -127,8 +127,8 @@ STUDY = Study(
         "resnet18": {
             **PAPER,
             **VGG,
-            "backbone": "resnet18_v2_cifar",
-            "split": "layer3",
+            "model": "resnet18_v2_cifar",
+            "cut": "layer3",
             "init_scale": 0.671,
             "up": 25_000,
             "classes_up": 50,

@@ -75,7 +75,7 @@ def tasks_for(arm: str, run: Run) -> list[ck.Task]:
     if arm in NORMS:
         kwargs = {"norm": NORMS[arm]}
     elif arm in UNIT:
-        kwargs = {"unit_length": run.settings["split"], "unit_over": UNIT[arm]}
+        kwargs = {"unit_length": run.settings["cut"], "unit_over": UNIT[arm]}
     return [attrs.evolve(task, kwargs={**task.kwargs, **kwargs}) for task in tasks_of(run)]
 
 

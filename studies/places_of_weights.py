@@ -74,7 +74,7 @@ def run(run: Run) -> Outcome:
     names = list(fits)
     weights = {f"{place}-{target}": fits[place, target].weights(TASK) for place, target in names[1:]}
     metric = make_metric("weight_map", networks=weights)
-    layers = LAYERS.get(run.settings["backbone"], ["*conv*"])
+    layers = LAYERS.get(run.settings["model"], ["*conv*"])
     found = ck.measure(fits[names[0]].tasks[TASK], None, [metric], layers=layers)
     distances = np.array(found.table("weight_map/distance").values)
     pairs = {

@@ -89,7 +89,7 @@ def pretrain(run: Run, place: int) -> ck.Fit:
     # Not mirrored: a mirrored quarter turn is a quarter turn the other way.
     augment = () if source.train.channels == "L" else ("crop",)
     task = ck.Task(
-        "turned", data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
+        "turned", data, settings["model"], settings["cut"], size=settings["image"], augment=augment
     )
     trainer = attrs.evolve(trainer_of(run), steps=settings["pretrain_steps"], seed=2 * run.seed + place)
     return trainer.fit([task])

@@ -171,7 +171,7 @@ PAPER: dict[str, Any] = {**LENET, "batch_size": 64, "source_train": 54_000, "sou
 COLORED: dict[str, Any] = {**LENET, "channels": "RGB", "image": 32}
 LARGE: dict[str, Any] = {
     **COLORED,
-    **{"backbone": "resnet56_cifar", "split": "layer3", "source_train": 25_000, "source_steps": 20_000},
+    **{"model": "resnet56_cifar", "cut": "layer3", "source_train": 25_000, "source_steps": 20_000},
     **{"few": 1000, "test": 5000, "steps": 5000},
 }
 STUDIES = {

@@ -133,9 +133,7 @@ def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
 def _task(run: Run, name: str, data: ck.DataSet) -> ck.Task:
     settings = run.settings
     augment = ("crop", "flip") if settings["data"][0].startswith("cifar") else ()
-    return ck.Task(
-        name, data, settings["backbone"], settings["split"], size=settings["image"], augment=augment
-    )
+    return ck.Task(name, data, settings["model"], settings["cut"], size=settings["image"], augment=augment)
 
 
 def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any]]:
@@ -225,8 +223,8 @@ def _reported(arm: str, metric: str, value: float, what: str) -> Reported:
 
 _CPU: dict[str, Any] = {
     "data": ["mnist", "usps"],
-    "backbone": "resnet20_cifar",
-    "split": "layer2",
+    "model": "resnet20_cifar",
+    "cut": "layer2",
     "image": 16,
     "train": 5000,
     "test": 2000,
@@ -238,7 +236,7 @@ _CPU: dict[str, Any] = {
 _HUNDRED: dict[str, Any] = {
     **_CPU,
     "data": ["cifar100"],
-    "split": "layer3",  # before the pooling: the features are the embedding
+    "cut": "layer3",  # before the pooling: the features are the embedding
     "image": 32,
     "train": 0,  # all
     "test": 0,
@@ -280,7 +278,7 @@ STUDY = Study(
         "cifar100": _HUNDRED,
         "paper": {
             **_HUNDRED,
-            "backbone": "resnet56_cifar",
+            "model": "resnet56_cifar",
             "steps": 20_000,
             "batch_size": 512,
         },

@@ -40,21 +40,21 @@ BLOCKS = ("first", "middle", "last")
 ARMS = tuple(f"stage{stage}-{block}" for stage in STAGES for block in BLOCKS)
 
 
-def split_of(arm: str, backbone: str) -> str:
+def split_of(arm: str, model: str) -> str:
     """Return the split point of an arm: for ResNet-20, ``stage2-last`` is ``layer2``, ``-middle`` is ``layer2.1``.
 
     Args:
         arm: A stage, and the first, middle or last block of it.
-        backbone: A ResNet for small images; depth 6 n + 2 means three stages of n blocks.
+        model: A ResNet for small images; depth 6 n + 2 means three stages of n blocks.
 
     Raises:
-        UsageError: The backbone is another network.
+        UsageError: The model is another network.
     """
-    found = re.fullmatch(r"resnet(\d+)_cifar", backbone)
+    found = re.fullmatch(r"resnet(\d+)_cifar", model)
     if found is None or int(found[1]) % 6 != 2:
         raise UsageError(
-            "The setting 'backbone' must be a ResNet of three stages, such as resnet20_cifar or resnet56_cifar; got "
-            f"{backbone!r}."
+            "The setting 'model' must be a ResNet of three stages, such as resnet20_cifar or resnet56_cifar; got "
+            f"{model!r}."
         )
     blocks = int(found[1]) // 6
     stage, which = arm.removeprefix("stage").split("-")
@@ -64,14 +64,14 @@ def split_of(arm: str, backbone: str) -> str:
 
 def run(run: Run) -> Outcome:
     """Train both networks, cut at the arm's split point, exchange heads, measure."""
-    split = split_of(run.arm, run.settings["backbone"])
-    tasks = tasks_of(run, split)
-    return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, split=split)
+    cut = split_of(run.arm, run.settings["model"])
+    tasks = tasks_of(run, cut)
+    return outcome(run, [trainer_of(run).fit(tasks, uses_of(run, METHODS))], tasks, cut=cut)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy by split point, as the paper's Fig. 8, and that of the networks as trained."""
-    ticks = {arm: split_of(arm, results.settings["backbone"]) for arm in results.arms}
+    ticks = {arm: split_of(arm, results.settings["model"]) for arm in results.arms}
     measures = {
         "own": "own task",
         "recombined": "recombined, batch statistics",
@@ -88,7 +88,7 @@ STUDY = Study(
     arms=ARMS,
     measures=MEASURES,
     sizes={
-        size: {name: value for name, value in settings.items() if name != "split"}
+        size: {name: value for name, value in settings.items() if name != "cut"}
         for size, settings in SIZES.items()
     },
     scale={

@@ -36,7 +36,7 @@ from ._pairs import temporary_registry
 SMALL: dict[str, Any] = {**RESIDUAL, "target": "usps", "few": 100, "steps": 100}
 LARGE: dict[str, Any] = {**PAPER, "target": "stl10", "few": 1000, "steps": 5000, "weight_decay": 0.0}
 LAYERS = ("layer1", "layer2", "layer3")
-TWO = {"backbone": "two_layer_head", "split": "conv1", "kwargs": {"channels": 64}}
+TWO = {"model": "two_layer_head", "cut": "conv1", "kwargs": {"channels": 64}}
 
 
 def methods(steps: int) -> dict[str, list[ck.Use]]:

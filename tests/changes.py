@@ -104,7 +104,7 @@ MAJOR: dict[str, tuple[str, Make]] = {
     "new weights, another frozen head": ("weights", lambda old: weights(anchored(old, SHARED, OTHER), OTHER)),
     "new weights, a frozen head that was no anchor": ("weights", lambda old: weights(old, OTHER)),
     "same weights, other network": ("blueprint", lambda old: with_blueprint(old, kwargs={"act": "gelu"})),
-    "same weights, other cut": ("blueprint", lambda old: with_blueprint(old, split="layer3")),
+    "same weights, other cut": ("blueprint", lambda old: with_blueprint(old, cut="layer3")),
     "same weights, other adapters": ("blueprint", lambda old: with_contract(old, adapters=(ADAPTER,))),
     "same weights, other mean": ("data", lambda old: with_data(old, mean=(0.5,))),
     "same weights, other crop": ("data", lambda old: with_data(old, crop_pct=0.9)),

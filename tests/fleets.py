@@ -8,7 +8,7 @@ from small import data_set, quick
 
 import compatkit as ck
 
-REST = {"backbone": "mobilenetv2_025_cifar", "split": "blocks.9"}
+REST = {"model": "mobilenetv2_025_cifar", "cut": "blocks.9"}
 """16 channels cross there."""
 NETWORKS = {
     "server": ("wide_resnet10_2_cifar", "layer2"),

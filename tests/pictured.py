@@ -67,4 +67,4 @@ def counted(split: Split) -> tuple[Split, list[int]]:
 
 def task(data: ck.data.DataSet, name: str = "a", **settings: object) -> ck.Task:
     """Return a task of a small network over color images of 32 x 32."""
-    return ck.Task(name, data, **{"backbone": "resnet8_cifar", "split": "layer2", "size": 32, **settings})
+    return ck.Task(name, data, **{"model": "resnet8_cifar", "cut": "layer2", "size": 32, **settings})

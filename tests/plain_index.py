@@ -107,7 +107,7 @@ class Plain:
             about, aliases = None, {}
         if about is None:
             return ListedName(name, versions[-1], versions, error="damaged")
-        facts = (about.kind, about.parameters, about.model, about.split)
+        facts = (about.kind, about.parameters, about.model, about.cut)
         return ListedName(name, versions[-1], versions, *facts, aliases)
 
 
@@ -130,7 +130,7 @@ def fits(query: Query, name: str, about: ManifestFacts, digest: str) -> bool:
 
 
 def found(name: str, version: Version, digest: str, about: ManifestFacts, withdrawn: bool) -> Found:
-    facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes, about.title)
+    facts = (about.kind, about.builder, about.model, about.cut, about.parameters, about.bytes, about.title)
     more = (
         about.license,
         len(about.classes) or None,

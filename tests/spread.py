@@ -55,8 +55,8 @@ def tasks(*names: str, **settings: Any) -> list[ck.Task]:
     """Tasks of which the first two share two classes, in another order."""
     classes = {"left": ("0", "1", "2"), "right": ("2", "0", "3")}
     given = {
-        "backbone": "grouped",
-        "split": "act",
+        "model": "grouped",
+        "cut": "act",
         "builder": "grouped",
         "augment": ("crop", "flip"),
         **settings,
@@ -168,7 +168,7 @@ class Notes:
 def photographed() -> ck.Fit:
     """Images of files, decoded and augmented by workers of each process; all steps of an epoch."""
     data = photos(Path(os.environ["PHOTOS"]) / "pets")
-    given = {"backbone": "grouped", "split": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
+    given = {"model": "grouped", "cut": "act", "builder": "grouped", "kwargs": {"in_chans": 3}}
     task = ck.Task("pets", data, augment="imagenet-strong", size=16, **given)
     trainer = quick(steps=STEPS, batch_size=BATCH, optimizer="sgd", lr=0.05, workers=1)
     return trainer.fit([task], ["notes"], factories={"notes": Notes})

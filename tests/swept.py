@@ -10,8 +10,8 @@ TASK = """
 [[tasks]]
 name = "right"
 data = "right.npz"
-backbone = "resnet8_cifar"
-split = "layer2"
+model = "resnet8_cifar"
+cut = "layer2"
 size = [8, 8]
 """
 """The second of two tasks."""
@@ -28,8 +28,8 @@ device = "cpu"
 [[tasks]]
 name = "left"
 data = "left.npz"
-backbone = "resnet8_cifar"
-split = "layer2"
+model = "resnet8_cifar"
+cut = "layer2"
 size = [8, 8]
 {TASK}
 [sweep]

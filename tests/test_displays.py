@@ -97,7 +97,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     recipe = folder / "sweep.toml"
     recipe.write_text(
         'prefix = "swept"\n[trainer]\nsteps = 1\nbatch_size = 8\n[[tasks]]\nname = "left"\ndata = "left.npz"\n'
-        'backbone = "resnet8_cifar"\nsplit = "layer2"\nsize = 8\n[sweep]\n"trainer.seed" = [0, 1]\n'
+        'model = "resnet8_cifar"\ncut = "layer2"\nsize = 8\n[sweep]\n"trainer.seed" = [0, 1]\n'
     )
     return [
         *(getattr(ck, name) for name in ck.__all__),

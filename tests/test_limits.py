@@ -164,8 +164,8 @@ def test_a_trainer_takes_no_other_types(settings: dict[str, Any], subject: str) 
     [
         {"data": "mnist"},
         {"data": None},
-        {"backbone": None},
-        {"split": ["layer2"]},
+        {"model": None},
+        {"cut": ["layer2"]},
         {"builder": []},
         {"kwargs": None},
         {"weights": 3},
@@ -175,7 +175,7 @@ def test_a_trainer_takes_no_other_types(settings: dict[str, Any], subject: str) 
     ids=str,
 )
 def test_a_task_takes_no_other_types(changed: dict[str, Any]) -> None:
-    given = {"name": "a", "data": data_set("rows"), "backbone": "resnet8_cifar", "split": "layer2"}
+    given = {"name": "a", "data": data_set("rows"), "model": "resnet8_cifar", "cut": "layer2"}
     with pytest.raises(UsageError) as caught:
         ck.Task(**{**given, **changed})
     assert caught.value.subject == next(iter(changed))

@@ -79,7 +79,7 @@ def build(
     check_numbers(blueprint.model, blueprint.kwargs)
     with seeded(0), bounded_building(blueprint.model) if bounded else without_draws(constants=False):
         part = _part(whole_of(blueprint), blueprint)
-    load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.split!r}", share=share)
+    load_part(part, state, f"the {blueprint.side} of {blueprint.model} at {blueprint.cut!r}", share=share)
     return part
 
 
@@ -110,7 +110,7 @@ def build_pair(
     if attrs.evolve(extractor, side="head") != attrs.evolve(head, side="head"):
         raise UsageError(
             f"A pair is cut from one network: the extractor is of {extractor.model} {dict(extractor.kwargs)} at "
-            f"{extractor.split!r}, the head of {head.model} {dict(head.kwargs)} at {head.split!r}."
+            f"{extractor.cut!r}, the head of {head.model} {dict(head.kwargs)} at {head.cut!r}."
         )
     with seeded(seed):
         whole = whole_of(extractor, pretrained=weights == "pretrained")
@@ -254,8 +254,8 @@ def own_width_of(blueprint: Blueprint) -> int:
     if port.layout != "NCHW":
         raise CutError(
             f"A width is brought about by a 1x1 convolution over maps of channels before rows and columns (NCHW); "
-            f"{bare.model} gives {port.layout} at {bare.split!r}. Split elsewhere, or leave the width out.",
-            subject=bare.split,
+            f"{bare.model} gives {port.layout} at {bare.cut!r}. Split elsewhere, or leave the width out.",
+            subject=bare.cut,
         )
     return found
 

@@ -237,7 +237,7 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
     """Refuse a model that the builder does not know, before it sees the name."""
     if not _MODEL.fullmatch(model):
         raise UnknownName(
-            f"No backbone is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
+            f"No model is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
             "repositories (hf-hub:...) are not taken, because a name may come from somebody else's file.",
             subject=model,
         )
@@ -254,4 +254,4 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
     others = [name for name in BUILT_IN if name != builder and model in (BUILDERS[name].names or tuple)()]
     if others:
         hint = f"{' and '.join(others)} has one of this name: say so as builder."
-    raise UnknownName(f"No backbone is called {model!r}; {hint}", subject=model)
+    raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)

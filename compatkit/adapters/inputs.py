@@ -1,4 +1,4 @@
-"""Read a backbone's own configuration: the images that it takes, and its class layer."""
+"""Read a model's own configuration: the images that it takes, and its class layer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 @attrs.frozen
 class InputSpec:
-    """The images that a backbone was made for.
+    """The images that a model was made for.
 
     Attributes:
         size: Height and width in pixels.

@@ -108,7 +108,7 @@ def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     if (channels := given.pop("in_chans", 3)) != 3:
         raise UsageError(
             f"{model}: torchvision's classifiers take RGB images, in_chans=3; got {channels!r}. Give the images three "
-            "channels, or take a backbone of timm, which builds the first layer for any count.",
+            "channels, or take a model of timm, which builds the first layer for any count.",
             subject=model,
         )
     COUNT.check(model, num_classes=given.get("num_classes", 1000))

@@ -113,7 +113,7 @@ def _part(blueprint: Blueprint) -> str:
 
     if blueprint.side == "adapter":
         return described(blueprint)
-    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
+    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.cut}"
 
 
 def network_call(whole: Blueprint) -> str:

@@ -103,6 +103,6 @@ def _cells(line: ListedName) -> tuple[str, ...]:
         line.version,
         line.kind.replace("_", " "),
         f"{line.parameters:,}",
-        network_and_cut(line.model, line.split),
+        network_and_cut(line.model, line.cut),
         " ".join(f":{alias}={version}" for alias, version in line.aliases.items()),
     )

@@ -83,7 +83,7 @@ def _cells(one: Found) -> tuple[str, ...]:
         one.kind.replace("_", " "),
         f"{one.parameters:,}",
         " ".join(map(str, one.channels)),
-        network_and_cut(one.model, one.split),
+        network_and_cut(one.model, one.cut),
         " ".join(f"{key}={value}" for key, value in one.tags.items()),
         title,
     )

@@ -173,7 +173,7 @@ def _announce(plan: Recipe) -> None:
     for task in plan.tasks:
         data = task.data
         news(
-            f"{task.name}: {task.backbone} cut at {task.split}, {len(data.train):,} training images of {data.name} in "
+            f"{task.name}: {task.model} cut at {task.cut}, {len(data.train):,} training images of {data.name} in "
             f"{len(data.classes)} classes{_left_out(data)}"
         )
     notes = [note for pair in combinations(plan.tasks, 2) if (note := _classes_apart(*pair))]

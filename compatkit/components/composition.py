@@ -131,7 +131,7 @@ class Composition:
             f"compatkit {version_of('compatkit')}",
             "+".join(dict.fromkeys((extractor.model, head.model))),
             unstructure(_Arguments(self.policy, functions, self.places)),
-            "+".join(dict.fromkeys((extractor.split, head.split))),
+            "+".join(dict.fromkeys((extractor.cut, head.cut))),
             "recombination",
             "whole",
             extractor.traced_size,

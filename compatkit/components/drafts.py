@@ -181,7 +181,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
                 state.anchors,
                 seen,
                 state.task.freeze_stages,
-                title=f"{state.task.backbone} up to {state.task.split}, {learnt} {state.task.data.name}",
+                title=f"{state.task.model} up to {state.task.cut}, {learnt} {state.task.data.name}",
                 tags=_tags(state, state.extractor_blueprint),
                 key=f"{state.name}.extractor",
             )
@@ -200,7 +200,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
             state.anchors,
             seen,
             state.task.freeze_stages,
-            title=f"{state.head_blueprint.model} after {state.head_blueprint.split}, trained on "
+            title=f"{state.head_blueprint.model} after {state.head_blueprint.cut}, trained on "
             f"{state.task.data.name}",
             tags=_tags(state, state.head_blueprint),
             key=f"{state.name}.head",
@@ -221,7 +221,7 @@ def _of_vae(state: TaskState) -> Iterator[Draft]:
             part.data,
             state.anchors,
             part.moments,
-            title=f"{state.task.backbone}, {ROLES[part.role]}, trained on {state.task.data.name}",
+            title=f"{state.task.model}, {ROLES[part.role]}, trained on {state.task.data.name}",
             tags=_tags(state, state.extractor_blueprint) | {"role": part.role},
             key=f"{state.name}.{part.role}",
             parent=None if part.role == "encoder" else f"{state.name}.encoder",

@@ -165,7 +165,7 @@ def _class_layer(part: Component) -> str:
         return named[0]
     blueprint = part.manifest.blueprint
     raise UsageError(
-        f"{part.reference} ({blueprint.model} after {blueprint.split!r}) cannot be extended: its class layer must be "
+        f"{part.reference} ({blueprint.model} after {blueprint.cut!r}) cannot be extended: its class layer must be "
         f"one linear layer or 1x1 convolution with {outputs} outputs, one per class; got {came}. Train a head for all "
         "classes instead.",
         subject=part.reference,

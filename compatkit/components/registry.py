@@ -574,7 +574,7 @@ class Registry(Shown):
         adopted = adopt(
             path,
             model=model,
-            point=point,
+            cut=point,
             builder=builder,
             kwargs=kwargs,
             size=size,

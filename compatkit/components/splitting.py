@@ -107,7 +107,7 @@ def split(
             ports,
             described,
             moments=seen,
-            title=f"{blueprint.model} {way} {blueprint.split}",
+            title=f"{blueprint.model} {way} {blueprint.cut}",
             tags={"backbone": blueprint.model},
         )
         for side, way, blueprint, module, ports, described in sides
@@ -161,7 +161,7 @@ def publish_split(
 
 def _check_rebuilt(parts: Mapping[str, Draft]) -> None:
     for side, part in parts.items():
-        whose = f"The {side} of {part.blueprint.model} at {part.blueprint.split!r}"
+        whose = f"The {side} of {part.blueprint.model} at {part.blueprint.cut!r}"
         check_rebuilt(whose, part.module, part.blueprint, part.contract)
 
 

@@ -80,7 +80,7 @@ def task_of(
         name,
         shown,
         blueprint.model,
-        blueprint.split,
+        blueprint.cut,
         builder=blueprint.builder,
         kwargs=blueprint.kwargs,
         size=left.manifest.contract.data.size,

@@ -45,7 +45,7 @@ def is_vae(state: TaskState) -> bool:
     """Return whether a task trained a whole network with mean and log-variance layers under these names."""
     names = state.extractor.state_dict().keys()
     wanted = {f"{layer}.{what}" for layer in (MEAN, LOG_VARIANCE) for what in ("weight", "bias")}
-    return state.extractor_blueprint.split == "decoder" and wanted <= names
+    return state.extractor_blueprint.cut == "decoder" and wanted <= names
 
 
 def vae_parts(state: TaskState, trained: dict[str, Tensor]) -> tuple[VAEPart, VAEPart, VAEPart]:

@@ -378,7 +378,7 @@ def _network(blueprint: Blueprint) -> Blueprint:
 
 
 def _cut(blueprint: Blueprint) -> str:
-    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.split!r}, traced at {by(blueprint.traced_size)}"
+    return f"{blueprint.model} {dict(blueprint.kwargs)} at {blueprint.cut!r}, traced at {by(blueprint.traced_size)}"
 
 
 def _structure(manifest: Manifest, module: nn.Module) -> Iterator[str]:

@@ -228,14 +228,14 @@ class Blueprint:
         library: Library and version that built the module, for example ``"timm 1.0.31"``.
         model: Model name for the builder.
         kwargs: Arguments of the builder, as JSON values.
-        split: Split point: a module path, or ``"forward_features"`` for the canonical cut.
+        cut: Module after which the network is cut, or ``"forward_features"`` for the canonical cut.
         side: ``"extractor"``, ``"head"`` (also for auxiliary heads), ``"adapter"`` (not cut at all), or
             ``"recombination"`` (composed of components).
         approach: How the cut is made: ``"fx"``, ``"declared"``, ``"stopped"`` or ``"canonical"``; ``"whole"`` for an
             adapter or a recombination.
         traced_size: Height and width of the traced image.
-        cut_outputs: Number of tensors that cross the seam.
-        width: Channels that cross the seam if not the network's own: the extractor ends with a 1x1 convolution to this
+        cut_outputs: Number of tensors that cross the cut.
+        width: Channels that cross the cut if not the network's own: the extractor ends with a 1x1 convolution to this
             width, and a head of another width begins with one from this width. None for the network's own features. A
             manifest contains it only if set.
         entries: For a head: paths of linear layers (with bias) that take the features, with their input channels,
@@ -246,7 +246,7 @@ class Blueprint:
     library: str
     model: str
     kwargs: Mapping[str, Any]
-    split: str
+    cut: str = attrs.field(metadata={"key": "split"})
     side: Literal["extractor", "head", "adapter", "recombination"]
     approach: str
     traced_size: tuple[int, int]

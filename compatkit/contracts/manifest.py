@@ -124,7 +124,7 @@ class Manifest:
     schema: Literal[1] = SCHEMA
 
     def __repr__(self) -> str:
-        network = network_and_cut(self.blueprint.model, self.blueprint.split)
+        network = network_and_cut(self.blueprint.model, self.blueprint.cut)
         what = f"{self.kind.replace('_', ' ')}, {network}"
         titled = f"{self.about.title!r}, " if self.about.title else ""
         return f"Manifest({titled}{what}, {self.payload.parameters:,} parameters)"

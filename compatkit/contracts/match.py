@@ -283,7 +283,7 @@ class Walk:
         if given > asked:
             self._adapts("tokens-differ", *text, drop_tokens(asked, given - asked, self.size))
         elif given < asked:
-            self._refuses("tokens-differ", *text, "use a backbone with class tokens")
+            self._refuses("tokens-differ", *text, "use a model with class tokens")
 
     def _positions(self) -> None:
         given, asked = spatial_at(self.port, self.size), self.taken.positions

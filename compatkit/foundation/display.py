@@ -48,9 +48,9 @@ class Shown:
         return NOTEBOOK.format(code=html.escape(repr(self)))
 
 
-def network_and_cut(model: str, split: str) -> str:
+def network_and_cut(model: str, cut: str) -> str:
     """Return ``resnet18 @ layer3``; an adapter is not cut from a network, so its name stands alone."""
-    return f"{model} @ {split}" if split else model
+    return f"{model} @ {cut}" if cut else model
 
 
 def screenful(text: str) -> str:

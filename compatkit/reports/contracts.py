@@ -129,8 +129,8 @@ def _network(blueprint: Blueprint) -> str:
     if blueprint.side == "adapter":
         return described(blueprint)
     if blueprint.side == "recombination":
-        return f"{blueprint.model}, put together at {blueprint.split}"
-    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.split}"
+        return f"{blueprint.model}, put together at {blueprint.cut}"
+    return f"{blueprint.model} {'up to' if blueprint.side == 'extractor' else 'after'} {blueprint.cut}"
 
 
 def _bn_policy(manifest: Manifest) -> str:

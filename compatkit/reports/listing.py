@@ -28,7 +28,7 @@ def table(components: list[Found]) -> list[str]:
             one.version,
             one.kind.replace("_", " "),
             f"{one.parameters:,}",
-            network_and_cut(one.model, one.split),
+            network_and_cut(one.model, one.cut),
             clip(f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title, TITLE, "..."),
         )
         for one in components

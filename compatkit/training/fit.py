@@ -133,7 +133,7 @@ class Fit(Shown):
             rows.append(
                 (
                     name,
-                    f"{state.task.backbone} cut at {state.task.split}",
+                    f"{state.task.model} cut at {state.task.cut}",
                     f"{len(state.examples):,} images of {state.examples.name}",
                     f"{losses[0]:.3g} to {losses[-1]:.3g}" if losses else "",
                     f"accuracy {seen[-1]['accuracy']:.3f} on {seen[-1]['on']}" if seen else "",

@@ -51,9 +51,9 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
     task = state.task
     return {
         "name": task.name,
-        "backbone": task.backbone,
+        "backbone": task.model,
         "builder": task.builder,
-        "split": task.split,
+        "split": task.cut,
         "kwargs": dict(state.extractor_blueprint.kwargs),
         "size": list(state.data.size),
         "augment": _augment(task.augment),
@@ -82,10 +82,10 @@ def _mixed(task: Task) -> dict[str, float]:
 
 
 def _architecture(state: TaskState) -> dict[str, Any]:
-    """Return how the network differs from a backbone that is cut in two; nothing for a plain one."""
+    """Return how the network differs from a network that is cut in two; nothing for a plain one."""
     task, head = state.task, state.head_blueprint
     width = state.extractor_blueprint.width
-    rest = {"backbone": head.model, "builder": head.builder, "split": head.split, "kwargs": dict(head.kwargs)}
+    rest = {"backbone": head.model, "builder": head.builder, "split": head.cut, "kwargs": dict(head.kwargs)}
     return {
         **({} if width is None else {"width": width}),
         **({} if task.rest is None else {"rest": rest}),
@@ -175,8 +175,8 @@ class Explanation:
         tasks = tuple(
             {
                 "task": name,
-                "network": state.task.backbone,
-                "split": state.task.split,
+                "network": state.task.model,
+                "cut": state.task.cut,
                 "data": state.task.data.train.name,
                 "images": None if state.task.loader is not None else len(state.examples),
                 "source": loop.task_loops[name].source.describe(),
@@ -203,7 +203,7 @@ class Explanation:
     def __str__(self) -> str:
         tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
         for one in self.tasks:
-            network, shape = f"{one['network']} cut at {one['split']}", " x ".join(map(str, one["size"]))
+            network, shape = f"{one['network']} cut at {one['cut']}", " x ".join(map(str, one["size"]))
             batch, epoch = f"{one['batch']} of {shape}", f"{_count(one['steps_an_epoch'])} steps"
             images, classes = _count(one["images"]), str(one["classes"])
             tasks.append((one["task"], network, one["data"], images, batch, epoch, classes))

@@ -150,8 +150,8 @@ def _head(task: Task, blueprint: Blueprint, seed: int) -> tuple[Blueprint, tuple
         return task.head.manifest.blueprint, (), copied(task.head.module)
     rest = task.rest if isinstance(task.rest, Rest) else None
     planned = plan(
-        blueprint.model if rest is None else rest.backbone,
-        blueprint.split if rest is None else rest.split,
+        blueprint.model if rest is None else rest.model,
+        blueprint.cut if rest is None else rest.cut,
         kwargs={
             **(blueprint.kwargs if rest is None else rest.kwargs),
             **{name: value for name, value in blueprint.kwargs.items() if name == "in_chans"},
@@ -188,7 +188,7 @@ def prepare_task(task: Task, seed: int, precision: Precision) -> TaskState:
         precision: Device, format and memory layout.
 
     Raises:
-        UnknownName: The backbone or split point does not exist.
+        UnknownName: The model or split point does not exist.
         CutError: The network cannot be cut there.
         UsageError: Components do not fit the task.
         IntegrityError: Initial weights that no network can use.
@@ -224,13 +224,13 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
     if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
         return task, None
     found = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
-    images, wanted = found.images, task.backbone.partition(".")[0]
+    images, wanted = found.images, task.model.partition(".")[0]
     if images is None:
         return attrs.evolve(task, weights=found.path), None
     if found.architecture != wanted or task.builder != "timm":
         raise UsageError(
             f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
-            f"{found.architecture} of timm, as their config.json says. Name that backbone, or other weights.",
+            f"{found.architecture} of timm, as their config.json says. Name that model, or other weights.",
             subject=task.name,
         )
     if images.crop_mode not in ("center", "squash"):
@@ -281,7 +281,7 @@ def _check_publishable(
     if port.layout == "NCHW" and not port.pooled and positions == (1, 1) and convolves:
         warnings.warn(
             f"Task {task.name!r}: images of {'x'.join(map(str, data.size))} pixels leave features of 1x1 at "
-            f"{task.split!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
+            f"{task.cut!r}, so that convolutions of the head see one position and padding. Give a larger size, or "
             "split earlier.",
             stacklevel=2,
         )
@@ -338,7 +338,7 @@ def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     kwargs = {**task.kwargs, "num_classes": len(task.data.train.classes)}
     if channels != 3 or task.builder == "timm":  # other builders need not know the argument
         kwargs["in_chans"] = channels
-    planned = plan(task.backbone, task.split, kwargs=kwargs, size=task.size, builder=task.builder)
+    planned = plan(task.model, task.cut, kwargs=kwargs, size=task.size, builder=task.builder)
     _check_crossing(task, planned)
     size = task.size or planned.input.size
     planned = to_width(task, planned, channels, size)
@@ -375,7 +375,7 @@ def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int])
 
     Args:
         task: May state ``width`` and ``rest``.
-        planned: Plan of its backbone.
+        planned: Plan of its model.
         channels: Of the images.
         size: Of the images.
 
@@ -388,7 +388,7 @@ def to_width(task: Task, planned: CutPlan, channels: int, size: tuple[int, int])
     other, width = planned, task.width
     if isinstance(task.rest, Rest):
         kwargs = {**task.rest.kwargs, "num_classes": len(task.data.train.classes), "in_chans": channels}
-        other = plan(task.rest.backbone, task.rest.split, kwargs=kwargs, size=size, builder=task.rest.builder)
+        other = plan(task.rest.model, task.rest.cut, kwargs=kwargs, size=size, builder=task.rest.builder)
         _check_crossing(task, other)
         width = width or own_width_of(other.extractor)
     return attrs.evolve(
@@ -403,9 +403,9 @@ def _check_crossing(task: Task, planned: CutPlan) -> None:
     blueprint = planned.extractor
     if blueprint.cut_outputs != 1:
         raise CutError(
-            f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross {blueprint.split!r} of {blueprint.model}; "
+            f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross {blueprint.cut!r} of {blueprint.model}; "
             "training needs a split point where one does, as auxiliary heads take one. `compatkit cuts` lists them.",
-            subject=blueprint.split,
+            subject=blueprint.cut,
         )
 
 
@@ -462,8 +462,8 @@ def _pair(
     wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(anew)}
     if mismatch := compare(body, wanted):
         raise UsageError(
-            f"Task {task.name!r}: the weights given do not fit {task.backbone}: {'; '.join(mismatch.told())}. Give the "
-            "state dict of the same backbone for the same kind of images."
+            f"Task {task.name!r}: the weights given do not fit {task.model}: {'; '.join(mismatch.told())}. Give the "
+            "state dict of the same model for the same kind of images."
         )
     check_values(body, f"The weights given to task {task.name!r}", UNUSABLE, whole.state_dict())
     whole.load_state_dict(body, strict=False)

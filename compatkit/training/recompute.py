@@ -50,7 +50,7 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
         found += _within(part, "", inner, getattr(part, "stops_at", ""))
     if not found:
         raise UsageError(
-            f"recompute_activations goes by blocks of modules, and {state.task.backbone} of task {state.name!r} has "
+            f"recompute_activations goes by blocks of modules, and {state.task.model} of task {state.name!r} has "
             "none between its first layer and its class layer. Leave it out; accumulate=2 of the trainer needs less "
             "memory too.",
             subject=state.name,

@@ -290,7 +290,7 @@ class SetUp:
             given = self._accepts(head, state)
             if given != (count,):
                 raise UsageError(
-                    f"A head of {blueprint.model} after {blueprint.split} gives {given} for {count} outputs asked for "
+                    f"A head of {blueprint.model} after {blueprint.cut} gives {given} for {count} outputs asked for "
                     f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
                 )
         self.owners[f"shared.{name}"] = module
@@ -375,7 +375,7 @@ class SetUp:
         except (RuntimeError, CutError) as error:
             raise UsageError(
                 f"The {'frozen ' if head.frozen else ''}auxiliary head {head.name!r} ({head.blueprint.model} after "
-                f"{head.blueprint.split}) does not take the features {task.feature_shape[1:]} of task {task.name!r}: "
+                f"{head.blueprint.cut}) does not take the features {task.feature_shape[1:]} of task {task.name!r}: "
                 f"{error}"
             ) from error
         finally:

@@ -128,7 +128,7 @@ class TaskState:
     def __repr__(self) -> str:
         size = "x".join(map(str, self.data.size))
         return (
-            f"TaskState({self.name!r}: {self.task.backbone} cut at {self.task.split}, {len(self.labels)} classes, "
+            f"TaskState({self.name!r}: {self.task.model} cut at {self.task.cut}, {len(self.labels)} classes, "
             f"{len(self.examples):,} images at {size})"
         )
 

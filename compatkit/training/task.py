@@ -26,17 +26,17 @@ from compatkit.registry.names import check_segment
 
 @attrs.frozen
 class Rest:
-    """The part of a network after a split point, as the architecture of a head for extractors of other architectures.
+    """The part of a network after a cut, as the architecture of a head for extractors of other architectures.
 
     Attributes:
-        backbone: Model name, for example ``"mobilenetv2_cifar"``.
-        split: Split point; layers before it are dropped.
-        builder: Builder of the backbone.
-        kwargs: Further keyword arguments of the backbone (JSON values).
+        model: Model name, for example ``"mobilenetv2_cifar"``.
+        cut: Module after which it is cut; layers before are dropped.
+        builder: Builder of the model.
+        kwargs: Further keyword arguments of the model, as JSON values.
     """
 
-    backbone: str
-    split: str
+    model: str = attrs.field(metadata={"key": "backbone"})
+    cut: str = attrs.field(metadata={"key": "split"})
     builder: str = "timm"
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
 
@@ -50,10 +50,10 @@ class Rest:
         if value is None or isinstance(value, Rest):
             return value
         names = [field.name for field in attrs.fields(cls)]
-        needed = {"backbone", "split"}
+        needed = {"model", "cut"}
         if not isinstance(value, Mapping) or not needed <= value.keys() or not value.keys() <= set(names):
             raise UsageError(
-                f"Task.rest expects a table of {', '.join(names)}, such as {{'backbone': 'mobilenetv2_cifar', 'split': "
+                f"Task.rest expects a table of {', '.join(names)}, such as {{'model': 'mobilenetv2_cifar', 'cut': "
                 f"'blocks.9'}}; got {value!r:.100}."
             )
         if not all(isinstance(value.get(name, ""), str) for name in names[:3]):
@@ -137,19 +137,19 @@ def _size(value: Any) -> tuple[int, int] | None:
     return int(sides[0]), int(sides[1])
 
 
-def _backbone(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+def _model(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Refuse a network in place of its name, with the way to name it."""
     if hasattr(value, "state_dict"):
         kind = value.__name__ if isinstance(value, type) else type(value).__name__
         raise UsageError(
-            f"'backbone' is the name of a network, got the network {kind} itself: its parts are rebuilt from a name "
+            f"'model' is the name of a network, got the network {kind} itself: its parts are rebuilt from a name "
             "and arguments, in other processes and by other people. Register a builder in a module of your package:\n"
             "    @compatkit.hookimpl\n"
             "    def compatkit_builders(register):\n"
             f'        register("mine", lambda model, **kwargs: {kind}(**kwargs))\n'
             'with the entry point "builders.mine" in the group "compatkit" of its pyproject.toml, and say '
-            f'backbone="{kind.lower()}", builder="mine". docs/plugins.md has the rules.',
-            subject="backbone",
+            f'model="{kind.lower()}", builder="mine". docs/plugins.md has the rules.',
+            subject="model",
         )
     TEXT(instance, attribute, value)
 
@@ -218,11 +218,11 @@ class Task:
     Attributes:
         name: Used in component names (``<prefix>/<name>.extractor``): one lower-case segment.
         data: Training and test images with class names.
-        backbone: Model name, for example ``"resnet20_cifar"`` or any timm model.
-        split: Split point, a module path such as ``"layer2"``, or ``"forward_features"``.
+        model: Model name, for example ``"resnet20_cifar"`` or any timm model.
+        cut: Module after which it is cut, such as ``"layer2"``, or ``"forward_features"``.
         builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
-        kwargs: Further keyword arguments of the backbone (JSON values).
-        size: Height and width in pixels (one number for both); the backbone's own by default.
+        kwargs: Further keyword arguments of the model, as JSON values.
+        size: Height and width in pixels (one number for both); the model's own by default.
         weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
             folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
             dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
@@ -245,14 +245,14 @@ class Task:
             those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
             network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
         extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
-            makes such tasks. Backbone and split point are then the component's.
+            makes such tasks. Model and cut are then the component's.
         head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
         supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
             is not trained, and the extractor learns through regularizers alone.
         width: Channels of the features, to be shared by several architectures: the extractor ends with a 1x1
             convolution (with bias) to so many, and a head of another width begins with one from so many. None keeps
             the network's own.
-        rest: Network whose rest after its own split point is the head, in place of the rest of ``backbone``; the
+        rest: Network whose rest after its own cut is the head, in place of the rest of ``model``; the
             extractor's last layer is then a 1x1 convolution to ``width``, or to this network's own width there. A
             ``Rest``, or a table of its attributes.
         own_head: Whether the network has a head of its own. Where not, its extractor learns through shared heads alone
@@ -273,8 +273,8 @@ class Task:
 
     name: str = attrs.field(validator=_segment)
     data: DataSet = attrs.field(validator=_images)
-    backbone: str = attrs.field(validator=_backbone)
-    split: str = attrs.field(validator=TEXT)
+    model: str = attrs.field(validator=_model, metadata={"key": "backbone"})
+    cut: str = attrs.field(validator=TEXT, metadata={"key": "split"})
     builder: str = attrs.field(default="timm", validator=TEXT, kw_only=True)
     kwargs: Mapping[str, Any] = attrs.field(
         factory=dict, validator=OfType(Mapping, "a mapping of arguments"), kw_only=True

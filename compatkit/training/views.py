@@ -209,7 +209,7 @@ def choose_view_batching(
         return ViewBatching(True, "asked for" if asked == "fused" else f"fewer launches on {kind}")
     if asked == "fused":
         raise UsageError(
-            f"passes='fused' was asked for, but in the extractor of task {state.name!r} ({state.task.backbone}) "
+            f"passes='fused' was asked for, but in the extractor of task {state.name!r} ({state.task.model}) "
             f"{reason}. Use passes='auto' or 'separate'."
         )
     return ViewBatching(False, reason)

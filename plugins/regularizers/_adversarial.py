@@ -85,7 +85,7 @@ class Adversarial(ImageObjective):
             builder="timm",
             model="image_discriminator",
             kwargs={**kwargs, "channels": list(self.channels), "num_classes": 1},
-            split="fc",
+            cut="fc",
             approach="fx",
             traced_size=state.data.size,
             width=None,

@@ -39,8 +39,8 @@ class ImageObjective:
             wanted = (len(state.data.mean), *state.data.size)
             if tuple(state.feature_shape[1:]) != wanted:
                 raise UsageError(
-                    f"Task {state.name!r} is to give images of shape {wanted}, but {state.task.backbone} cut at "
-                    f"{state.task.split!r} gives {tuple(state.feature_shape[1:])}. Cut it behind the layer that gives "
+                    f"Task {state.name!r} is to give images of shape {wanted}, but {state.task.model} cut at "
+                    f"{state.task.cut!r} gives {tuple(state.feature_shape[1:])}. Cut it behind the layer that gives "
                     "images, such as 'generator' of super_resolution or 'decoder' of image_autoencoder.",
                     subject=state.name,
                 )

@@ -67,9 +67,9 @@ class VariationalObjective:
                 or starts from components.
         """
         whose = f"Task {task.name!r} is trained as a variational autoencoder"
-        if task.split != LAST:
+        if task.cut != LAST:
             raise UsageError(
-                f"{whose}, which trains all of a network such as vae_conv; its split point is {task.split!r}. Set "
+                f"{whose}, which trains all of a network such as vae_conv; its split point is {task.cut!r}. Set "
                 f"split={LAST!r}.",
                 subject=task.name,
             )

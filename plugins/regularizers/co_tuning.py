@@ -80,7 +80,7 @@ class CoTuning:
                 raise UsageError(
                     "co_tuning needs the source's linear class layer; the weights of task "
                     f"{name!r} have none that fits. Give it weights=Fit.weights(...) of a network with the same "
-                    "backbone.",
+                    "model.",
                     subject=name,
                 )
             layer = nn.Linear(own.in_features, len(rows), bias=bias is not None)

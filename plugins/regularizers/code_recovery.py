@@ -83,7 +83,7 @@ class CodeRecovery(ImageObjective):
             parts: dict[str, Any] = dict(state.extractor.named_children())
             if not {CODES, GENERATOR} <= parts.keys():
                 raise UsageError(
-                    f"code_recovery walks back to drawn codes; task {state.name!r} has {state.task.backbone}, without "
+                    f"code_recovery walks back to drawn codes; task {state.name!r} has {state.task.model}, without "
                     "layers codes and generator. Take info_gan, cut at 'generator'.",
                     subject=state.name,
                 )

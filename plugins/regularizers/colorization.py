@@ -149,7 +149,7 @@ class Colorization:
         ):
             raise UsageError(
                 f"colorization cuts feature maps (channels, height, width) into {self.cells} x {self.cells} windows; "
-                f"the features of task {state.name!r} after {state.task.split} are {shape}. Use cells that divide "
+                f"the features of task {state.name!r} after {state.task.cut} are {shape}. Use cells that divide "
                 "height and width, another Task.size, or another split point."
             )
 
@@ -161,7 +161,7 @@ class Colorization:
                 head.module.eval()(windows(features, self.cells))
         except (RuntimeError, CompatkitError) as error:
             raise UsageError(
-                f"colorization: a head of {head.blueprint.model} after {head.blueprint.split} does not take one of "
+                f"colorization: a head of {head.blueprint.model} after {head.blueprint.cut} does not take one of "
                 f"{self.cells} x {self.cells} windows of the features {state.feature_shape[1:]}: {error} Use fewer "
                 "cells; cells=1 takes all features at once."
             ) from error

@@ -105,7 +105,7 @@ class Delta:
             for path in self.layers:
                 if path not in known:
                     raise UsageError(
-                        f"delta: {state.task.backbone} has no layer {path!r}.{suggest(path, known)}",
+                        f"delta: {state.task.model} has no layer {path!r}.{suggest(path, known)}",
                         subject=name,
                     )
             start = nn.Sequential(copy.deepcopy(state.extractor), copy.deepcopy(state.head))

@@ -92,7 +92,7 @@ class ForecastError(ImageObjective):
             if not fits or len(state.data.mean) != 1:
                 raise UsageError(
                     f"Task {state.name!r} forecasts fields that are stacked in gray images of {rows}x{width}; "
-                    f"{state.task.backbone} cut at {state.task.split!r} gives {shape}. Cut forecast_resnet at 'last'.",
+                    f"{state.task.model} cut at {state.task.cut!r} gives {shape}. Cut forecast_resnet at 'last'.",
                     subject=state.name,
                 )
 

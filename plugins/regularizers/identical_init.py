@@ -64,15 +64,15 @@ class IdenticalInit:
             if head.initials and states[0].initial not in head.initials:
                 raise UsageError(
                     f"identical_init: the frozen head {head.name!r} was trained with networks that started from other "
-                    "weights. Use the seed of that run, compatkit.use('identical_init', seed=...), the same backbone "
+                    "weights. Use the seed of that run, compatkit.use('identical_init', seed=...), the same model "
                     "and the same `weights`."
                 )
         for other in states[1:]:
             if other.initial != states[0].initial:
                 raise UsageError(
                     "identical_init needs networks of one architecture that start from the same weights: task "
-                    f"{states[0].name!r} is {states[0].task.backbone} cut after {states[0].task.split} with "
-                    f"{dict(states[0].extractor_blueprint.kwargs)}, task {other.name!r} is {other.task.backbone} cut "
-                    f"after {other.task.split} with {dict(other.extractor_blueprint.kwargs)}. Use one backbone and "
+                    f"{states[0].name!r} is {states[0].task.model} cut after {states[0].task.cut} with "
+                    f"{dict(states[0].extractor_blueprint.kwargs)}, task {other.name!r} is {other.task.model} cut "
+                    f"after {other.task.cut} with {dict(other.extractor_blueprint.kwargs)}. Use one model and "
                     "one kind of image for both (in_chans), the same `weights`, or leave identical_init out."
                 )

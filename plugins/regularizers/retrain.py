@@ -84,7 +84,7 @@ class Retrain:
             ):
                 raise UsageError(
                     f"retrain: the weights of task {state.name!r} are of another network: {', '.join(wrong[:3])} are "
-                    f"missing, not known or of another shape in {state.task.backbone}.",
+                    f"missing, not known or of another shape in {state.task.model}.",
                     subject=state.name,
                 )
             chosen = {name for name in own if any(_inside(name, glob) for glob in self.layers)}
@@ -92,7 +92,7 @@ class Retrain:
                 if not any(_inside(name, glob) for name in own):
                     layers = dict.fromkeys(name.rpartition(".")[0] for name in own)
                     raise UnknownName(
-                        f"retrain: {state.task.backbone} has no layer {glob!r} with weights.{suggest(glob, layers)} "
+                        f"retrain: {state.task.model} has no layer {glob!r} with weights.{suggest(glob, layers)} "
                         f"Those that have are {', '.join(layers)}.",
                         subject=glob,
                     )

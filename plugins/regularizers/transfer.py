@@ -182,7 +182,7 @@ class Transfer:
         if others:
             raise UsageError(
                 f"transfer draws convolutions, linear layers and normalization anew; task {state.name!r} "
-                f"({state.task.backbone}) has other parameters, whose layer is not known: {', '.join(others[:3])}. "
+                f"({state.task.model}) has other parameters, whose layer is not known: {', '.join(others[:3])}. "
                 "Keep all layers, or take another network.",
                 subject=state.name,
             )
@@ -206,7 +206,7 @@ class Transfer:
         if not error <= TOLERANCE:
             raise UsageError(
                 f"transfer: there is no factor by which re-scaling multiplies the function of task {state.name!r} "
-                f"({state.task.backbone}): doubling {', '.join(one.path for one in moved[:3])}, ... does not double "
+                f"({state.task.model}): doubling {', '.join(one.path for one in moved[:3])}, ... does not double "
                 f"what follows (relative error {float(error):.2g}). Shortcuts, normalization and activations such as "
                 "tanh do this. Set norms=None, as the paper does for residual networks.",
                 subject=state.name,

@@ -110,8 +110,8 @@ def task(monkeypatch: pytest.MonkeyPatch) -> Callable[..., ck.Task]:
 
     monkeypatch.setitem(BUILDERS, "kept", Builder(create, lambda: "kept 1"))
 
-    def made(how: str, split: str = "mid") -> ck.Task:
-        return ck.Task("a", data_set("a"), how.replace(" ", "_"), split, size=12, builder="kept")
+    def made(how: str, cut: str = "mid") -> ck.Task:
+        return ck.Task("a", data_set("a"), how.replace(" ", "_"), cut, size=12, builder="kept")
 
     return made
 
@@ -145,13 +145,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("split", ["bn", "mid", "layer"])
+@pytest.mark.parametrize("cut", ["bn", "mid", "layer"])
 @pytest.mark.parametrize("how", REFUSED)
 def test_state_that_no_part_keeps_is_refused_before_the_first_step(
-    task: Callable[..., ck.Task], how: str, split: str
+    task: Callable[..., ck.Task], how: str, cut: str
 ) -> None:
     with pytest.raises(CutError) as caught:
-        quick(steps=1).fit([task(how, split)])
+        quick(steps=1).fit([task(how, cut)])
     assert caught.value.code == "cut" and caught.value.subject == REFUSED[how]
 
 

@@ -35,7 +35,7 @@ def test_a_plan_says_what_a_manifest_needs():
         f"timm {timm.__version__}",
         "resnet20_cifar",
     )
-    assert (found.split, found.side, found.approach) == ("layer2", "extractor", "fx")
+    assert (found.cut, found.side, found.approach) == ("layer2", "extractor", "fx")
     assert (found.traced_size, found.cut_outputs) == ((32, 32), 1)
     assert dict(found.kwargs) == {"in_chans": 1, "num_classes": 10}
     assert planned.head == attrs.evolve(found, side="head")
@@ -61,9 +61,9 @@ def test_a_backbone_of_fixed_size_is_built_for_the_size_asked_for():
     assert own.input.size == (28, 28)
 
 
-@pytest.mark.parametrize(("model", "split", "size", "small"), CASES)
-def test_rebuilt_from_blueprint_and_bytes_a_part_is_the_same(model, split, size, small):
-    planned = plan(model, split, kwargs={"num_classes": 5, **small}, size=size)
+@pytest.mark.parametrize(("model", "cut", "size", "small"), CASES)
+def test_rebuilt_from_blueprint_and_bytes_a_part_is_the_same(model, cut, size, small):
+    planned = plan(model, cut, kwargs={"num_classes": 5, **small}, size=size)
     _, extractor, head = build_pair(planned.extractor, planned.head, seed=3)
     with torch.no_grad():
         for parameter in (*extractor.parameters(), *head.parameters()):
@@ -172,7 +172,7 @@ def test_parts_of_different_networks_are_no_pair():
     ("model", "kwargs", "error", "message"),
     [
         ("resnet20_cifer", {}, UnknownName, "did you mean resnet20_cifar"),
-        ("hf-hub:somebody/model", {}, UnknownName, "No backbone is called"),
+        ("hf-hub:somebody/model", {}, UnknownName, "No model is called"),
         ("resnet20_cifar", {"depht": 1}, UsageError, "depht=1"),
         ("resnet20_cifar", {"pretrained": True}, UsageError, "weights='pretrained'"),
         ("resnet20_cifar", {"width": {1, 2}}, UsageError, "must be JSON values"),

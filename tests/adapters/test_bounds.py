@@ -22,14 +22,14 @@ from compatkit.adapters.builders import create
 from compatkit.adapters.fingerprint import probe
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.components.drafts import Draft
-from compatkit.components.splitting import split
+from compatkit.components.splitting import cut
 from compatkit.contracts.contract import Probe
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, TooCostly
 
 SECONDS, MEGABYTES = 4.0, 300
 """Processor time and memory of a refusal. Without bounds 20 s and 6.8 GB; other work on a core doubles the time."""
-PART = split("resnet8_cifar", "layer1", kwargs={"num_classes": 3}, size=(16, 16), labels=("a", "b", "c"))
+PART = cut("resnet8_cifar", "layer1", kwargs={"num_classes": 3}, size=(16, 16), labels=("a", "b", "c"))
 
 
 def spent(work: Callable[[], Any]) -> tuple[CompatkitError, float, float]:
@@ -66,7 +66,7 @@ HOSTILE: dict[str, tuple[type[CompatkitError], dict[str, Any]]] = {
         CompatkitError,
         {
             "model": "vit_tiny_patch16_224",
-            "split": "blocks.0",
+            "cut": "blocks.0",
             "kwargs": {"img_size": 16_384, "patch_size": 4},
         },
     ),
@@ -115,7 +115,7 @@ def test_what_was_built_within_the_bounds_is_not_bounded_again(
     registry = ck.Registry.init(tmp_path / "parts")
     put(registry, "ours", PART["head"])
     registry.load("ours")
-    put(registry, "other", PART["head"], split="layer2")
+    put(registry, "other", PART["head"], cut="layer2")
     monkeypatch.setattr(bounds, "MODULES", 3)
     ck.Registry.open(tmp_path / "parts").load("ours")
     for load in (lambda: registry.load("ours", verify="always"), lambda: registry.load("other")):
@@ -132,7 +132,7 @@ def test_an_adapter_is_bounded_too() -> None:
         builder="adapter",
         side="adapter",
         approach="whole",
-        split="",
+        cut="",
         model="project",
         kwargs={"layout": "NC", "channels": [2**30, 2**30], "nonnegative": False},
     )
@@ -310,7 +310,7 @@ ALL = [*NETWORKS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one i
 def test_a_network_of_a_library_is_rebuilt_as_it_was(model: str, at: str) -> None:
     with seeded(0), without_draws():
         whole = create("timm", model, {})
-    part = split(model, at, seed=0)["extractor"]
+    part = cut(model, at, seed=0)["extractor"]
     again = build(part.blueprint, state=part.module.state_dict())
     assert part.parameters < sum(one.numel() for one in whole.parameters())
     for (name, one), (_, other) in zip(

@@ -60,7 +60,7 @@ SMALL = {"timm": "resnet8_cifar", "torchvision": "resnet18"}
     ],
 )
 def test_a_name_with_a_source_or_a_path_is_no_backbone(builder: str, model: str) -> None:
-    with pytest.raises(UnknownName, match="No backbone is called"):
+    with pytest.raises(UnknownName, match="No model is called"):
         create(builder, model, {})
 
 

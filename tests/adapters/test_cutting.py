@@ -69,10 +69,10 @@ NAMES: dict[str, dict[str, Any]] = {
 }
 
 
-def pair(model: str, split: str, **given: Any) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
-    size = (32, 32) if (model, split) in SMALL else (64, 64)
+def pair(model: str, cut: str, **given: Any) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
+    size = (32, 32) if (model, cut) in SMALL else (64, 64)
     kwargs = {"num_classes": 10, **NAMES.get(model, {})}
-    planned = plan(model, split, kwargs=kwargs, size=given.pop("size", size))
+    planned = plan(model, cut, kwargs=kwargs, size=given.pop("size", size))
     return planned, *build_pair(planned.extractor, planned.head, seed=1)
 
 
@@ -90,11 +90,11 @@ def step(whole: nn.Module, function: Any, x: Tensor) -> tuple[Tensor, dict[str, 
 
 
 @pytest.mark.parametrize(
-    ("model", "split"),
+    ("model", "cut"),
     [pytest.param(*one, marks=[pytest.mark.slow] * (one in BREADTH)) for one in SMALL + ZOO],
 )
-def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, split):
-    planned, whole, extractor, head = pair(model, split)
+def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, cut):
+    planned, whole, extractor, head = pair(model, cut)
     size, channels = planned.input.size, planned.input.channels
     prove(whole, extractor, head, size, channels)
 
@@ -116,7 +116,7 @@ def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, s
 
 
 @pytest.mark.parametrize(
-    ("model", "split", "shape"),
+    ("model", "cut", "shape"),
     [
         ("resnet20_cifar", "layer2", (5, 3, 33, 46)),
         ("mobilenetv2_cifar", "forward_features", (1, 3, 40, 32)),
@@ -124,8 +124,8 @@ def test_parts_equal_the_whole_in_both_modes_with_gradients_and_buffers(model, s
         ("convnext_atto", "stages.1", (2, 3, 96, 64)),
     ],
 )
-def test_other_batch_and_image_sizes(model, split, shape):
-    _, whole, extractor, head = pair(model, split)
+def test_other_batch_and_image_sizes(model, cut, shape):
+    _, whole, extractor, head = pair(model, cut)
     for module in (whole, extractor, head):
         module.eval()
     x = signal(shape)
@@ -189,7 +189,7 @@ def test_functional_dropout_direct_tensors_and_unused_state(awkward):
 
 
 @pytest.mark.parametrize(
-    ("model", "split", "message"),
+    ("model", "cut", "message"),
     [
         ("many", "copies", "9 tensors cross the split point 'copies' of Many: the output of copies"),
         ("twice", "second", "'second' is called 2 times"),
@@ -200,9 +200,9 @@ def test_functional_dropout_direct_tensors_and_unused_state(awkward):
         ("tiny", "forward_features", "no forward_features and forward_head"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_and_says_what_crosses(awkward, model, split, message):
+def test_what_cannot_be_cut_is_refused_and_says_what_crosses(awkward, model, cut, message):
     with pytest.raises(CutError if message else UnknownName, match=message):
-        plan(model, split, builder=awkward)
+        plan(model, cut, builder=awkward)
 
 
 def test_an_in_place_layer_after_the_cut_gets_a_copy(awkward):

@@ -13,14 +13,14 @@ from compatkit.adapters.cutting.signals import signal
 from compatkit.errors import CutError
 
 
-def parts(model: str, split: str, awkward: str) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
-    planned = plan(model, split, builder=awkward)
+def parts(model: str, cut: str, awkward: str) -> tuple[CutPlan, nn.Module, nn.Module, nn.Module]:
+    planned = plan(model, cut, builder=awkward)
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     return planned, whole, extractor.eval(), head.eval()
 
 
 @pytest.mark.parametrize(
-    ("model", "split", "names"),
+    ("model", "cut", "names"),
     [
         ("skips", "second", ("features", "first")),
         ("image", "second", ("features", "image")),
@@ -37,8 +37,8 @@ def parts(model: str, split: str, awkward: str) -> tuple[CutPlan, nn.Module, nn.
         ("unpacks", "second", ("features",)),
     ],
 )
-def test_what_crosses_is_declared_and_the_parts_reproduce_the_whole(awkward, model, split, names):
-    planned, whole, extractor, head = parts(model, split, awkward)
+def test_what_crosses_is_declared_and_the_parts_reproduce_the_whole(awkward, model, cut, names):
+    planned, whole, extractor, head = parts(model, cut, awkward)
     assert extractor.port_names == head.port_names == names
     assert planned.extractor.cut_outputs == len(names)
     prove(whole, extractor, head, (8, 8), planned.input.channels)
@@ -54,9 +54,9 @@ def test_several_tensors_are_one_tuple_for_extractor_and_head(awkward):
     assert torch.equal(head(features), whole.eval()(x))
 
 
-@pytest.mark.parametrize(("model", "split"), [("skips", "second"), ("bias", "second"), ("changed", "stage")])
-def test_gradients_reach_both_parts_through_every_tensor(awkward, model, split):
-    _, whole, extractor, head = parts(model, split, awkward)
+@pytest.mark.parametrize(("model", "cut"), [("skips", "second"), ("bias", "second"), ("changed", "stage")])
+def test_gradients_reach_both_parts_through_every_tensor(awkward, model, cut):
+    _, whole, extractor, head = parts(model, cut, awkward)
     twin, x = copy.deepcopy(whole).train(), signal((2, 3, 8, 8))
     twin(x).square().sum().backward()
     head.train()(extractor.train()(x)).square().sum().backward()
@@ -73,9 +73,9 @@ def test_a_parameter_belongs_to_one_part_where_what_it_makes_crosses(awkward):
     assert extractor.state_dict().keys() | head.state_dict().keys() == whole.state_dict().keys()
 
 
-@pytest.mark.parametrize(("model", "split"), [("sizes", "second"), ("rotary", "second"), ("skips", "second")])
-def test_numbers_that_follow_from_what_crosses_serve_every_image_size(awkward, model, split):
-    _, whole, extractor, head = parts(model, split, awkward)
+@pytest.mark.parametrize(("model", "cut"), [("sizes", "second"), ("rotary", "second"), ("skips", "second")])
+def test_numbers_that_follow_from_what_crosses_serve_every_image_size(awkward, model, cut):
+    _, whole, extractor, head = parts(model, cut, awkward)
     x = signal((3, 3, 12, 20))
     assert torch.equal(head(extractor(x)), whole.eval()(x))
 
@@ -105,9 +105,9 @@ def test_code_before_the_cut_that_branches_on_a_size_runs_as_it_is(awkward, side
     assert torch.equal(twin(x), extractor(x))
 
 
-@pytest.mark.parametrize(("model", "split"), [("skips", "second"), ("rotary", "first"), ("tokens", "mix")])
-def test_parts_are_built_alone_from_their_blueprints(awkward, model, split):
-    planned, whole, extractor, head = parts(model, split, awkward)
+@pytest.mark.parametrize(("model", "cut"), [("skips", "second"), ("rotary", "first"), ("tokens", "mix")])
+def test_parts_are_built_alone_from_their_blueprints(awkward, model, cut):
+    planned, whole, extractor, head = parts(model, cut, awkward)
     x = signal((2, 3, 8, 8))
     left = build(planned.extractor, state=extractor.state_dict()).eval()
     right = build(planned.head, state=head.state_dict()).eval()

@@ -85,16 +85,16 @@ FAMILIES: list[Any] = [
 
 
 @pytest.mark.parametrize(
-    ("model", "side", "kwargs", "split", "way", "tensors", "other"),
+    ("model", "side", "kwargs", "cut", "way", "tensors", "other"),
     FAMILIES,
     ids=[f"{values[0]}-{values[3]}" for values in (getattr(one, "values", one) for one in FAMILIES)],
 )
-def test_parts_do_what_the_whole_network_does(model, side, kwargs, split, way, tensors, other):
+def test_parts_do_what_the_whole_network_does(model, side, kwargs, cut, way, tensors, other):
     kwargs = {**kwargs, "num_classes": 10}
     with seeded(1):
         whole = create("timm", model, kwargs)
     reference = cutting.Reference(whole, (side, side))
-    row = cutting.examine(whole, reference, model, kwargs, (side, side), split)
+    row = cutting.examine(whole, reference, model, kwargs, (side, side), cut)
     assert {column: row[column] for column in cutting.COLUMNS} == {
         **dict.fromkeys(cutting.COLUMNS, "yes"),
         "size": other,

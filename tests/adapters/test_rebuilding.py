@@ -14,8 +14,8 @@ from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError
 
 
-def parts(model: str, split: str, **given):
-    planned = plan(model, split, **given)
+def parts(model: str, cut: str, **given):
+    planned = plan(model, cut, **given)
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=3)
     return planned, whole.eval(), extractor.eval(), head.eval()
 
@@ -35,9 +35,9 @@ def test_truncated_normals_are_not_drawn_again_and_again():
     assert not nn.init.trunc_normal_(weight, std=0.01, a=-2, b=2).isnan().any()
 
 
-@pytest.mark.parametrize("split", ["layer2", "forward_features"])
-def test_the_other_half_is_not_kept_in_memory(split):
-    planned, _, extractor, head = parts("resnet20_cifar", split)
+@pytest.mark.parametrize("cut", ["layer2", "forward_features"])
+def test_the_other_half_is_not_kept_in_memory(cut):
+    planned, _, extractor, head = parts("resnet20_cifar", cut)
     for blueprint, part in ((planned.extractor, extractor), (planned.head, head)):
         gc.freeze()  # what is there by now is neither searched nor listed
         try:
@@ -51,15 +51,15 @@ def test_the_other_half_is_not_kept_in_memory(split):
 
 @pytest.mark.case("G")
 @pytest.mark.parametrize(
-    ("model", "split", "size", "small"),
+    ("model", "cut", "size", "small"),
     [
         ("swin_tiny_patch4_window7_224", "layers.1", (56, 56), {"depths": [1, 2, 1, 1], "embed_dim": 24}),
         ("levit_128s", "stages.0", (224, 224), {}),
         ("vit_small_patch16_dinov3", "blocks.1", (32, 32), {"depth": 3, "embed_dim": 96}),
     ],
 )
-def test_buffers_that_no_file_holds_are_made_again(model, split, size, small):
-    planned, whole, extractor, head = parts(model, split, size=size, kwargs={"num_classes": 3, **small})
+def test_buffers_that_no_file_holds_are_made_again(model, cut, size, small):
+    planned, whole, extractor, head = parts(model, cut, size=size, kwargs={"num_classes": 3, **small})
     assert set(dict(whole.named_buffers())) - set(whole.state_dict())
     left, right = (
         build(blueprint, state=part.state_dict()).eval()

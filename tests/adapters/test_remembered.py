@@ -32,9 +32,9 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Split points of the cuts that were made, not remembered."""
     made: list[str] = []
 
-    def counting(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> Any:
-        made.append(split)
-        return sides_of(whole, split, approach, image)
+    def counting(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) -> Any:
+        made.append(cut)
+        return sides_of(whole, cut, approach, image)
 
     monkeypatch.setattr(remembered, "sides_of", counting)
     return made
@@ -67,7 +67,7 @@ ORDINARY = (
 
 
 @pytest.mark.parametrize(
-    ("model", "side", "kwargs", "split", "way", "tensors", "other"),
+    ("model", "side", "kwargs", "cut", "way", "tensors", "other"),
     [
         pytest.param(
             *values, id=f"{values[0]}-{values[3]}", marks=() if values[0] in ORDINARY else pytest.mark.slow
@@ -76,17 +76,17 @@ ORDINARY = (
     ],
 )
 def test_a_remembered_cut_gives_bitwise_the_parts_that_were_traced(
-    model, side, kwargs, split, way, tensors, other
+    model, side, kwargs, cut, way, tensors, other
 ):
     kwargs = {**kwargs, "num_classes": 10}
     with seeded(1):
         first = create("timm", model, kwargs)
     with seeded(2):
         second = create("timm", model, kwargs)
-    asked = Blueprint("timm", "timm", model, kwargs, split, "extractor", "", (side, side))
+    asked = Blueprint("timm", "timm", model, kwargs, cut, "extractor", "", (side, side))
     blueprint = working_cut(first, asked)[0]
     image = (3, side, side)
-    fresh = sides_of(second, split, blueprint.approach, image)
+    fresh = sides_of(second, cut, blueprint.approach, image)
     expected = outputs(second, (fresh["extractor"](second), fresh["head"](second)), signal((2, *image)))
     remembered_sides(first, blueprint)
     sides = remembered_sides(second, blueprint)
@@ -113,7 +113,7 @@ def test_another_class_count_image_size_or_split_is_another_cut(traces):
     planned = plan("resnet20_cifar", "layer2")
     for changed in (
         attrs.evolve(planned.extractor, kwargs={"num_classes": 3}),
-        attrs.evolve(planned.extractor, split="layer1"),
+        attrs.evolve(planned.extractor, cut="layer1"),
         attrs.evolve(planned.extractor, traced_size=(64, 64)),
     ):
         build(changed, seed=0)

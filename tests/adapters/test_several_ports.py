@@ -18,7 +18,7 @@ from compatkit.reports.contracts import dimension
 
 
 def blueprint(side: str, size: tuple[int, int] = (16, 16)) -> Blueprint:
-    return Blueprint("timm", "timm 1", "none", {"num_classes": 5}, "split", side, "declared", size)  # type: ignore[arg-type]
+    return Blueprint("timm", "timm 1", "none", {"num_classes": 5}, "cut", side, "declared", size)  # type: ignore[arg-type]
 
 
 class Calls(nn.Module):

@@ -24,9 +24,9 @@ FEW = {
 
 
 def ports(
-    model: str, split: str, size: tuple[int, int] | None = None, **kwargs
+    model: str, cut: str, size: tuple[int, int] | None = None, **kwargs
 ) -> tuple[Structural, Structural]:
-    planned = plan(model, split, kwargs={"num_classes": 10, **FEW.get(model, {}), **kwargs}, size=size)
+    planned = plan(model, cut, kwargs={"num_classes": 10, **FEW.get(model, {}), **kwargs}, size=size)
     _, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     left = structural(extractor, planned.extractor)
     return left, structural(head, planned.head, feature_ports=left.outputs)
@@ -50,7 +50,7 @@ def test_resnet20_at_layer2_is_the_example_of_the_contract():
 
 
 @pytest.mark.parametrize(
-    ("model", "split", "size", "shape", "layout", "sign"),
+    ("model", "cut", "size", "shape", "layout", "sign"),
     [
         ("wide_resnet16_4_cifar", "layer2", None, (128, (1, 2, 0)), "NCHW", "signed"),
         ("lenet", "pool2", None, (16, (0, 4, -3)), "NCHW", "nonnegative"),
@@ -62,8 +62,8 @@ def test_resnet20_at_layer2_is_the_example_of_the_contract():
         ("swin_tiny_patch4_window7_224", "patch_embed", (56, 56), None, "NHWC", "signed"),
     ],
 )
-def test_features_of_known_networks(model, split, size, shape, layout, sign):
-    (features,) = ports(model, split, size)[0].outputs
+def test_features_of_known_networks(model, cut, size, shape, layout, sign):
+    (features,) = ports(model, cut, size)[0].outputs
     assert (features.layout, features.range, features.pooled) == (layout, sign, False)
     if shape is None:
         assert features.shape == ("N", 14, 14, 96)
@@ -123,11 +123,11 @@ def test_a_soft_activation_that_is_large_everywhere_is_still_signed():
 
 @pytest.mark.case("F")
 @pytest.mark.parametrize(
-    ("split", "shape", "pooled", "layout"),
+    ("cut", "shape", "pooled", "layout"),
     [("global_pool", ("N", 64, 1, 1), True, "NCHW"), ("head_drop", ("N", 64), True, "NC")],
 )
-def test_after_pooling_the_features_are_pooled(split, shape, pooled, layout):
-    extractor, head = ports("resnet20_cifar", split)
+def test_after_pooling_the_features_are_pooled(cut, shape, pooled, layout):
+    extractor, head = ports("resnet20_cifar", cut)
     (features,) = extractor.outputs
     assert (features.shape, features.pooled, features.layout) == (shape, pooled, layout)
     assert extractor.inputs[0].shape == ("N", 3, "H", "W")

@@ -55,9 +55,9 @@ def width(network: torch.nn.Module) -> int:
     return network.state_dict()[f"{layer}weight"].shape[0]
 
 
-@pytest.mark.parametrize(("model", "split", "layer"), FEW)
-def test_a_classifier_is_planned_and_cut_with_its_class_layer(model: str, split: str, layer: str) -> None:
-    planned = plan(model, split, kwargs={"num_classes": 7}, size=(64, 64), builder="torchvision")
+@pytest.mark.parametrize(("model", "cut", "layer"), FEW)
+def test_a_classifier_is_planned_and_cut_with_its_class_layer(model: str, cut: str, layer: str) -> None:
+    planned = plan(model, cut, kwargs={"num_classes": 7}, size=(64, 64), builder="torchvision")
     assert planned.class_layer == (layer,)
     assert planned.extractor.library == f"torchvision {torchvision.__version__.split('+')[0]}"
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
@@ -66,9 +66,9 @@ def test_a_classifier_is_planned_and_cut_with_its_class_layer(model: str, split:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "split", "size"), FAMILIES)
-def test_the_smallest_of_each_family_is_planned_and_cut(model: str, split: str, size: int) -> None:
-    planned = plan(model, split, kwargs={"num_classes": 7}, size=(size, size), builder="torchvision")
+@pytest.mark.parametrize(("model", "cut", "size"), FAMILIES)
+def test_the_smallest_of_each_family_is_planned_and_cut(model: str, cut: str, size: int) -> None:
+    planned = plan(model, cut, kwargs={"num_classes": 7}, size=(size, size), builder="torchvision")
     assert len(planned.class_layer) == 1
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     prove(whole, extractor, head, (size, size), 3)
@@ -176,7 +176,7 @@ def test_only_classifiers_are_known_and_near_names_suggested() -> None:
     with pytest.raises(UnknownName, match="did you mean resnet18"):
         built("resnet19")
     for other in ("ResNet18", "resnet18.IMAGENET1K_V1", "fasterrcnn_resnet50_fpn"):
-        with pytest.raises(UnknownName, match="No backbone is called"):
+        with pytest.raises(UnknownName, match="No model is called"):
             built(other)
 
 

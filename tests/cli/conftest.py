@@ -29,15 +29,15 @@ precision = "float32"
 [[tasks]]
 name = "left"
 data = "left.npz"
-backbone = "resnet8_cifar"
-split = "layer2"
+model = "resnet8_cifar"
+cut = "layer2"
 size = [16, 16]
 
 [[tasks]]
 name = "right"
 data = "right.npz"
-backbone = "resnet8_cifar"
-split = "layer2"
+model = "resnet8_cifar"
+cut = "layer2"
 size = [16, 16]
 """
 

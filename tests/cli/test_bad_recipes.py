@@ -12,12 +12,12 @@ import pytest
 from small import data_set
 
 CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
-    "unknown backbone": (
-        [('backbone = "resnet8_cifar"', 'backbone = "resnet20_cifra"')],
+    "unknown model": (
+        [('model = "resnet8_cifar"', 'model = "resnet20_cifra"')],
         2,
         "resnet20_cifar",
     ),
-    "unknown split point": ([('split = "layer2"', 'split = "layr2"')], 2, "layer2"),
+    "unknown split point": ([('cut = "layer2"', 'cut = "layr2"')], 2, "layer2"),
     "unknown plugin": ([('"dcc"', '"dccc"')], 2, "did you mean 'dcc'|Did you mean 'dcc'"),
     "unknown setting of a plugin": ([('"dcc"', '{ name = "dcc", weigth = 2 }')], 2, "no setting 'weigth'"),
     "weight below zero": ([('"dcc"', '{ name = "dcc", weight = -1 }')], 2, "finite and not negative"),
@@ -50,7 +50,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "unknown key of a task": ([("size = [16, 16]", "sise = [16, 16]")], 2, "Did you mean 'size'"),
     "no prefix": ([('prefix = "digits"', "")], 2, "lacks prefix"),
     "no steps": ([("steps = 2", "")], 2, "lacks steps"),
-    "no backbone": ([('backbone = "resnet8_cifar"', "")], 2, "lacks backbone"),
+    "no model": ([('model = "resnet8_cifar"', "")], 2, "lacks model"),
     "no trainer": ([('[trainer]\nsteps = 2\nbatch_size = 8\nprecision = "float32"', "")], 2, "lacks trainer"),
     "steps as text": ([("steps = 2", 'steps = "many"')], 2, "steps must be a whole number, got 'many'"),
     "steps as fraction": ([("steps = 2", "steps = 2.5")], 2, "steps must be a whole number"),

@@ -34,7 +34,7 @@ def test_programs_get_every_module(run: Any) -> None:
 
 def test_bad_arguments_are_usage_errors(run: Any) -> None:
     for words, text in (
-        (["cuts", "resnet99"], "No backbone is called"),
+        (["cuts", "resnet99"], "No model is called"),
         (["cuts", "resnet20_cifar", "--kwargs", "[1]"], "expects a JSON object"),
         (["cuts", "resnet20_cifar", "--kwargs", "{"], "is not JSON"),
         (["cuts", "resnet20_cifar", "--size", "0x3"], "expects height and width"),

@@ -30,8 +30,8 @@ progress = false
 [[tasks]]
 name = "pets"
 data = {data}
-backbone = "simple_cnn"
-split = "forward_features"
+model = "simple_cnn"
+cut = "forward_features"
 size = [16, 16]
 """
 

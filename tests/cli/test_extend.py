@@ -103,8 +103,8 @@ def test_a_head_of_rotations_and_a_name_of_another_kind_are_refused(run: Run, pl
     [
         (
             "freeze_extractor",
-            'backbone = "resnet8_cifar"\nfreeze_extractor',
-            "got backbone. Allowed are name",
+            'model = "resnet8_cifar"\nfreeze_extractor',
+            "got model. Allowed are name",
         ),
         ('extractor = "fleet/server.extractor"\n', "", "got no extractor"),
         ('"fleet/server.extractor"', "3", "extractor must be the name of a component, got 3"),

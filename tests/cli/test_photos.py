@@ -55,7 +55,7 @@ def test_parts_are_recombined_on_class_folders(run: Any, work: Path) -> None:
     recipe.write_text(
         'prefix = "photos"\n[trainer]\nsteps = 2\nbatch_size = 4\nprecision = "float32"\nworkers = 0\n[[tasks]]\n'
         'name = "classes"\ndata = {name = "classes/", hold_out = 0.25, seed = 1, damaged = "skip"}\n'
-        'backbone = "simple_cnn"\nsplit = "forward_features"\nsize = [16, 16]\n'
+        'model = "simple_cnn"\ncut = "forward_features"\nsize = [16, 16]\n'
     )
     (work / "classes" / "0" / "cut.png").write_bytes(encoded(photo(30, 30))[:80])
     said = run("train", recipe)
@@ -86,7 +86,7 @@ def test_where_data_sets_may_be_is_told_of_those_that_are_not_found_alone(run: A
     for share, told in (("1.5", False), ("0.5", True)):
         recipe.write_text(
             f'prefix = "a"\n[trainer]\nsteps = 2\nbatch_size = 4\n[[tasks]]\nname = "a"\nbackbone = "simple_cnn"\n'
-            f'split = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
+            f'cut = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
         )
         refused = run("train", recipe, "--json")
         assert refused.json["error"]["code"] == "data", refused.out

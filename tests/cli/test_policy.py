@@ -200,7 +200,7 @@ def test_training_that_breaks_a_policy_is_refused_with_the_figures(
 ) -> None:
     """Cut elsewhere, no head of the released extractor fits: nothing needs to be measured."""
     strict(run)
-    other = recipe(('split = "layer2"', 'split = "layer1"'))
+    other = recipe(('cut = "layer2"', 'cut = "layer1"'))
     said = run("train", other)
     assert said.code == 1 and "[policy-broken]" in said.err and "offered only as 2.0.0" in said.err
     assert "publishes it without training again" in said.err and "wiring needs-adapter" in said.out

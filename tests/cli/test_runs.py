@@ -202,7 +202,7 @@ class TestPublishingLater:
     def test_what_a_policy_refused(self, run: Any, recipe: Any, parts: Path, untrained: Any) -> None:
         words = "--mode", "backward", "--data", "left/test", "--tolerance", "0"
         assert run("policy", "set", "digits/left.extractor", *words).code == 0
-        said = run("train", recipe(('split = "layer2"', 'split = "layer1"')))
+        said = run("train", recipe(('cut = "layer2"', 'cut = "layer1"')))
         assert said.code == 1 and "[policy-broken]" in said.err
         (folder,) = folders(parts)
         assert untrained("publish", folder).code == 1

@@ -48,11 +48,11 @@ def registry(tmp_path: Path) -> ck.Registry:
 NETWORKS: dict[str, tuple[Callable[[], torch.nn.Module], dict[str, Any]]] = {
     "resnet18": (
         lambda: timm.create_model("resnet18", num_classes=7),
-        {"model": "resnet18", "point": "layer3"},
+        {"model": "resnet18", "cut": "layer3"},
     ),
     "mobilenet_v3_small": (
         lambda: torchvision.models.mobilenet_v3_small(num_classes=5),
-        {"model": "mobilenet_v3_small", "builder": "torchvision", "point": "features.8"},
+        {"model": "mobilenet_v3_small", "builder": "torchvision", "cut": "features.8"},
     ),
 }
 FORMATS = {".pth": "zip", ".pt": "legacy", ".safetensors": "safetensors"}
@@ -106,7 +106,7 @@ def test_the_recombination_of_adopted_parts_is_the_network(
         assert again == parts, "the same file again is the same part"
 
 
-SMALL = {"model": "resnet8_cifar", "point": "layer2", "size": (16, 16)}
+SMALL = {"model": "resnet8_cifar", "cut": "layer2", "size": (16, 16)}
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
         tmp_path / "gray.safetensors",
         "zoo/gray",
         model="resnet18",
-        point="layer2",
+        cut="layer2",
         kwargs={"layers": [1, 1, 1, 1]},
         size=(32, 32),
         labels=["a", "b", "c", "d"],
@@ -198,19 +198,19 @@ def test_the_other_library_is_suggested(registry: ck.Registry, tmp_path: Path) -
     save_file(whole.state_dict(), tmp_path / "net.safetensors")
     with pytest.raises(CheckpointMismatch, match="those of mobilenet_v3_small of torchvision"):
         registry.adopt(
-            tmp_path / "net.safetensors", "zoo/x", model="mobilenetv3_small_100", point="forward_features"
+            tmp_path / "net.safetensors", "zoo/x", model="mobilenetv3_small_100", cut="forward_features"
         )
 
 
 def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Registry, tmp_path: Path) -> None:
     with pytest.raises(UnknownName, match="did you mean resnet18"):
-        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnt18", point="layer2")
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnt18", cut="layer2")
     with pytest.raises(UnknownName, match="torchvision has one of this name"):
-        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", point="features.8")
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", cut="features.8")
     with pytest.raises(UnknownName, match="No builder is called"):
-        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnet18", builder="keras", point="layer2")
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnet18", builder="keras", cut="layer2")
     with pytest.raises(InvalidName):
-        registry.adopt(tmp_path / "nowhere", "Zoo/X", model="resnet18", point="layer2")
+        registry.adopt(tmp_path / "nowhere", "Zoo/X", model="resnet18", cut="layer2")
 
 
 def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path: Path, state: State) -> None:
@@ -239,7 +239,7 @@ def test_values_that_hold_no_numbers_are_named(
     spoiled = {f"{prefix}{name}": one for name, one in state.items()}
     spoiled[f"{prefix}conv1.weight"] = spoil(state["conv1.weight"])
     with pytest.raises(CheckpointMismatch) as caught:
-        registry.adopt(spoiled, name="a", model="resnet8_cifar", point="layer2")
+        registry.adopt(spoiled, name="a", model="resnet8_cifar", cut="layer2")
     mismatch = caught.value.subject
     assert [kind[0] for kind in mismatch.kinds] == ["conv1.weight"]
     assert not mismatch.missing and not mismatch.unknown
@@ -248,14 +248,14 @@ def test_values_that_hold_no_numbers_are_named(
 def test_tensors_without_a_name_are_refused(registry: ck.Registry, state: State) -> None:
     nameless: dict[Any, Tensor] = {**state, 3: torch.zeros(1)}
     with pytest.raises(UsageError) as caught:
-        registry.adopt(nameless, name="a", model="resnet8_cifar", point="layer2")
+        registry.adopt(nameless, name="a", model="resnet8_cifar", cut="layer2")
     assert caught.value.subject == 3
 
 
 @pytest.mark.parametrize(
     ("more", "error", "message"),
     [
-        ({"point": "layer9"}, UnknownName, "layer9"),
+        ({"cut": "layer9"}, UnknownName, "layer9"),
         ({"labels": ["a"]}, UsageError, "one label for each of the 10 outputs of .*, got 1"),
         ({"images": {"mean": [0.5, 0.4]}}, UsageError, "mean: expected a number for each of 3 channels"),
         ({"images": {"std": [0.5, 0.0, 1.0]}}, UsageError, "std: expected a number above 0"),

@@ -125,7 +125,7 @@ def test_parts_whose_weights_are_computed_in_each_pass_are_trained_published_and
 
 
 @pytest.mark.parametrize(
-    ("model", "point", "message"),
+    ("model", "cut", "message"),
     [
         ("draws", "first", "The head of draws at 'first' gives random outputs in eval mode"),
         ("hidden", "first", "The head of hidden at 'first', rebuilt .* holds state outside its state dict"),

@@ -476,7 +476,7 @@ def test_policies_ask_nothing_of_it_and_other_parts_are_major_all_the_same(
 def test_search_and_list_know_it(registry: ck.Registry) -> None:
     registry.publish(recombined(registry), "pairs/ab")
     (found,) = registry.search(kind="recombination")
-    assert (found.name, found.model, found.split, found.channels) == (
+    assert (found.name, found.model, found.cut, found.channels) == (
         "pairs/ab",
         "resnet8_cifar",
         "layer2",

@@ -44,7 +44,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.parametrize(("model", "point", "size"), NETWORKS, ids=["convolutional", "transformer", "mobile"])
+@pytest.mark.parametrize(("model", "cut", "size"), NETWORKS, ids=["convolutional", "transformer", "mobile"])
 def test_logits_and_accuracy_are_those_of_timms_validation(
     photos: Path, tmp_path: Path, model: str, point: str, size: tuple[int, int]
 ) -> None:

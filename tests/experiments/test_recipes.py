@@ -31,8 +31,8 @@ lr = 1
 [[tasks]]
 name = "a"
 data = { name = "sets/a.npz", train = 24, test = 12, as = "renamed" }
-backbone = "resnet20_cifar"
-split = "layer2"
+model = "resnet20_cifar"
+cut = "layer2"
 size = [16, 16]
 augment = ["crop"]
 normalize = { mean = [0.5], std = [0.25] }
@@ -108,7 +108,7 @@ def test_what_is_written_becomes_tasks_trainer_and_regularizers(
     monkeypatch.chdir(small.parents[1])  # paths are relative to the recipe, not to the current folder
     plan = read(small)
     task = plan.tasks[0]
-    assert (task.name, task.backbone, task.split, task.size) == ("a", "resnet20_cifar", "layer2", (16, 16))
+    assert (task.name, task.model, task.cut, task.size) == ("a", "resnet20_cifar", "layer2", (16, 16))
     assert task.augment == ("crop",) and task.kwargs == {"drop_rate": 0.1} and task.weights is None
     assert task.normalize == {"mean": (0.5,), "std": (0.25,)}
     assert (task.data.name, len(task.data.train), len(task.data.test)) == ("renamed", 24, 12)
@@ -152,7 +152,7 @@ def test_everything_else_is_checked_before_images_are_loaded(
         ("size = [16, 16]", "weights = 'none'"),
         ('"dcc"', '"dccc"'),
         ('name = "a"', 'name = "A"'),
-        ("split =", "slpit ="),
+        ("cut =", "slpit ="),
         ("size = [16, 16]", 'size = "big"'),
     ):
         small.write_text(SMALL.replace(old, new))
@@ -171,8 +171,8 @@ schedule = { kind = "cosine", warmup = 2, floor = 0.1 }
 [[tasks]]
 name = "a"
 data = "sets/a.npz"
-backbone = "mobilenetv3_small_050"
-split = "blocks.3"
+model = "mobilenetv3_small_050"
+cut = "blocks.3"
 weights = "nets/one"
 freeze_stages = 2
 recompute_activations = true

@@ -88,10 +88,10 @@ def test_a_plugin_is_imported_only_when_it_is_named(plugin: Write) -> None:
 
 def test_models_that_are_not_listed_are_refused_before_the_factory_sees_them(plugin: Write) -> None:
     plugin(GOOD)
-    with pytest.raises(UnknownName, match="No backbone is called 'smal'; did you mean small"):
+    with pytest.raises(UnknownName, match="No model is called 'smal'; did you mean small"):
         create("mynets", "smal", {})
     for path in ("/etc/passwd", "../small", "hf-hub:small"):
-        with pytest.raises(UnknownName, match="No backbone is called"):
+        with pytest.raises(UnknownName, match="No model is called"):
             create("mynets", path, {})
 
 

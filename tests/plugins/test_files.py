@@ -116,7 +116,7 @@ def test_parts_load_in_another_process_and_name_their_file_where_it_is_missing(
     torch.manual_seed(0)
     weights = sys.modules[path.stem].build("any", num_classes=3).state_dict()
     registry = ck.Registry.init(tmp_path / "parts")
-    registry.adopt(weights, "zoo/mine", model="any", point="act", builder="mynets")
+    registry.adopt(weights, "zoo/mine", model="any", cut="act", builder="mynets")
     program = """
 import compatkit as ck
 try:
@@ -148,7 +148,7 @@ def test_a_version_of_its_own_outlives_changes_of_the_file(write: Write, tmp_pat
     add_file(path)
     registry = ck.Registry.init(tmp_path / "parts")
     weights = sys.modules[path.stem].build("any", num_classes=3).state_dict()
-    registry.adopt(weights, "zoo/mine", model="any", point="act", builder="mynets")
+    registry.adopt(weights, "zoo/mine", model="any", cut="act", builder="mynets")
     assert registry.store.manifest("zoo/mine.head").blueprint.library == "mynet_of_tests.py 1"
     os.environ[FILES] = ""
     del sys.modules[path.stem]

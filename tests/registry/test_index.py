@@ -97,7 +97,7 @@ def test_what_is_told_of_a_version_is_what_its_manifest_says(
     publish(store, "a/b", about=tagged(domain="digits"), parents=())
     manifest, (found,) = store.manifest("a/b"), index_of(store.root).search()
     assert found.digest == store.resolve("a/b").digest
-    assert (found.kind, found.builder, found.model, found.split) == (
+    assert (found.kind, found.builder, found.model, found.cut) == (
         "extractor",
         "timm",
         "resnet20_cifar",

@@ -201,7 +201,7 @@ def slow(manifest: Manifest) -> dict[str, Any]:
         "kind": manifest.kind,
         "builder": blueprint.builder,
         "model": blueprint.model,
-        "split": blueprint.split,
+        "cut": blueprint.cut,
         "parameters": manifest.payload.parameters,
         "bytes": manifest.payload.file.bytes,
         "title": manifest.about.title,

@@ -29,9 +29,7 @@ OWNER = "plugin.adversarial.discriminator-a"
 def task(**settings: Any) -> ck.Task:
     data = data_set("a", size=(16, 16))
     given = {"size": 16, "kwargs": {"channels": [4, 4, 4]}, **settings}
-    return ck.Task(
-        "a", data, given.pop("backbone", "super_resolution"), given.pop("split", "generator"), **given
-    )
+    return ck.Task("a", data, given.pop("model", "super_resolution"), given.pop("cut", "generator"), **given)
 
 
 def reason(error: CompatkitError) -> CompatkitError:
@@ -159,7 +157,7 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("make", "use"),
     [
-        (lambda: task(split="down"), "image_error"),
+        (lambda: task(cut="down"), "image_error"),
         (lambda: task(normalize={"mean": 0.5, "std": 0.5}), "image_error"),
         (lambda: task(), ck.use("adversarial", condition=3)),
     ],

@@ -97,7 +97,7 @@ def test_what_is_found_is_what_the_plan_says(make):
 
 
 @pytest.mark.parametrize(
-    ("name", "split", "kwargs"),
+    ("name", "cut", "kwargs"),
     [
         ("lenet", "conv1", {}),
         ("lenet", "pool1", {}),
@@ -107,8 +107,8 @@ def test_what_is_found_is_what_the_plan_says(make):
         ("fully_connected", "forward_features", {"widths": [6, 5], "norm": "batch"}),
     ],
 )
-def test_it_is_the_same_across_a_cut(name, split, kwargs):
-    planned = plan(name, split, kwargs={"num_classes": 4, **kwargs})
+def test_it_is_the_same_across_a_cut(name, cut, kwargs):
+    planned = plan(name, cut, kwargs={"num_classes": 4, **kwargs})
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
     assert chain_of((extractor, head), images()) == chain_of(whole, images())
 

@@ -24,8 +24,8 @@ def task(**settings: Any) -> ck.Task:
     return ck.Task(
         "a",
         data_set("a", size=(8, 8)),
-        given.pop("backbone", "info_gan"),
-        given.pop("split", "generator"),
+        given.pop("model", "info_gan"),
+        given.pop("cut", "generator"),
         **given,
     )
 
@@ -104,7 +104,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     ("make", "groups"),
-    [(lambda: task(backbone="super_resolution", kwargs={}), GROUPS), (lambda: task(), [[0, 9, 1.0]])],
+    [(lambda: task(model="super_resolution", kwargs={}), GROUPS), (lambda: task(), [[0, 9, 1.0]])],
 )
 def test_other_networks_are_refused(make: Any, groups: Any) -> None:
     with pytest.raises(CompatkitError) as caught:

@@ -99,8 +99,8 @@ def color(name: str, seed: int = 0) -> DataSet:
     return data_set(name, channels=3, seed=seed)
 
 
-def task(name: str = "a", data: DataSet | None = None, split: str = "layer2", **settings: Any) -> ck.Task:
-    return ck.Task(name, data or color(name), "resnet8_cifar", split, **{"size": 16, **settings})
+def task(name: str = "a", data: DataSet | None = None, cut: str = "layer2", **settings: Any) -> ck.Task:
+    return ck.Task(name, data or color(name), "resnet8_cifar", cut, **{"size": 16, **settings})
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
@@ -157,7 +157,7 @@ def gray_in_color() -> DataSet:
         ),
         (lambda: task(data=gray_in_color()), {}, r"those of task 'a' \(faded\) are gray"),
         (task, {"cells": 3}, r"3 x 3 windows; the features of task 'a' after layer2 are \(32, 8, 8\)"),
-        (lambda: task(split="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
+        (lambda: task(cut="forward_features"), {"cells": 8}, "8 x 8 windows; the features of task 'a'"),
         (task, {"cells": 0}, "'cells' must be a whole number from 1 up; got 0"),
         (task, {"cells": True}, "the setting 'cells' is a whole number; got True"),
         (task, {"bin_size": 4}, "'bin_size' must be a whole number from 5 to 50; got 4"),

@@ -15,7 +15,7 @@ from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.regularizers.bss import BSS, smallest_squares
 from compatkit_plugins.regularizers.l2_sp import L2SP
 
-NETWORK: dict[str, Any] = {"backbone": "resnet8_cifar", "split": "layer2", "size": 12}
+NETWORK: dict[str, Any] = {"model": "resnet8_cifar", "cut": "layer2", "size": 12}
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from compatkit_plugins.regularizers.delta import Delta, distance
 from compatkit_plugins.regularizers.gradual_unfreezing import GradualUnfreezing
 from compatkit_plugins.regularizers.stochnorm import StochNorm
 
-NETWORK: dict[str, Any] = {"backbone": "resnet8_cifar", "split": "layer2", "size": 12}
+NETWORK: dict[str, Any] = {"model": "resnet8_cifar", "cut": "layer2", "size": 12}
 FOUR = ("0", "1", "2", "3")
 
 

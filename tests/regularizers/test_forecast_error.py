@@ -22,7 +22,7 @@ KWARGS = {"inputs": 2, "outputs": 1, "channels": 4, "blocks": 2}
 def task(**settings: Any) -> ck.Task:
     data = ck.data.flow_forecasts(simulations=2, each=8, size=8, back=(0, 2), lead=2)
     given = {"kwargs": {**KWARGS, "inputs": 6, "outputs": 3}, "size": data.train.size, **settings}
-    return ck.Task("a", data, given.pop("backbone", "forecast_resnet"), given.pop("split", "last"), **given)
+    return ck.Task("a", data, given.pop("model", "forecast_resnet"), given.pop("cut", "last"), **given)
 
 
 def test_the_network_has_the_papers_parameters() -> None:
@@ -84,9 +84,9 @@ def test_it_conforms() -> None:
 
 def test_other_tasks_and_networks_are_refused() -> None:
     with pytest.raises(CompatkitError):
-        quick(steps=1).fit([task(split="blocks")], [ck.use("image_error")])
+        quick(steps=1).fit([task(cut="blocks")], [ck.use("image_error")])
     many = {"inputs": 6, "outputs": 3, "channels": 16, "blocks": 1}
-    for settings in ({"augment": ["crop"]}, {"split": "blocks", "kwargs": many}):
+    for settings in ({"augment": ["crop"]}, {"cut": "blocks", "kwargs": many}):
         with pytest.raises(CompatkitError) as caught:
             quick(steps=1).fit([task(**settings)], ["forecast_error"])
         assert (caught.value.__cause__ or caught.value).subject == "a"  # type: ignore[attr-defined]

@@ -388,7 +388,7 @@ class InPlace(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("backbone", "split", "kwargs"),
+    ("model", "cut", "kwargs"),
     [
         pytest.param("vgg11_bn", "features.4", {"mlp_ratio": 0.01}, marks=pytest.mark.slow),
         ("in_place", "act1", {}),
@@ -401,12 +401,12 @@ class InPlace(nn.Module):
         ("lenet", "conv2", {}),
     ],
 )
-def test_a_run_adds_what_the_walk_gives_across_its_cut(backbone, split, kwargs, monkeypatch):
+def test_a_run_adds_what_the_walk_gives_across_its_cut(model, cut, kwargs, monkeypatch):
     monkeypatch.setitem(
         BUILDERS, "in_place", Builder(lambda model, **given: InPlace(**given), lambda: "tests 1")
     )
-    builder = "in_place" if backbone == "in_place" else "timm"
-    task = ck.Task("a", data_set("a"), backbone, split, size=32, kwargs=kwargs, builder=builder)
+    builder = "in_place" if model == "in_place" else "timm"
+    task = ck.Task("a", data_set("a"), model, cut, size=32, kwargs=kwargs, builder=builder)
     trainer = quick(steps=1)
     with prepare(FitRequest(trainer, [task])) as start:
         state = start.loop.setup.tasks["a"]

@@ -34,7 +34,7 @@ def start(tasks: list[ck.Task], uses: list[Any], seed: int = 0) -> Start:
 
 def task(name: str, classes: int = 3, **settings: Any) -> ck.Task:
     names = tuple(str(index) for index in range(classes))
-    given = {"backbone": "resnet8_cifar", "split": "layer2", "size": 16, **settings}
+    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
     return ck.Task(name, data_set(name, classes=names), **given)
 
 
@@ -79,7 +79,7 @@ def test_given_weights_are_the_identical_start_and_the_class_layer_is_drawn(
 
 def test_networks_of_another_architecture_are_refused() -> None:
     with pytest.raises(PluginError, match=r"one architecture.*'a' is resnet8_cifar.*'b' is resnet20_cifar"):
-        start([task("a"), task("b", backbone="resnet20_cifar")], ["identical_init"])
+        start([task("a"), task("b", model="resnet20_cifar")], ["identical_init"])
 
 
 def test_class_layers_of_their_own_differ_and_nothing_else_does() -> None:

@@ -43,7 +43,7 @@ class Start:
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize(
-    ("backbone", "split", "kwargs"),
+    ("model", "cut", "kwargs"),
     [
         ("fully_connected", "blocks.0", {"widths": [6, 5], "img_size": [12, 12], "norm": "batch"}),
         ("fully_connected", "blocks.0", {"widths": [6, 5], "img_size": [12, 12], "activation": "tanh"}),
@@ -51,12 +51,12 @@ class Start:
         ("lenet", "pool1", {"img_size": 16}),
     ],
 )
-def test_every_layer_but_the_class_layer_gives_back_more(tied, backbone, split, kwargs):
+def test_every_layer_but_the_class_layer_gives_back_more(tied, model, cut, kwargs):
     size = kwargs["img_size"]
     size = size if isinstance(size, int) else None
-    task = ck.Task("a", data_set("a"), backbone, split, size=size, kwargs=kwargs)
+    task = ck.Task("a", data_set("a"), model, cut, size=size, kwargs=kwargs)
     said = fit([task], use(tied=tied, steps=60)).run["pretraining"]["plugins"]["layerwise_autoencoder"]["a"]
-    assert len(said) == (4 if backbone == "lenet" else 2)
+    assert len(said) == (4 if model == "lenet" else 2)
     assert all(one["after"] < one["before"] for one in said.values())
     assert not any(name.startswith("fc") for name in said)
 

@@ -108,8 +108,8 @@ batch_size = 8
 [[tasks]]
 name = "a"
 data = "noise"
-backbone = "fully_connected"
-split = "blocks.0"
+model = "fully_connected"
+cut = "blocks.0"
 kwargs = { widths = [6], img_size = [12, 12] }
 [sweep]
 "regularizers.random_labels.classes" = [7]

@@ -142,7 +142,7 @@ def test_singular_values_of_active_directions_become_1() -> None:
 
 
 def small(name: str = "a", **settings: Any) -> ck.Task:
-    given = {"backbone": "resnet8_cifar", "split": "layer2", "size": 16, **settings}
+    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
     return ck.Task(name, data_set(name), **given)
 
 
@@ -161,7 +161,7 @@ def plugin_of(task: ck.Task, **settings: Any) -> ReversePass:
 def test_all_layers_but_the_class_layer_are_reversed_and_gates_are_not() -> None:
     chosen = plugin_of(small()).selections["a"]
     assert "conv1" in chosen.layers and dict(chosen.left_out) == {"fc": "class layer"}
-    gated = plugin_of(small(backbone="efficientnet_b0", split="blocks.2", size=32)).selections["a"]
+    gated = plugin_of(small(model="efficientnet_b0", cut="blocks.2", size=32)).selections["a"]
     reasons = set(gated.left_out.values())
     assert reasons == {"class layer", "gate: works on pooled features inside of a block"}
     assert all(".se." in name for name, why in gated.left_out.items() if "gate" in why)

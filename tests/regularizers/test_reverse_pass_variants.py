@@ -128,11 +128,11 @@ def test_layers_whose_activation_is_not_theirs_are_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("backbone", "layers"),
+    ("model", "layers"),
     [("test_efficientnet", ["blocks.1.0.conv_exp"]), ("test_vit", ["blocks.0.mlp.fc1"])],
 )
-def test_layers_of_networks_of_timm_are_resolved(backbone: str, layers: list[str]) -> None:
-    task = ck.Task("a", data_set("a"), backbone, "forward_features", size=160 if "vit" in backbone else 32)
+def test_layers_of_networks_of_timm_are_resolved(model: str, layers: list[str]) -> None:
+    task = ck.Task("a", data_set("a"), model, "forward_features", size=160 if "vit" in model else 32)
     fit = quick(steps=1, batch_size=4).fit([task], [ck.use("reverse_pass", activation=True, layers=layers)])
     assert fit.history[0]["losses"]["reverse_pass/loss"] > 0
 

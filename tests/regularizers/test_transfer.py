@@ -20,7 +20,7 @@ LAYERS = ("blocks.0.conv", "blocks.1.conv", "dense", "fc")
 
 
 def task(**settings: Any) -> ck.Task:
-    given = {"backbone": "simple_cnn", "split": "blocks.1", "size": 12, "kwargs": CNN, **settings}
+    given = {"model": "simple_cnn", "cut": "blocks.1", "size": 12, "kwargs": CNN, **settings}
     return ck.Task("a", data_set("a"), **given)
 
 
@@ -138,10 +138,10 @@ class TestInARun:
 
 
 class TestOtherNetworks:
-    def given(self, backbone: str, split: str, **kwargs: Any) -> tuple[ck.Task, dict[str, float]]:
-        made = ck.Task("a", data_set("a"), backbone, split, size=12, kwargs=kwargs)
+    def given(self, model: str, cut: str, **kwargs: Any) -> tuple[ck.Task, dict[str, float]]:
+        made = ck.Task("a", data_set("a"), model, cut, size=12, kwargs=kwargs)
         fit = quick(steps=0).fit([made], ["scaled_init"])
-        there = ck.Task("a", data_set("a"), backbone, split, size=12, kwargs=kwargs, weights=fit.weights("a"))
+        there = ck.Task("a", data_set("a"), model, cut, size=12, kwargs=kwargs, weights=fit.weights("a"))
         return there, fit.run["pretraining"]["plugins"]["scaled_init"]["a"]
 
     def test_layers_before_normalization_are_skipped(self) -> None:
@@ -154,7 +154,7 @@ class TestOtherNetworks:
         assert said["skipped"] == ["layer1.linear", "layer2.linear"] and said["factors"] == {}
 
     @pytest.mark.parametrize(
-        ("backbone", "split", "kwargs"),
+        ("model", "cut", "kwargs"),
         [
             ("resnet18_v2_cifar", "layer1", {"width": 4}),
             ("conv_chain", "layer1", {"channels": [4, 6], "activation": "tanh", "img_size": [12, 12]}),
@@ -162,8 +162,8 @@ class TestOtherNetworks:
         ],
         ids=["shortcuts", "tanh", "tanh after the last layer"],
     )
-    def test_what_has_no_factor_is_refused(self, backbone: str, split: str, kwargs: dict[str, Any]) -> None:
-        given, norms = self.given(backbone, split, **kwargs)
+    def test_what_has_no_factor_is_refused(self, model: str, cut: str, kwargs: dict[str, Any]) -> None:
+        given, norms = self.given(model, cut, **kwargs)
         with pytest.raises(CompatkitError) as caught:
             quick(steps=0).fit([given], [ck.use("transfer", norms=norms)])
         assert caught.value.code == "plugin" and "no factor" in str(caught.value)

@@ -17,7 +17,7 @@ from compatkit.registry.weights.tensorfile import deserialize
 
 
 def task(name: str = "left", **settings: Any) -> ck.Task:
-    return ck.Task(name, data_set(name), "resnet8_cifar", **{"split": "layer2", "size": 16, **settings})
+    return ck.Task(name, data_set(name), "resnet8_cifar", **{"cut": "layer2", "size": 16, **settings})
 
 
 class Burst:

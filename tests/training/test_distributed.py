@@ -285,8 +285,8 @@ TASK = """
 [[tasks]]
 name = "{name}"
 data = {{ name = "{name}.npz" }}
-backbone = "lenet"
-split = "pool1"
+model = "lenet"
+cut = "pool1"
 size = [16, 16]
 """
 

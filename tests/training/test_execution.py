@@ -24,10 +24,10 @@ from compatkit.training.step import Step
 ALL = ["identical_init", "dcc", "rotation_prediction"]
 
 
-def pair(backbone: str = "resnet8_cifar", split: str = "layer2", **settings: Any) -> list[ck.Task]:
+def pair(model: str = "resnet8_cifar", cut: str = "layer2", **settings: Any) -> list[ck.Task]:
     """Two small tasks with the same classes and other images."""
     return [
-        ck.Task(name, data_set(name, seed=seed), backbone, split, size=(16, 16), **settings)
+        ck.Task(name, data_set(name, seed=seed), model, cut, size=(16, 16), **settings)
         for seed, name in enumerate(("left", "right"))
     ]
 
@@ -124,7 +124,7 @@ def test_a_plugin_without_a_declared_effect_keeps_the_run_eager_and_is_named() -
 
 
 def test_a_network_that_draws_random_numbers_is_not_compiled() -> None:
-    tasks = pair(kwargs={"drop_rate": 0.5}, backbone="resnet18", split="layer2")[:1]
+    tasks = pair(kwargs={"drop_rate": 0.5}, model="resnet18", cut="layer2")[:1]
     asked = quick(steps=1, execution="compile").fit(tasks)
     assert how(asked)["mode"] == "eager"
     assert "the network of the task 'left' draws random numbers" in how(asked)["reason"]

@@ -35,7 +35,7 @@ def test_three_architectures_share_one_head_and_have_no_other(kept: ck.Registry)
     assert kept.names("fleet/shared.*") == ["fleet/shared.dcc", "fleet/shared.rotation"]
     assert kept.names("fleet/*.head") == ["fleet/ten.head"]
     head = kept.store.manifest("fleet/shared.dcc")
-    assert (head.blueprint.model, head.blueprint.split) == (REST["backbone"], REST["split"])
+    assert (head.blueprint.model, head.blueprint.cut) == (REST["model"], REST["cut"])
     assert "from_width.weight" not in kept.load("fleet/shared.dcc").state_dict()
     images = torch.zeros(2, 1, 16, 16)
     for name in NETWORKS:
@@ -96,7 +96,7 @@ def test_features_of_different_width_name_the_remedy() -> None:
     ("change", "message"),
     [
         ({"width": 0}, "'width' must be a whole number from 1 to 65,?536, or None; got 0"),
-        ({"rest": {"backbone": "resnet8_cifar"}}, "Task.rest expects a table of backbone, split"),
+        ({"rest": {"model": "resnet8_cifar"}}, "Task.rest expects a table of model, cut"),
         ({"freeze_extractor": True}, "it needs an extractor that was trained"),
         ({"rest": REST, "weights": {}}, "weights of a whole network, and a head that is the rest of another"),
     ],

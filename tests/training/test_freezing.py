@@ -33,9 +33,9 @@ NETWORKS: dict[str, tuple[Any, ...]] = {
 
 
 def task(network: str = "residual", **settings: Any) -> ck.Task:
-    backbone, split, size, kwargs = NETWORKS[network]
+    model, cut, size, kwargs = NETWORKS[network]
     data = data_set("a", count=24, channels=3, size=(size, size))
-    return ck.Task("a", data, backbone, split, size=size, kwargs=kwargs, **settings)
+    return ck.Task("a", data, model, cut, size=size, kwargs=kwargs, **settings)
 
 
 def whole_state(fit: ck.Fit) -> dict[str, torch.Tensor]:

@@ -61,7 +61,7 @@ def layer(step: ck.Step, name: str) -> nn.Module:
 
 
 def small(name: str = "a", **settings: Any) -> ck.Task:
-    given = {"backbone": "resnet8_cifar", "split": "layer2", "size": 16, **settings}
+    given = {"model": "resnet8_cifar", "cut": "layer2", "size": 16, **settings}
     return ck.Task(name, data_set(name), **given)
 
 
@@ -73,14 +73,14 @@ def fit(
 
 
 @pytest.mark.parametrize(
-    ("backbone", "split"),
+    ("model", "cut"),
     [
         ("efficientnet_b0", "blocks.2"),
         ("regnety_002", "s2"),
         pytest.param("vgg11_bn", "features.10", marks=pytest.mark.slow),  # a layer of 100 M weights
     ],
 )
-def test_records_are_what_layers_gave_where_activations_work_in_place(backbone: str, split: str) -> None:
+def test_records_are_what_layers_gave_where_activations_work_in_place(model: str, cut: str) -> None:
     checked: list[str] = []
     switches: list[int] = []
 
@@ -94,7 +94,7 @@ def test_records_are_what_layers_gave_where_activations_work_in_place(backbone: 
             sum(getattr(one, "inplace", None) is True for part in parts for one in part.modules())
         )
 
-    task = small(backbone=backbone, split=split, size=32)
+    task = small(model=model, cut=cut, size=32)
     done = fit(task, look, names=None, batch_size=4)
     assert len(checked) > 8
     state = done.tasks["a"]
@@ -248,7 +248,7 @@ def test_checkpointing_changes_no_record_and_no_gradient() -> None:
             def compatkit_set_up(self, setup: ck.SetUp) -> None:
                 setup.tasks["a"].extractor.set_grad_checkpointing(checkpointing)  # type: ignore[operator]
 
-        task = small(backbone="test_vit", split="forward_features", size=160)
+        task = small(model="test_vit", cut="forward_features", size=160)
         factories = {
             "records": lambda: Records(lambda step: counts.append(len(step.layers)), None),
             "recomputes": Recomputes,
@@ -330,7 +330,7 @@ def test_an_error_leaves_nothing_in_the_modules() -> None:
         raise ValueError("stop")
 
     with pytest.raises(PluginError, match="stop"):
-        fit(small(backbone="efficientnet_b0", split="blocks.2", size=32), look, names=None)
+        fit(small(model="efficientnet_b0", cut="blocks.2", size=32), look, names=None)
     modules = [one for part in (kept[0].extractor, kept[0].head) for one in part.modules()]
     assert not any(one._forward_hooks or "_layer_notes" in vars(one) for one in modules)
     assert any(getattr(one, "inplace", None) is True for one in modules)

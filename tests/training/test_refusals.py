@@ -18,7 +18,7 @@ from compatkit.registry.weights.tensorfile import deserialize, metadata, seriali
 
 
 def task(name: str = "a", **settings: Any) -> ck.Task:
-    return ck.Task(name, data_set(name), "resnet8_cifar", **{"split": "layer2", "size": 16, **settings})
+    return ck.Task(name, data_set(name), "resnet8_cifar", **{"cut": "layer2", "size": 16, **settings})
 
 
 def test_two_instances_cannot_train_one_auxiliary_head() -> None:
@@ -96,7 +96,7 @@ def test_a_cut_that_leaves_the_class_layer_out_of_the_head_has_no_auxiliary_head
     with pytest.raises(
         PluginError, match=r"gives \(3,\) for 4 outputs asked for.*Cut the network before its class"
     ):
-        quick(steps=1).fit([task(split="fc")], ["rotation_prediction"])
+        quick(steps=1).fit([task(cut="fc")], ["rotation_prediction"])
 
 
 @pytest.mark.parametrize(

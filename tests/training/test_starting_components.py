@@ -105,7 +105,7 @@ def test_without_a_head_one_is_drawn_for_the_classes(kept: ck.Registry) -> None:
 
 
 def test_a_two_layer_head_on_fixed_features_is_published_and_rebuilt(kept: ck.Registry) -> None:
-    rest = {"backbone": "two_layer_head", "split": "conv1", "kwargs": {"channels": 32, "units": 6}}
+    rest = {"model": "two_layer_head", "cut": "conv1", "kwargs": {"channels": 32, "units": 6}}
     settings = {"extractor": "d/left.extractor", "freeze_extractor": True}
     fit = quick(steps=2).fit([kept.task("two", data_set("two"), rest=rest, **settings)])
     assert fit.tasks["two"].class_layer == ("fc.",)

@@ -450,4 +450,4 @@ def test_a_broken_promise_is_named(factory: Callable[..., Any], fault: str, mess
 def test_a_network_in_place_of_its_name_is_answered_with_the_way(network: Any) -> None:
     with pytest.raises(UsageError, match="compatkit_builders") as caught:
         ck.Task("small", data_set("small"), network, "layer1")
-    assert caught.value.subject == "backbone"
+    assert caught.value.subject == "model"

@@ -37,9 +37,9 @@ STATED = {
 }
 
 
-def task(weights: Any, backbone: str = NAME, split: str = "blocks.3", **settings: Any) -> ck.Task:
+def task(weights: Any, model: str = NAME, cut: str = "blocks.3", **settings: Any) -> ck.Task:
     data = data_set("a", channels=settings.pop("channels", 3), size=(40, 32))
-    return ck.Task("a", data, backbone, split, weights=weights, **settings)
+    return ck.Task("a", data, model, cut, weights=weights, **settings)
 
 
 def saved(folder: Path, **settings: Any) -> nn.Module:

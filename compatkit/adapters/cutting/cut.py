@@ -31,12 +31,12 @@ Sides = Mapping[Part, Callable[[nn.Module], nn.Module]]
 is built in the same way."""
 
 
-def traced_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+def traced_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
     """Cut behind the module ``split`` with a trace of the modules above it; nothing is run.
 
     Args:
         whole: The network; its tensors and modes are left as they are.
-        split: Dotted path of the module behind which to cut.
+        cut: Dotted path of the module behind which to cut.
         image: Not used; every way of cutting takes it.
 
     Raises:
@@ -47,42 +47,42 @@ def traced_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
     with _cleared(whole) as restore:
         traces = []
         for training in (True, False):
-            traces.append(trace(whole, split, training))
+            traces.append(trace(whole, cut, training))
             restore()
-        return _sides(whole, split, traces, [plain_crossing(whole, one) for one in traces])
+        return _sides(whole, cut, traces, [plain_crossing(whole, one) for one in traces])
 
 
-def declared_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+def declared_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
     """Cut where a tuple of tensors crosses, or numbers that follow from sizes.
 
     Args:
         whole: The network; its tensors and modes are left as they are.
-        split: Dotted path of the module behind which to cut.
+        cut: Dotted path of the module behind which to cut.
         image: Channels, height and width of the images to trace with.
 
     Raises:
         CutError: As for ``traced_sides``; or more crosses than can be declared.
     """
     with _cleared(whole) as restore:
-        traces, found = _declared(whole, split, image, restore)
-        return _sides(whole, split, traces, found)
+        traces, found = _declared(whole, cut, image, restore)
+        return _sides(whole, cut, traces, found)
 
 
-def stopped_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides:
+def stopped_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
     """Cut where code before the cut branches on sizes and code behind it does not.
 
     Whether the parts serve other sizes must be tried; see ``planning``.
 
     Args:
         whole: The network; its tensors and modes are left as they are.
-        split: Dotted path of the module behind which to cut.
+        cut: Dotted path of the module behind which to cut.
         image: Channels, height and width of the images to trace with.
 
     Raises:
         CutError: As for ``declared_sides``; or nothing branches, or more than the module's own output crosses.
     """
     with _cleared(whole) as restore:
-        traces, found = _declared(whole, split, image, restore)
+        traces, found = _declared(whole, cut, image, restore)
         own = all(
             leaf.node is one.at
             for one, crossing in zip(traces, found, strict=True)
@@ -93,25 +93,25 @@ def stopped_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> Sides
         )
         if not (own and lasting and any(one.frozen for one in traces)):
             raise CutError(
-                f"{split!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
+                f"{cut!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
             )
         free = [attrs.evolve(one, frozen=False) for one in traces]
-        head = _sides(whole, split, free, found)["head"]
+        head = _sides(whole, cut, free, found)["head"]
         kept = {id(tensor) for tensor in state_of(head(whole)).values()}
         sides: dict[str, Part] = {
             name: "head" if id(tensor) in kept else "extractor" for name, tensor in state_of(whole).items()
         }
-        return {"extractor": StoppedSide(split, sides, found[1].names), "head": head}
+        return {"extractor": StoppedSide(cut, sides, found[1].names), "head": head}
 
 
 def _declared(
-    whole: nn.Module, split: str, image: tuple[int, ...], restore: Callable[[], None]
+    whole: nn.Module, cut: str, image: tuple[int, ...], restore: Callable[[], None]
 ) -> tuple[list[Traced], list[Crossing]]:
     """Return the traces in train and eval mode, and what crosses in each."""
     traces = []
     with unchanged(whole):
         for training in (True, False):
-            traces.append(trace(whole, split, training, signal((2, *image))))
+            traces.append(trace(whole, cut, training, signal((2, *image))))
             restore()
         found = [declared_crossing(whole, one, frozenset()) for one in traces]
         barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
@@ -119,9 +119,9 @@ def _declared(
             found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
     if found[0].names != found[1].names:
         raise CutError(
-            f"Other values cross {split!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
+            f"Other values cross {cut!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
             f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
-            subject=split,
+            subject=cut,
         )
     return traces, found
 
@@ -157,14 +157,14 @@ APPROACHES: dict[str, Callable[[nn.Module, str, tuple[int, ...]], Sides]] = {
 """By name: (whole network, split point, image shape (channels, height, width)) to how its parts are made."""
 
 
-def _sides(whole: nn.Module, split: str, traces: list[Traced], found: list[Crossing]) -> Sides:
+def _sides(whole: nn.Module, cut: str, traces: list[Traced], found: list[Crossing]) -> Sides:
     """Return both sides from the traces in train and in eval mode."""
     train, evaluate = (graphs_of(whole, one, crossing) for one, crossing in zip(traces, found, strict=True))
     graphs: dict[Part, Graphs] = {
         "extractor": (train[0], evaluate[0]),
         "head": (train[1], evaluate[1]),
     }
-    owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, split)
+    owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, cut)
     return {side: TracedSide.of(whole, pair, side, owned, found[1].names) for side, pair in graphs.items()}
 
 
@@ -180,12 +180,12 @@ def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[f
     return frozenset(n for n in early if n in repeated and tensors[n] & used)
 
 
-def approaches_for(split: str) -> tuple[str, ...]:
+def approaches_for(cut: str) -> tuple[str, ...]:
     """Return the approaches that a split point is tried with, in order."""
-    return ("canonical",) if split == CANONICAL else ("fx", "stopped", "declared")
+    return ("canonical",) if cut == CANONICAL else ("fx", "stopped", "declared")
 
 
-def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]) -> Sides:
+def sides_of(whole: nn.Module, cut: str, approach: str, image: tuple[int, ...]) -> Sides:
     """Return how extractor and head are made of a network.
 
     The parts hold the whole network's own modules, parameters and keys: later training of a part trains it too. Every
@@ -194,7 +194,7 @@ def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]
 
     Args:
         whole: The network.
-        split: A module path, or ``"forward_features"``.
+        cut: A module path, or ``"forward_features"``.
         approach: A key of ``APPROACHES``.
         image: (channels, height, width) of an image that the network takes.
 
@@ -212,22 +212,22 @@ def sides_of(whole: nn.Module, split: str, approach: str, image: tuple[int, ...]
         if not (hasattr(whole, "forward_features") and hasattr(whole, "forward_head")):
             raise CutError(
                 f"{type(whole).__name__} has no forward_features and forward_head; name a module path as split point.",
-                subject=split,
+                subject=cut,
             )
-    elif split not in dict(whole.named_modules()) or not split:
-        raise UnknownName(unknown_split(whole, split), subject=split)
-    return APPROACHES[approach](whole, split, image)
+    elif cut not in dict(whole.named_modules()) or not cut:
+        raise UnknownName(unknown_split(whole, cut), subject=cut)
+    return APPROACHES[approach](whole, cut, image)
 
 
-def unknown_split(whole: nn.Module, split: str) -> str:
+def unknown_split(whole: nn.Module, cut: str) -> str:
     """Return the message for a split point that is no module of the network.
 
     Args:
         whole: The network.
-        split: What was asked for.
+        cut: What was asked for.
     """
     paths = [CANONICAL, *(name for name, _ in whole.named_modules() if name)]
-    close = near(split, paths, 3, 0.5)
+    close = near(cut, paths, 3, 0.5)
     short = [path for path in paths if path.count(".") == 0]
     hint = f"did you mean {' or '.join(close)}?" if close else f"modules at the top are {', '.join(short)}."
-    return f"{type(whole).__name__} has no module {split!r} to split at; {hint}"
+    return f"{type(whole).__name__} has no module {cut!r} to split at; {hint}"

@@ -39,7 +39,7 @@ class CutPlan:
 
 def plan(
     model: str,
-    split: str,
+    cut: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
@@ -49,9 +49,9 @@ def plan(
 
     Args:
         model: Name that the builder knows.
-        split: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
+        cut: Module path such as ``"layer2"`` or ``"blocks.4"``, or ``"forward_features"``.
         kwargs: JSON values for the builder.
-        size: Height and width of the images; default: the backbone's own. A backbone of fixed size is built for
+        size: Height and width of the images; default: the model's own. A model of fixed size is built for
             this size (``img_size``).
         builder: Key of the table of builders.
 
@@ -61,7 +61,7 @@ def plan(
         CutError: The network cannot be cut there; the message says what crosses.
     """
     whole, given, spec = blank(builder, model, kwargs or {}, size)
-    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, split, "extractor", "", spec.size)
+    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, cut, "extractor", "", spec.size)
     blueprint, extractor, head = working_cut(whole, asked)
     parameters = tuple(
         sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
@@ -87,7 +87,7 @@ def cut_points(
     Args:
         model: Name that the builder knows.
         kwargs: JSON values for the builder.
-        size: Height and width of the images; default: the backbone's own.
+        size: Height and width of the images; default: the model's own.
         builder: Key of the table of builders.
         progress: Called with done, total and what is tried.
 
@@ -101,7 +101,7 @@ def cut_points(
     for number, point in enumerate(points, 1):
         if progress is not None:
             progress(number, len(points), point.name)
-        found.append(_tried(whole, attrs.evolve(asked, split=point.name), point) if point.own else point)
+        found.append(_tried(whole, attrs.evolve(asked, cut=point.name), point) if point.own else point)
     return found
 
 
@@ -122,7 +122,7 @@ def parts_of(whole: nn.Module, blueprint: Blueprint) -> tuple[nn.Module, nn.Modu
         whole: Built from the blueprint.
         blueprint: Of either part.
     """
-    sides = sides_of(whole, blueprint.split, blueprint.approach, image_of(blueprint))
+    sides = sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
     return sides["extractor"](whole), sides["head"](whole)
 
 
@@ -173,7 +173,7 @@ def working_cut(whole: nn.Module, asked: Blueprint) -> tuple[Blueprint, nn.Modul
     Raises:
         CutError: None works; the last says why.
     """
-    *first, last = (attrs.evolve(asked, approach=approach) for approach in approaches_for(asked.split))
+    *first, last = (attrs.evolve(asked, approach=approach) for approach in approaches_for(asked.cut))
     for blueprint in first:
         try:
             return _run(whole, blueprint)
@@ -212,12 +212,12 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
             raise _NotTaken(
                 f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "
                 "size out for its own, or look for an img_size argument.",
-                subject=blueprint.split,
+                subject=blueprint.cut,
             ) from error
     raise CutError(
-        f"{blueprint.split!r} of {blueprint.model} gives {type_of(features)}; a cut passes tensors. Split "
+        f"{blueprint.cut!r} of {blueprint.model} gives {type_of(features)}; a cut passes tensors. Split "
         "at another module.",
-        subject=blueprint.split,
+        subject=blueprint.cut,
     )
 
 

@@ -52,12 +52,12 @@ class StoppedSide:
     """An extractor that gives what the module ``split`` gives.
 
     Attributes:
-        split: Path of the cut module.
+        cut: Path of the cut module.
         sides: Side of every parameter and buffer, by name.
         names: Of the feature ports, in order.
     """
 
-    split: str
+    cut: str
     sides: Mapping[str, Part]
     names: tuple[str, ...]
 
@@ -65,16 +65,16 @@ class StoppedSide:
         """Return the network without the head's layers; it shares the network's tensors."""
         extractor = without_other(whole, "", self.sides, "extractor", named=True)
         extractor.__class__ = _stopping_class(type(whole))
-        extractor.__dict__.update(stops_at=self.split, port_names=self.names)
+        extractor.__dict__.update(stops_at=self.cut, port_names=self.names)
         return extractor
 
 
-def canonical_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> dict[Part, CanonicalSide]:
+def canonical_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> dict[Part, CanonicalSide]:
     """Find which layers ``forward_features`` uses and which ``forward_head``.
 
     Args:
         whole: A network with timm's interface.
-        split: The name of this cut, for messages.
+        cut: The name of this cut, for messages.
         image: (channels, height, width) of the forward pass that shows which layer belongs where.
 
     Raises:
@@ -86,7 +86,7 @@ def canonical_sides(whole: nn.Module, split: str, image: tuple[int, ...]) -> dic
         left, features = _uses(whole, "forward_features", signal((1, *image)))
         right, _ = _uses(whole, "forward_head", features)
     sides = owners(whole, {"extractor": left, "head": right}, None)
-    seam = Seam.of(features, type(whole).__name__, split)
+    seam = Seam.of(features, type(whole).__name__, cut)
     return {
         "extractor": CanonicalSide("extractor", sides, seam),
         "head": CanonicalSide("head", sides, seam),
@@ -108,13 +108,13 @@ class Seam:
     names: tuple[str, ...]
 
     @classmethod
-    def of(cls, features: Any, network: str, split: str) -> Seam:
+    def of(cls, features: Any, network: str, cut: str) -> Seam:
         """Learn the structure from an example.
 
         Args:
             features: What ``forward_features`` gave: tensors in lists, tuples or mappings.
             network: Name of the model, for messages.
-            split: The split point, for messages.
+            cut: The split point, for messages.
 
         Raises:
             CutError: It holds no tensor, or more than can be declared.
@@ -125,7 +125,7 @@ class Seam:
             raise CutError(
                 f"forward_features of {network} gives {count} tensors; a cut passes 1 to {MOST}. Name a module path as "
                 "split point.",
-                subject=split,
+                subject=cut,
             )
         constants = {index: leaf for index, leaf in enumerate(leaves) if not isinstance(leaf, Tensor)}
         names = ("features",) if count == 1 else tuple(f"features.{index}" for index in range(count))

@@ -33,7 +33,7 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
     key = _key(whole, blueprint) if cacheable else ()
     if cacheable and key in _known:
         return _known[key]
-    sides = sides_of(whole, blueprint.split, blueprint.approach, image_of(blueprint))
+    sides = sides_of(whole, blueprint.cut, blueprint.approach, image_of(blueprint))
     if cacheable:
         while len(_known) >= LARGEST:
             _known.pop(next(iter(_known)), None)
@@ -48,7 +48,7 @@ def forget() -> None:
 
 def _key(whole: nn.Module, blueprint: Blueprint) -> tuple[Any, ...]:
     """Return all that a cut depends on: the blueprint, and the classes and settings of the traced modules."""
-    traced = _traced_modules(whole, blueprint.split)
+    traced = _traced_modules(whole, blueprint.cut)
     settings = [
         [
             path,
@@ -61,14 +61,14 @@ def _key(whole: nn.Module, blueprint: Blueprint) -> tuple[Any, ...]:
         ]
         for path, module in traced
     ]
-    cut = [blueprint.builder, blueprint.model, dict(blueprint.kwargs), blueprint.split, blueprint.approach]
+    cut = [blueprint.builder, blueprint.model, dict(blueprint.kwargs), blueprint.cut, blueprint.approach]
     text = json.dumps([cut, blueprint.traced_size, settings], sort_keys=True, default=list)
     return text, *(type(module) for _, module in traced)
 
 
-def _traced_modules(whole: nn.Module, split: str) -> list[tuple[str, nn.Module]]:
+def _traced_modules(whole: nn.Module, cut: str) -> list[tuple[str, nn.Module]]:
     """Return the modules whose code is traced, by path, the whole network first."""
-    names = [] if split == CANONICAL else split.split(".")[:-1]
+    names = [] if cut == CANONICAL else cut.split(".")[:-1]
     traced, holder = [("", whole)], whole
     for name in names:
         child = holder._modules.get(name)

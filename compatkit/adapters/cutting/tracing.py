@@ -64,19 +64,19 @@ class Traced:
     frozen_late: bool
 
 
-def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = None) -> Traced:
+def trace(whole: nn.Module, cut: str, training: bool, images: Tensor | None = None) -> Traced:
     """Trace ``whole`` in one mode down to the module ``split``.
 
     Args:
         whole: Its modes are as before afterwards; with ``images`` its buffers may move.
-        split: Path of the cut module.
+        cut: Path of the cut module.
         training: The mode.
         images: Computed along where given, in the mode that is traced.
 
     Raises:
         CutError: The code cannot be traced or assigns buffers, or the module is not called exactly once.
     """
-    tracer = _Tracer(split) if images is None else _Computing(split, images)
+    tracer = _Tracer(cut) if images is None else _Computing(cut, images)
     drawn, registered = _generators(), RegisteredTensors.of(whole)
     try:
         # Code that asks whether gradients are wanted is traced as in training.
@@ -89,18 +89,18 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
     except Exception as error:  # tracing runs foreign code, which may raise anything
         registered.check(whole)
         raise CutError(
-            f"{type(whole).__name__} cannot be traced down to {split!r}: {error}. Split at "
+            f"{type(whole).__name__} cannot be traced down to {cut!r}: {error}. Split at "
             "'forward_features' or at a module further up.",
-            subject=split,
+            subject=cut,
         ) from error
     registered.check(whole)
-    target = whole.get_submodule(split)
+    target = whole.get_submodule(cut)
     calls = [n for n in graph.nodes if n.op == "call_module" and whole.get_submodule(str(n.target)) is target]
     if len(calls) != 1:
         raise CutError(
-            f"{split!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a split point is "
+            f"{cut!r} is called {len(calls)} times in a forward pass of {type(whole).__name__}; a split point is "
             "called exactly once. Split at the module around it or at 'forward_features'.",
-            subject=split,
+            subject=cut,
         )
     image = next(n for n in graph.nodes if n.op == "placeholder")
     if isinstance(tracer, _Computing):
@@ -111,11 +111,11 @@ def trace(whole: nn.Module, split: str, training: bool, images: Tensor | None = 
 class _Tracer(fx.Tracer):
     """Traces the modules above the cut module and calls all others."""
 
-    def __init__(self, split: str) -> None:
+    def __init__(self, cut: str) -> None:
         super().__init__()
         self.proxy_buffer_attributes = True
-        self.split = split
-        self.ancestors = {split[:i] for i, letter in enumerate(split) if letter == "."}
+        self.cut = cut
+        self.ancestors = {cut[:i] for i, letter in enumerate(cut) if letter == "."}
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return module_qualified_name not in self.ancestors
@@ -136,8 +136,8 @@ class _Tracer(fx.Tracer):
 class _Computing(_Tracer):
     """Computes every node when it is made, so that code may ask for what depends on sizes only."""
 
-    def __init__(self, split: str, images: Tensor) -> None:
-        super().__init__(split)
+    def __init__(self, cut: str, images: Tensor) -> None:
+        super().__init__(cut)
         self.images = images
         self.values: dict[fx.Node, Any] = {}
         self.looks: set[fx.Node] = set()
@@ -165,7 +165,7 @@ class _Computing(_Tracer):
         if not torch.is_grad_enabled() and (node in self.reads or node in self.owns):
             raise TraceError(NO_GRADIENTS)
         if kind == "call_module":
-            self.passed |= self.root.get_submodule(str(target)) is self.root.get_submodule(self.split)
+            self.passed |= self.root.get_submodule(str(target)) is self.root.get_submodule(self.cut)
         if kind != "output":
             self.values[node] = self.images if kind == "placeholder" else self._value(node)
         return proxy

@@ -115,8 +115,8 @@ def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
         came = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise CutError(
             f"A width is brought about by a 1x1 convolution over maps (N, C, H, W); {blueprint.model} gives {came} at "
-            f"{blueprint.split!r}. Split where maps cross, or leave the width out.",
-            subject=blueprint.split,
+            f"{blueprint.cut!r}. Split where maps cross, or leave the width out.",
+            subject=blueprint.cut,
         )
     return features.shape[1]
 

@@ -181,7 +181,7 @@ def _why_not(
         return f"they are of {left.model} ({left.builder}) and of {right.model} ({right.builder})."
     state = {**extractor.state_dict(), **head.state_dict()}
     if len(state) != len(extractor.state_dict()) + len(head.state_dict()):
-        return f"both hold tensors of the same name; they are cut at {left.split} and at {right.split}."
+        return f"both hold tensors of the same name; they are cut at {left.cut} and at {right.cut}."
     try:
         made = _loaded(right, state)
         same = _same(made, whole, shapes)

@@ -27,8 +27,8 @@ TOP = ("prefix", "about", "regularizers", "trainer", "tasks", "frozen")
 TASK = (
     "name",
     "data",
-    "backbone",
-    "split",
+    "model",
+    "cut",
     "builder",
     "kwargs",
     "size",
@@ -48,7 +48,7 @@ TASK = (
     "freeze_stages",
     "recompute_activations",
 )
-NEEDED = ("name", "data", "backbone", "split")
+NEEDED = ("name", "data", "model", "cut")
 FROM_PARTS = ("extractor", "head")
 """Keys that name components, which then provide the network."""
 BESIDE_PARTS = (
@@ -222,7 +222,7 @@ def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
         else:
             _needs(entry, NEEDED, where)
         values = {key: value for key, value in entry.items() if key not in ("data", *FROM_PARTS)}
-        check_values(Task, values, where, later=("data", "backbone", "split"))
+        check_values(Task, values, where, later=("data", "model", "cut"))
         check_name(f"{prefix}/{entry['name']}.extractor")
     names = [entry["name"] for entry in entries]
     if twice := [name for name in names if names.count(name) > 1]:

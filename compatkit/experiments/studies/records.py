@@ -57,8 +57,13 @@ class StudyRecord:
         return {"study": self.study, "size": self.size, **self.settings}
 
 
-RENAMED = {"optimiser": "optimizer", "adapt_optimiser": "adapt_optimizer"}
-"""Names of settings in records that were written before these were spelled as torch does, and today's."""
+RENAMED = {
+    "optimiser": "optimizer",
+    "adapt_optimiser": "adapt_optimizer",
+    "backbone": "model",
+    "split": "cut",
+}
+"""Former names of settings, as older records have them, and today's."""
 
 
 def read(folder: Path) -> list[StudyRecord]:

@@ -40,7 +40,7 @@ class Axis:
     """One value of the recipe that varies.
 
     Attributes:
-        path: As written: ``"trainer.seed"``, ``"tasks.mnist.split"``.
+        path: As written: ``"trainer.seed"``, ``"tasks.mnist.cut"``.
         values: At least one, all different; JSON values.
     """
 
@@ -171,7 +171,7 @@ def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
             chosen, rest = range(names.index(name), names.index(name) + 1), rest[end:]
             break
     if not rest:
-        raise UsageError(f'{where} must name a value of the tasks, such as "tasks.split".')
+        raise UsageError(f'{where} must name a value of the tasks, such as "tasks.cut".')
     if rest[0] == "name":
         raise UsageError(
             f"{where} cannot vary: each run keeps the names of its tasks, and gets a name of its own."

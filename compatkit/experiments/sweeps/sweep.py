@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -84,8 +84,8 @@ class Sweep:
 
         Args:
             path: A recipe as for ``compatkit train``, with a table ``[sweep]`` of paths, each with a list of values:
-                ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``, ``"tasks.split" = [...]`` (all
-                tasks), ``"tasks.mnist.split"``, ``"regularizers.dcc.weight"``.
+                ``"trainer.seed" = [0, 1]``, ``"regularizers" = [[], ["dcc"]]``, ``"tasks.cut" = [...]`` (all
+                tasks), ``"tasks.mnist.cut"``, ``"regularizers.dcc.weight"``.
             root: Folder of data sets; None for the search path of ``compatkit.data.load``.
             download: Whether torchvision may download missing data sets.
             prefix: Replaces the prefix of the file; parts are published as ``<prefix>/<run>/<task>.extractor``.
@@ -315,7 +315,7 @@ def _decisive(one: attrs.Attribute[Any], value: Any) -> bool:
     return one.name not in BESIDE and (one.name not in _LATER or value != one.default)
 
 
-_STATED = ("name", "backbone", "split", "builder", "size", "augment")
+_STATED = ("name", "model", "cut", "builder", "size", "augment")
 """What is always said of a task; its other attributes are left out where they are as usual."""
 _OTHERWISE = (*_STATED, "kwargs", "weights", "data")
 _SAME_BITS = ("recompute_activations",)
@@ -328,16 +328,22 @@ def _task(task: Task) -> dict[str, Any]:
         files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
         found = [read_file(one, one.parent) for one in files]
         weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
-    others = [field for field in attrs.fields(type(task)) if field.name not in (*_OTHERWISE, *_SAME_BITS)]
+    fields = attrs.fields(type(task))
+    others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {
-        **{name: getattr(task, name) for name in _STATED},
+        **_by_key(task, [field for field in fields if field.name in _STATED]),
         "kwargs": dict(task.kwargs),
         "weights": weights,
         **{
-            field.metadata.get("key", field.name): attrs.asdict(value) if isinstance(value, Rest) else value
+            field.metadata.get("key", field.name): _by_key(value, attrs.fields(Rest)) if isinstance(value, Rest) else value
             for field in others
             if (value := getattr(task, field.name)) != field.default
         },
         "data": {side: getattr(task.data, side).digest for side in ("train", "test")}
         | {"name": task.data.name},
     }
+
+
+def _by_key(instance: Task | Rest, fields: Iterable[attrs.Attribute[Any]]) -> dict[str, Any]:
+    """Return values by the keys that plans have for them."""
+    return {field.metadata.get("key", field.name): getattr(instance, field.name) for field in fields}

@@ -42,7 +42,7 @@ class ManifestFacts:
     kind: str
     builder: str
     model: str
-    split: str
+    cut: str
     parameters: int
     bytes: int
     title: str
@@ -81,7 +81,7 @@ def facts_of(data: bytes, what: str) -> ManifestFacts:
         manifest.kind,
         blueprint.builder,
         blueprint.model,
-        blueprint.split,
+        blueprint.cut,
         manifest.payload.parameters,
         manifest.payload.file.bytes,
         about.title,
@@ -158,7 +158,7 @@ class Manifests:
             self.rows.add("manifests", (number, digest, known, str(error), *(None,) * 11))
             return {}
         more = _LISTS.encode([about.tags, about.channels, about.anchors, about.parents])
-        facts = (about.kind, about.builder, about.model, about.split, about.parameters, about.bytes)
+        facts = (about.kind, about.builder, about.model, about.cut, about.parameters, about.bytes)
         shown = (about.title, about.license, len(about.classes) or None, more, about.words)
         self.rows.add("manifests", (number, digest, None, None, *facts, *shown))
         terms = [(f"tag:{key}", value) for key, value in about.tags.items()]

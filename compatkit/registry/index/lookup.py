@@ -79,7 +79,7 @@ class ListedName:
     kind: str = ""
     parameters: int = 0
     model: str = ""
-    split: str = ""
+    cut: str = ""
     aliases: Mapping[str, str] = attrs.field(factory=dict)
     error: str = ""
 
@@ -88,7 +88,7 @@ class ListedName:
         place = {"name": self.name, "version": self.version, "versions": list(self.versions)}
         if self.error:
             return {**place, "error": self.error}
-        facts = {"kind": self.kind, "parameters": self.parameters, "model": self.model, "split": self.split}
+        facts = {"kind": self.kind, "parameters": self.parameters, "model": self.model, "cut": self.cut}
         return {**place, **facts, "aliases": dict(self.aliases)}
 
 
@@ -298,7 +298,7 @@ class Index:
         return attrs.evolve(ready, parent=parent)
 
     def _listed(self, row: tuple[Any, ...]) -> ListedName:
-        name, live, aliased, error, kind, parameters, model, split = row
+        name, live, aliased, error, kind, parameters, model, cut = row
         versions, aliases = tuple(live.split(" ")), {}
         if aliased and not error:
             try:
@@ -307,7 +307,7 @@ class Index:
                 error = str(problem)
         if error:
             return ListedName(name, versions[-1], versions, error=error)
-        return ListedName(name, versions[-1], versions, kind, parameters, model, split, aliases)
+        return ListedName(name, versions[-1], versions, kind, parameters, model, cut, aliases)
 
     def _rows(self, sql: str, values: Sequence[Any] = ()) -> list[Any]:
         return self._ask(lambda opened: opened.tables.connection.execute(sql, values).fetchall())

@@ -58,7 +58,7 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
     kind: Kind | str = ""
     builder: str = ""
     model: str = ""
-    split: str = ""
+    cut: str = ""
     parameters: int = 0
     bytes: int = 0
     title: str = ""
@@ -74,7 +74,7 @@ class Found(NamedTuple):  # made in a third of the time of an attrs class, hundr
         return f"{self.name}@{self.version}"
 
     def __repr__(self) -> str:
-        said = f"{self.kind.replace('_', ' ')}, {network_and_cut(self.model, self.split)}"
+        said = f"{self.kind.replace('_', ' ')}, {network_and_cut(self.model, self.cut)}"
         return f"Found({visible(str(self))!r}: {visible(said)}{', withdrawn' if self.withdrawn else ''})"
 
     def to_json(self) -> dict[str, Any]:

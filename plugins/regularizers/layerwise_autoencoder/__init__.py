@@ -96,7 +96,7 @@ class LayerwiseAutoencoder:
                 stages = chain_of((state.extractor, state.head), images)
             except UsageError as error:
                 raise UsageError(
-                    f"layerwise_autoencoder trains chains alone; task {state.name!r} has {state.task.backbone}. {error}"
+                    f"layerwise_autoencoder trains chains alone; task {state.name!r} has {state.task.model}. {error}"
                 ) from error
             self._chains[state.name] = tuple(
                 one for one in stages if not f"{one.linear}.".startswith(state.class_layer)

@@ -74,7 +74,7 @@ class Selection:
                 )
         if not kept:
             raise UsageError(
-                f"reverse_pass finds no layer to reverse in task {task.name!r} ({task.task.backbone}); left out: "
+                f"reverse_pass finds no layer to reverse in task {task.name!r} ({task.task.model}); left out: "
                 f"{'; '.join(f'{name} ({why})' for name, why in left_out.items()) or 'none has a linear part'}."
             )
         return cls(kept, left_out)

@@ -57,9 +57,9 @@ def test_the_same_bits_as_of_all_images_at_once(
 def test_no_more_than_a_batch_is_prepared_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     counts: list[int] = []
 
-    def counting(split: Any, data: Data) -> Any:
-        counts.append(len(split))
-        return prepare(split, data)
+    def counting(cut: Any, data: Data) -> Any:
+        counts.append(len(cut))
+        return prepare(cut, data)
 
     monkeypatch.setattr(projecting, "prepare", counting)
     given = images_for(part(GRAY), data_set("some", size=(30, 30), count=1000).train, 0)

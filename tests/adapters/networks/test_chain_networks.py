@@ -91,8 +91,8 @@ def test_conv_chain_takes_strides_and_may_leave_out_padding():
     ],
 )
 def test_chains_are_cut_after_each_layer(model, kwargs, splits):
-    for split in splits:
-        planned = plan(model, split, kwargs={"num_classes": 3, **kwargs})
+    for cut in splits:
+        planned = plan(model, cut, kwargs={"num_classes": 3, **kwargs})
         whole, extractor, head = build_pair(planned.extractor, planned.head, seed=0)
         prove(whole, extractor, head, planned.input.size, planned.input.channels)
         assert {*extractor.state_dict(), *head.state_dict()} == set(whole.state_dict())

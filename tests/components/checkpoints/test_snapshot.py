@@ -64,11 +64,11 @@ def beside(folder: Path, config: Any = None, processor: Any = None) -> Path:
 
 
 def facts(weights: Any, **more: Any) -> Any:
-    return adopt(weights, point="layer2", **more).parts["head"].contract.data
+    return adopt(weights, cut="layer2", **more).parts["head"].contract.data
 
 
 def test_a_folder_of_timm_says_everything(folder: Path):
-    adopted = adopt(beside(folder, TIMM), point="layer2")
+    adopted = adopt(beside(folder, TIMM), cut="layer2")
     data = adopted.parts["head"].contract.data
     assert (data.mean, data.std, data.size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (24, 24))
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.9, "center")
@@ -87,7 +87,7 @@ def test_a_processor_of_transformers_says_how_images_come(folder: Path):
         "id2label": {"0": "cat", "1": "dog", "2": "bird"},
         "architectures": ["ResNetForImageClassification"],
     }
-    adopted = adopt(beside(folder, config, PROCESSOR), model=MODEL, point="layer2")
+    adopted = adopt(beside(folder, config, PROCESSOR), model=MODEL, cut="layer2")
     data = adopted.parts["head"].contract.data
     assert (data.mean, data.std, data.size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (24, 24))
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.75, "center")
@@ -214,13 +214,13 @@ def test_entries_of_one_file_that_agree_are_taken(folder: Path, change: Any):
 )
 def test_what_the_caller_and_the_files_state_differently_is_refused(folder: Path, more: Any, fact: str):
     with pytest.raises(UsageError) as error:
-        adopt(beside(folder, TIMM), point="layer2", **more)
+        adopt(beside(folder, TIMM), cut="layer2", **more)
     assert error.value.subject == fact
 
 
 def test_what_two_files_state_differently_is_refused(folder: Path):
     with pytest.raises(UsageError) as error:
-        adopt(beside(folder, TIMM, {**PROCESSOR, "size": {"shortest_edge": 30}}), point="layer2")
+        adopt(beside(folder, TIMM, {**PROCESSOR, "size": {"shortest_edge": 30}}), cut="layer2")
     assert error.value.subject == "crop_pct"
 
 
@@ -240,13 +240,13 @@ def test_the_same_stated_twice_is_no_contradiction(folder: Path):
 def test_the_classes_that_the_weights_have_win_over_nothing(folder: Path):
     config = {**TIMM, "num_classes": 5, "label_names": [*NAMES, "fish", "ant"]}
     with pytest.raises(ck.errors.CompatkitError) as error:
-        adopt(beside(folder, config), point="layer2")
+        adopt(beside(folder, config), cut="layer2")
     assert error.value.code == "checkpoint-mismatch"
 
 
 def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path):
     with pytest.warns(UserWarning, match="cat"):
-        adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), point="layer2")
+        adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), cut="layer2")
     assert adopted.parts["head"].contract.data.labels is None
     assert any("'cat' stands there twice" in one for one in adopted.told)
     with pytest.warns(UserWarning, match="cat"):
@@ -254,7 +254,7 @@ def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path)
 
 
 def test_without_a_word_on_images_it_is_said_that_they_are_assumed(folder: Path):
-    told = adopt(folder, model=MODEL, point="layer2").told
+    told = adopt(folder, model=MODEL, cut="layer2").told
     for fact in ("mean", "std", "size", "interpolation", "crop_pct", "crop_mode"):
         assert any(one.startswith(f"{fact} ") and "assumed" in one for one in told), fact
 
@@ -263,7 +263,7 @@ def test_pickled_weights_of_a_folder_are_read_as_tensors(tmp_path: Path, state: 
     torch.save(state, tmp_path / "pytorch_model.bin")
     assert facts(beside(tmp_path, TIMM)).mean == (0.1, 0.2, 0.3)
     save_file(state, tmp_path / "model.safetensors")
-    assert any("not pytorch_model.bin" in one for one in adopt(tmp_path, point="layer2").told)
+    assert any("not pytorch_model.bin" in one for one in adopt(tmp_path, cut="layer2").told)
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_a_damaged_config_is_refused(folder: Path, text: str):
 
 def test_nothing_names_the_network(folder: Path):
     with pytest.raises(UsageError) as error:
-        adopt(folder, point="layer2")
+        adopt(folder, cut="layer2")
     assert error.value.subject == "model"
 
 
@@ -304,7 +304,7 @@ def test_a_state_dict_is_adopted_as_its_file_would_be(
 ):
     registry = ck.Registry.init(tmp_path / "parts")
     given = {f"backbone.{name}": one for name, one in state.items()}
-    parts = registry.adopt(given, "zoo/a", model=MODEL, point="layer2", rename={"backbone.": ""})
+    parts = registry.adopt(given, "zoo/a", model=MODEL, cut="layer2", rename={"backbone.": ""})
     loaded = registry.load(parts["extractor"]).state_dict()
     assert all(torch.equal(one, state[name]) for name, one in loaded.items())
     training = registry.store.manifest(parts["head"]).training["adopted"]
@@ -314,4 +314,4 @@ def test_a_state_dict_is_adopted_as_its_file_would_be(
 @pytest.mark.parametrize("rename", [{"nothing.": ""}, {"conv1.weight": "fc.weight"}])
 def test_renames_that_do_nothing_or_join_two_tensors_are_refused(folder: Path, rename: dict[str, str]):
     with pytest.raises(UsageError):
-        adopt(folder, model=MODEL, point="layer2", rename=rename)
+        adopt(folder, model=MODEL, cut="layer2", rename=rename)

@@ -54,7 +54,7 @@ def test_a_network_that_is_not_named_by_backbone_and_split_is_refused(data: Path
     given = run_of(data, "bound")
     given.settings = {**given.settings, "wide": ["resnet20_cifar"]}
     with pytest.raises(
-        UsageError, match=r"'wide' must be a backbone and a split point.*got \['resnet20_cifar'\]"
+        UsageError, match=r"'wide' must be a model and a split point.*got \['resnet20_cifar'\]"
     ):
         run(given)
 
@@ -93,7 +93,7 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
 def test_sizes_have_their_networks_and_only_the_paper_s_its_width(data: Path) -> None:
     paper = run_of(data, "fe-frozen", "paper")
     made = tasks(paper, paper.load("cifar10"))
-    assert [(one.backbone, one.width, one.own_head) for one in made] == [
+    assert [(one.model, one.width, one.own_head) for one in made] == [
         ("wide_resnet58_2_cifar", 64, False),
         ("resnet8_cifar", 64, False),  # of TINY
         ("mobilenetv2_cifar", 64, False),

@@ -57,10 +57,10 @@ def test_arms_cross_where_they_say() -> None:
     size = found.sizes["cpu"]
     crossing: dict[str, list[tuple[int, ...]]] = {}
     for change in ("base", "early", "late", "wide", "families"):
-        for backbone, point, kwargs in size[change]:
-            model = timm.create_model(backbone, in_chans=1, **kwargs).eval()
+        for name, cut, kwargs in size[change]:
+            model = timm.create_model(name, in_chans=1, **kwargs).eval()
             seen: list[Any] = []
-            model.get_submodule(point).register_forward_hook(lambda *given, seen=seen: seen.append(given[2]))
+            model.get_submodule(cut).register_forward_hook(lambda *given, seen=seen: seen.append(given[2]))
             with torch.no_grad():
                 model(torch.zeros(1, 1, size["image"], size["image"]))
             crossing.setdefault(change, []).append(tuple(seen[0].shape[1:]))

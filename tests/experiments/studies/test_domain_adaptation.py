@@ -16,7 +16,7 @@ from compatkit.experiments.studies.runs import Shelf
 from compatkit_studies.domain_adaptation import of_common_classes, pair
 
 TINY: dict[str, Any] = {
-    "backbone": "resnet8_cifar",
+    "model": "resnet8_cifar",
     "train": 48,
     "test": 48,
     "steps": 2,
@@ -103,7 +103,7 @@ def test_what_the_paper_reports_stands_apart_as_printed() -> None:
 
 def test_the_size_of_the_paper_has_its_settings() -> None:
     settings = settings_of(find("3.9"), "paper")
-    assert (settings["backbone"], settings["batch_size"], settings["steps"], settings["every"]) == (
+    assert (settings["model"], settings["batch_size"], settings["steps"], settings["every"]) == (
         "wide_resnet28_16_cifar",
         64,
         70_000,

@@ -19,7 +19,7 @@ from compatkit.experiments.studies.runs import Shelf
 from compatkit_studies.faster_transfer import Keep, accuracy, run, tasks_of, train
 
 TINY: dict[str, Any] = {
-    "backbone": "resnet8_cifar",
+    "model": "resnet8_cifar",
     "train": 48,
     "test": 48,
     "steps": 1,
@@ -145,7 +145,7 @@ def test_what_the_paper_reports_stands_apart_as_printed() -> None:
 
 def test_the_size_of_the_paper_has_its_settings() -> None:
     settings = settings_of(find("3.11"), "paper")
-    assert (settings["backbone"], settings["batch_size"], settings["steps"], settings["lr"]) == (
+    assert (settings["model"], settings["batch_size"], settings["steps"], settings["lr"]) == (
         "resnet56_cifar",
         512,
         20_000,

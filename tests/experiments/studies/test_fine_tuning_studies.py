@@ -247,9 +247,7 @@ class TestEachStudyRuns:
         small = {"settle": 2, "examples": 20, "every": 2, "points": 3}
         one = figures(tmp_path / "7", "4.7", noise, ("scratch",), **small)["scratch"]
         assert one["gradient-start"] > 0 and one["fixed-mean"] > 0
-        one = figures(tmp_path / "8", "4.8", noise, ("scratch",), backbone="resnet8_cifar", **small)[
-            "scratch"
-        ]
+        one = figures(tmp_path / "8", "4.8", noise, ("scratch",), model="resnet8_cifar", **small)["scratch"]
         assert one["growth-start"] > 0 and one["share-end"] > 0
 
     def test_labels_and_kinds(self, tmp_path: Path, noise: Path) -> None:
@@ -280,7 +278,7 @@ class TestEachStudyRuns:
     def test_imagenets_size_on_small_photos(self, number: str, tmp_path: Path, photos: Path) -> None:
         study = find(number).study
         own: dict[str, Any] = {
-            **{"backbone": "resnet10t", "image": 32, "layers": ["stem.0"], "count": 1, "points": 2},
+            **{"model": "resnet10t", "image": 32, "layers": ["stem.0"], "count": 1, "points": 2},
             **{"source_steps": 1, "steps": 2, "batch_size": 4, "settle": 1, "examples": 4, "every": 1},
         }
         changes = {name: value for name, value in own.items() if name in study.sizes["imagenet"]}

@@ -14,7 +14,7 @@ from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
 from compatkit_studies.normalization import ARMS, PRIORS, policies_of, regularizers
 
-TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
+TINY = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 ESTIMATED = {"recombined", "reestimated", "running", *PRIORS}
 
 

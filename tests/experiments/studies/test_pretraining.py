@@ -30,7 +30,7 @@ SAMPLES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("std", "ort", "pre", "rr"),
     ),
     "0.7": (
-        {"steps": 1, "batch_size": 4, "train": 12, "test": 12, "backbone": "resnet8_cifar"},
+        {"steps": 1, "batch_size": 4, "train": 12, "test": 12, "model": "resnet8_cifar"},
         ("std", "ort", "rr-local"),
     ),
 }

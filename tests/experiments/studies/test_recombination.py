@@ -20,7 +20,7 @@ from compatkit_studies._pairs import COMBINATIONS, ORDERS, measure, ordered, tas
 from compatkit_studies.recombination import train
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
-TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 2, "batch_size": 8}
+TINY = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 2, "batch_size": 8}
 
 
 def tasks() -> list[ck.Task]:

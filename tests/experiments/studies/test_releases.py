@@ -19,7 +19,7 @@ from compatkit_studies._chain import chain, means
 from compatkit_studies.releases import ARMS, first_classes, releases, train, values_of
 
 TINY: dict[str, Any] = {
-    "backbone": "resnet8_cifar",
+    "model": "resnet8_cifar",
     "train": 24,
     "test": 24,
     "steps": 1,

@@ -12,7 +12,7 @@ from compatkit.experiments.studies.finding import settings_of
 from compatkit.experiments.studies.runs import Shelf
 from compatkit_studies.self_supervision import ARMS, regularizers
 
-TINY = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
+TINY = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 
 
 def run_of(arm: str, size: str = "cpu") -> Run:

@@ -23,7 +23,7 @@ from compatkit_studies.common_classes import classes_of
 from compatkit_studies.pretrained_init import pretrain, turned
 from compatkit_studies.split_point import ARMS, split_of
 
-TINY: dict[str, Any] = {"backbone": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
+TINY: dict[str, Any] = {"model": "resnet8_cifar", "train": 48, "test": 48, "steps": 1, "batch_size": 8}
 
 
 @pytest.fixture
@@ -127,16 +127,16 @@ def test_split_points_are_blocks_of_the_network() -> None:
     ]
     deep = [split_of(arm, "resnet56_cifar") for arm in ARMS]
     assert deep[:3] == ["layer1.0", "layer1.4", "layer1"] and deep[5] == "layer2"
-    for split in ("layer1.4", "layer3.0", "layer3"):
-        assert plan("resnet56_cifar", split, kwargs={"num_classes": 3}, size=(8, 8)).extractor.split == split
+    for cut in ("layer1.4", "layer3.0", "layer3"):
+        assert plan("resnet56_cifar", cut, kwargs={"num_classes": 3}, size=(8, 8)).extractor.cut == cut
 
 
-@pytest.mark.parametrize("backbone", ["resnet18", "resnet21_cifar"])
-def test_networks_without_three_equal_stages_are_refused(backbone: str) -> None:
+@pytest.mark.parametrize("model", ["resnet18", "resnet21_cifar"])
+def test_networks_without_three_equal_stages_are_refused(model: str) -> None:
     with pytest.raises(
-        ck.errors.UsageError, match=f"'backbone' must be a ResNet of three stages.*got '{backbone}'"
+        ck.errors.UsageError, match=f"'model' must be a ResNet of three stages.*got '{model}'"
     ):
-        split_of("stage1-first", backbone)
+        split_of("stage1-first", model)
 
 
 def test_networks_are_cut_where_the_arm_says(data: Path) -> None:
@@ -206,18 +206,18 @@ def test_the_gap_is_what_recombination_costs(data: Path, monkeypatch: pytest.Mon
 
 
 def test_images_are_turned_and_their_labels_are_not_read() -> None:
-    split = data_set("a", size=(6, 6), count=9).train
-    made = turned(split, 5)
+    cut = data_set("a", size=(6, 6), count=9).train
+    made = turned(cut, 5)
     assert len(made) == 20 and made.classes == ("0 degrees", "90 degrees", "180 degrees", "270 degrees")
     upright = made.images[:5]
-    assert {one.tobytes() for one in upright} <= {one.tobytes() for one in split.images}
+    assert {one.tobytes() for one in upright} <= {one.tobytes() for one in cut.images}
     for turns in range(4):
         block = slice(5 * turns, 5 * turns + 5)
         assert set(made.labels[block].tolist()) == {turns}
         np.testing.assert_array_equal(np.rot90(made.images[block], -turns, (1, 2)), upright)
-    other = attrs.evolve(split, labels=np.zeros(len(split), dtype=np.int64))
+    other = attrs.evolve(cut, labels=np.zeros(len(cut), dtype=np.int64))
     assert turned(other, 5).digest == made.digest
-    assert len(turned(split, 0)) == 36
+    assert len(turned(cut, 0)) == 36
 
 
 @pytest.mark.parametrize(("arm", "same"), [("pretrained-iiw", True), ("pretrained-none", False)])

@@ -20,8 +20,8 @@ DATA = data_set("a", channels=3, size=(16, 16))
 OTHER: dict[str, Any] = {
     "name": "b",
     "data": data_set("a", channels=3, size=(16, 16), seed=1),
-    "backbone": "resnet20_cifar",
-    "split": "layer1",
+    "model": "resnet20_cifar",
+    "cut": "layer1",
     "builder": "torchvision",
     "kwargs": {"num_classes": 3},
     "size": 12,
@@ -33,7 +33,7 @@ OTHER: dict[str, Any] = {
     "loader": {"name": "mine", "workers": 1},
     "normalize": {"mean": 0.5, "std": 0.25},
     "width": 8,
-    "rest": {"backbone": "resnet20_cifar", "split": "layer2"},
+    "rest": {"model": "resnet20_cifar", "cut": "layer2"},
     "own_head": False,
     "freeze_stages": 1,
 }

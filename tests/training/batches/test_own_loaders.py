@@ -111,8 +111,8 @@ class TestNames:
                 [[tasks]]
                 name = "left"
                 data = "left.npz"
-                backbone = "resnet8_cifar"
-                split = "layer2"
+                model = "resnet8_cifar"
+                cut = "layer2"
                 loader = {name = "mine", workers = 0}
                 smoothing = 0.1
                 mixup = 0.8
