@@ -11,6 +11,7 @@ import attrs
 
 from compatkit import errors, plugins
 from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
+from compatkit.experiments.studies.records import RENAMED
 from compatkit.experiments.studies.study import Study
 from compatkit.plugins.isolation import Owner
 
@@ -125,7 +126,7 @@ def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | N
             subject=size,
         )
     settings = {name: _plain(value) for name, value in sizes[size].items()}
-    for name, value in (changes or {}).items():
+    for name, value in ((RENAMED.get(name, name), value) for name, value in (changes or {}).items()):
         if name not in settings:
             raise UsageError(
                 f"Study {found.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
