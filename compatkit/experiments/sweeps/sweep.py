@@ -335,7 +335,9 @@ def _task(task: Task) -> dict[str, Any]:
         "kwargs": dict(task.kwargs),
         "weights": weights,
         **{
-            field.metadata.get("key", field.name): _by_key(value, attrs.fields(Rest)) if isinstance(value, Rest) else value
+            field.metadata.get("key", field.name): _by_key(value, attrs.fields(Rest))
+            if isinstance(value, Rest)
+            else value
             for field in others
             if (value := getattr(task, field.name)) != field.default
         },
