@@ -2,9 +2,9 @@
 
 Run ``python benchmarks/projection.py [--data mnist] [--seeds 3]``. Two ResNet-20 are trained independently on the same
 images at 16x16. The extractor of the first is cut after layer1 (16 channels, 16x16), the head of the second after
-layer2 (32 channels, 8x8). ``recombine(..., adapt=True, data=IMAGES)`` resizes the maps and fits the projection on
-unlabeled training images; accuracy is measured on test images. ``no resize`` is the same projection on maps of the
-extractor's own size, which the head takes too. Mean over seeds, with the lowest and highest.
+layer2 (32 channels, 8x8). ``recombine(..., insert_adapters=True, data=IMAGES)`` resizes the maps and fits the
+projection on unlabeled training images; accuracy is measured on test images. ``no resize`` is the same projection on
+maps of the extractor's own size, which the head takes too. Mean over seeds, with the lowest and highest.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 import compatkit as ck
+from compatkit.evaluation.normalization import reestimate
 
 POLICIES = ("running", "reestimate", "batch")
 
@@ -60,14 +61,15 @@ def measure(registry: ck.Registry, train: ck.Split, test: ck.Split, counts: list
     for count in counts:
         images = train.subset(count, seed=0)
         for policy in POLICIES:
-            estimated = {"images": train.subset(1000, seed=1)} if policy == "reestimate" else {}
-            model = registry.recombine(early, late, adapt=True, data=images, bn_policy=policy, **estimated)
+            model = registry.recombine(early, late, insert_adapters=True, data=images, bn_policy=policy)
+            if policy == "reestimate":  # the same images however many the projection was fitted on
+                reestimate(model, model.normalized_batches(train.subset(1000, seed=1), 256, 0), 0.0)
             yield str(count), policy, accuracy(model, test)
             if policy != "reestimate":  # statistics were estimated on resized maps
                 del model.adapters[0]
                 yield f"{count}, no resize", policy, accuracy(model, test)
     for policy in POLICIES:
-        estimated = {"images": train.subset(1000, seed=1)} if policy == "reestimate" else {}
+        estimated = {"data": train.subset(1000, seed=1)} if policy == "reestimate" else {}
         own = registry.recombine(early, "parts/early.head", bn_policy=policy, **estimated)
         yield "bound", policy, accuracy(own, test)
 

@@ -190,7 +190,7 @@ def _climb(run: Run, registry: ck.Registry, source: ck.DataSet, target: ck.DataS
         test=source.test,
         head_data=None if on == "src" else beside,
         on=on,
-        images=count,
+        max_images=count,
         until=None,
         seed=run.seed,
     )

@@ -72,7 +72,7 @@ def images(count: int = 60, **settings: Any) -> Split:
 
 def between(left: Component, own: Component, right: Component | None = None, **settings: Any) -> Ground:
     """Return what rungs between an extractor and the head of another stand on."""
-    request = BridgeRequest(**{"data": images(), "images": 40, **settings})
+    request = BridgeRequest(**{"data": images(), "max_images": 40, **settings})
     return ground(left, right or head_of(own), own, request)
 
 

@@ -86,7 +86,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     tests = [data.test for data in sets.values()]
     left, right, head = "digits/left.extractor", "digits/right.extractor", "digits/right.head"
     matrix = registry.matrix("digits/*.extractor", "digits/*.head", tests)
-    network = registry.recombine(left, head, images=tests[0])
+    network = registry.recombine(left, head, data=tests[0])
     registry.policies.set("digits/right.head", mode="backward", data=tests[1], tolerance=0.5)
     bridge = registry.bridge(left, head, sets["left"].train)
     started = registry.task("again", sets["left"], extractor=left, head="digits/left.head")

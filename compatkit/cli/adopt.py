@@ -123,7 +123,7 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
         Path(options.file).expanduser(),
         labels=labels,
         data=data,
-        images={name: value for name, value in options.only(*IMAGES).items() if value is not None},
+        preprocessing={name: value for name, value in options.only(*IMAGES).items() if value is not None},
         **options.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
     )
     published = adopted.publish(publishing(root).store, options.name, about=options.about())

@@ -66,7 +66,7 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
     )
     until: float = option("Agreement at which to stop, if the rung also fits.", min=0, max=1, default=0.8)
     every: bool = option("Try all rungs, whatever the agreement.", "--all")
-    images: int = option("Most images to fit on.", min=2, default=1000)
+    max_images: int = option("Most images to fit on.", min=2, default=1000)
     seed: int = option("Seed of orders and draws.", min=0, max=2**63 - 1, default=0)
     png: str | None = option("Draw the ladder: agreement against seconds.", type=PathType(), metavar="FILE")
     publish: str | None = option("Publish the bridge as NAME, if it fits.", metavar="NAME")
@@ -114,7 +114,7 @@ def bridge_command(context: click.Context, options: BridgeOptions) -> None:
             rungs=rungs,
             until=None if options.every else options.until,
             progress=report,
-            **options.only("images", "on", "seed"),
+            **options.only("max_images", "on", "seed"),
         )
     good, kept = found.says == "fit" or (found.says == "doubtful" and options.accept_doubtful), {}
     if good and options.publish is not None:

@@ -47,7 +47,7 @@ def export_command(context: click.Context, options: ExportOptions) -> None:
         facts["loads into"] = network_call(found.whole)
     if found.kind == "recombination" and found.policy == "batch":
         facts["takes"] = (
-            "batches of images, whose statistics normalize them; for single images recombine with images="
+            "batches of images, whose statistics normalize them; for single images recombine with data="
         )
     rows(facts)
     next_step("compatkit", "inspect", options.file)

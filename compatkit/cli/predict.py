@@ -47,7 +47,7 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
         "else: reestimate if images are found, batch if not.",
         type=BatchNormPolicyType(),
     )
-    images: str | None = option(
+    data: str | None = option(
         "100 or more images without labels, by name or path, to re-estimate batch-norm statistics on; default: the "
         "extractor's training images.",
         metavar="NAME",
@@ -69,7 +69,7 @@ def predict_command(context: click.Context, options: PredictOptions) -> None:
     groups, others = _groups(options.photos)
     model = _model(registry(context), options)
     if model.bn_policy == "batch" and normalizes([one.manifest for one in model.sources]):
-        warn(f"{ALONE} Add --bn-policy reestimate, and --images with 100 or more photos of all classes.")
+        warn(f"{ALONE} Add --bn-policy reestimate, and --data with 100 or more photos of all classes.")
     found = _predictions(model, groups, options.batch_size)
     if options.csv is not None:
         found.to_csv(options.csv)
@@ -159,11 +159,11 @@ def _model(held: Registry, options: PredictOptions) -> Recombination:
         if options.head is not None:
             raise UsageError(f"{part} is a whole network; leave --head out.", subject=options.head)
         model = cast("Recombination", held.load(str(part)))
-        if options.bn_policy in (None, model.bn_policy) and options.images is None:
+        if options.bn_policy in (None, model.bn_policy) and options.data is None:
             return model
         if model.inserted:
             raise UsageError(
-                f"{part} has adapters, and is used as it was published; leave --bn-policy and --images out.",
+                f"{part} has adapters, and is used as it was published; leave --bn-policy and --data out.",
                 subject=options.part,
             )
         extractor, head = (Reference.parse(one.reference) for one in model.sources)
@@ -182,20 +182,20 @@ def _recombined(
     held: Registry, extractor: Reference, head: Reference, options: PredictOptions
 ) -> Recombination:
     policy = options.bn_policy or (
-        "reestimate" if options.images else policy_for_single_images(held, extractor, head)
+        "reestimate" if options.data else policy_for_single_images(held, extractor, head)
     )
-    if options.images is not None and not estimates(policy):
-        raise UsageError(f"--images is for --bn-policy reestimate and mix:N, not for {policy}; leave it out.")
+    if options.data is not None and not estimates(policy):
+        raise UsageError(f"--data is for --bn-policy reestimate and mix:N, not for {policy}; leave it out.")
     images = None
     if estimates(policy):
         try:
-            images = images_of_statistics(held, extractor, options.images, options)
+            images = images_of_statistics(held, extractor, options.data, options)
         except DataError as error:
-            if options.bn_policy is not None or options.images is not None:
+            if options.bn_policy is not None or options.data is not None:
                 raise
             warn(f"{error}")
             policy = DEFAULT
-    return held.recombine(str(extractor), str(head), bn_policy=policy, images=images)
+    return held.recombine(str(extractor), str(head), bn_policy=policy, data=images)
 
 
 def _own_head(held: Registry, extractor: Reference) -> Reference:

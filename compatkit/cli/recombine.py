@@ -30,7 +30,7 @@ class RecombineOptions(AboutOptions, MeasuringOptions):
     name: str | None = option(
         "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
     )
-    adapt: bool = option(
+    insert_adapters: bool = option(
         "Insert the adapters that the check names; one with weights is fitted on training images of the data set, "
         "without labels."
     )
@@ -63,7 +63,7 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
         wanted = policy_for_single_images(held, left, right)
         options.bn_policy = DEFAULT if options.no_measure and estimates(wanted) else wanted
     report = held.check(*pair, bn_policy=options.bn_policy)
-    _refuse(report, options.adapt)
+    _refuse(report, options.insert_adapters)
     fits, anew = needs_fit(report), options.publish is not None and estimates(options.bn_policy)
     data = given_images = None
     if fits or anew or not options.no_measure:
@@ -81,9 +81,8 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     model = held.recombine(
         *pair,
         bn_policy=policy if options.publish is None else options.bn_policy,
-        images=given_images if anew else None,
-        adapt=options.adapt,
-        data=given_images if fits else None,
+        data=given_images if fits or anew else None,
+        insert_adapters=options.insert_adapters,
     )
     report, cell = model.report, None
     if data is not None and not options.no_measure:
@@ -111,17 +110,17 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     context.exit(1 if why_not else 0)
 
 
-def _refuse(report: Report, adapt: bool) -> None:
+def _refuse(report: Report, insert_adapters: bool) -> None:
     """Raise for parts that cannot be wired, or only with adapters that were not requested.
 
     Raises:
         IncompatibleError: Carries the report.
     """
-    if report.wiring == "direct" or (report.wiring == "needs-adapter" and adapt):
+    if report.wiring == "direct" or (report.wiring == "needs-adapter" and insert_adapters):
         return
     text = str(report)
     if report.wiring == "needs-adapter":
-        text += f"\nTo put the adapters in: compatkit recombine {report.extractor} {report.head} --adapt."
+        text += f"\nTo insert them: compatkit recombine {report.extractor} {report.head} --insert-adapters."
     raise IncompatibleError(text, subject=report)
 
 

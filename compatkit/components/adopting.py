@@ -90,15 +90,21 @@ def adopt(
     key: str | None = None,
     labels: Sequence[str] | None = None,
     data: Split | None = None,
-    images: Mapping[str, Any] | None = None,
+    preprocessing: Mapping[str, Any] | None = None,
     rename: Mapping[str, str] | None = None,
 ) -> Adoption:
     """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
     beside = None if isinstance(weights, Mapping) else read_snapshot(weights)
     asked = settled(
-        beside, model=model, builder=builder, kwargs=kwargs, size=size, labels=labels, images=images
+        beside,
+        model=model,
+        builder=builder,
+        kwargs=kwargs,
+        size=size,
+        labels=labels,
+        preprocessing=preprocessing,
     )
-    model, kwargs, size, labels, images = asked.model, asked.kwargs, asked.size, asked.labels, asked.images
+    model, kwargs, size, labels = asked.model, asked.kwargs, asked.size, asked.labels
     blank(builder, model, kwargs, size)  # reject a wrong name before reading a large file
     if beside is None:
         checkpoint, whose = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
@@ -117,7 +123,7 @@ def adopt(
         labels=labels,
         data=data,
         weights=state,
-        images=images,
+        images=asked.preprocessing,
     )
     notes = image_notes(cut["extractor"].contract.data, asked.sources, _assumed(builder, model, given))
     beside_told = () if beside is None else beside.told
@@ -137,7 +143,7 @@ class Settled:
     kwargs: Mapping[str, Any]
     size: tuple[int, int] | None
     labels: Sequence[str] | None
-    images: Mapping[str, Any]
+    preprocessing: Mapping[str, Any]
     sources: Mapping[str, str]
     told: tuple[str, ...]
 
@@ -150,7 +156,7 @@ def settled(
     kwargs: Mapping[str, Any] | None,
     size: tuple[int, int] | None,
     labels: Sequence[str] | None,
-    images: Mapping[str, Any] | None,
+    preprocessing: Mapping[str, Any] | None,
 ) -> Settled:
     """Return what the caller and the files beside the weights state together.
 
@@ -159,7 +165,7 @@ def settled(
     """
     facts, sources = (beside.facts, dict(beside.sources)) if beside is not None else ({}, {})
     arguments = {**(beside.kwargs if beside is not None else {}), **(kwargs or {})}
-    given: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(images or {})}
+    given: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
     given |= {name: arguments.get(name) for name in ("num_classes", "in_chans")}
     for fact, value in given.items():
         if value is not None and beside is not None and fact in facts:
@@ -182,7 +188,7 @@ def settled(
         for fact, source in sources.items()
         if fact in ("model", "num_classes", "labels") and source != "as given"
     )
-    stated = {name: facts[name] for name in IMAGES if name in facts} | dict(images or {})
+    stated = {name: facts[name] for name in IMAGES if name in facts} | dict(preprocessing or {})
     return Settled(
         merged["model"], arguments, merged.get("size"), merged.get("labels"), stated, sources, told
     )

@@ -404,9 +404,8 @@ class Registry(Shown):
         head: str,
         *,
         bn_policy: str | None = None,
-        images: Split | None = None,
-        adapt: bool = False,
         data: Split | None = None,
+        insert_adapters: bool = False,
         adapters: str | Sequence[str] = (),
     ) -> Recombination:
         """Combine the extractor of one network with the head of another, if their contracts allow it.
@@ -415,15 +414,14 @@ class Registry(Shown):
             extractor: Reference of an extractor.
             head: Reference of a head.
             bn_policy: Batch-norm policy. ``"batch"`` uses the statistics of each batch, ``"running"`` the stored ones,
-                ``"reestimate"`` estimates them on ``images``, ``"mix:16"`` mixes the estimate with stored ones, which
-                count as 16 images. None for ``"reestimate"`` if ``images`` are given, which is right for deployment;
-                else ``"batch"``, as ``matrix`` measures, or stored ones if the head was trained with this extractor.
-            images: 100 or more unlabeled images of the kind that the extractor was trained on. If the policy needs
-                them, None for the extractor's training images, found as by ``matrix``.
-            adapt: Insert the adapters that the check names.
-            data: Unlabeled images to fit an adapter with weights on (``project``), if one is needed; its target is
-                the features of the head's own extractor. Without ``adapters``, None for the extractor's training
-                images.
+                ``"reestimate"`` estimates them on ``data``, ``"mix:16"`` mixes the estimate with stored ones, which
+                count as 16 images. None for ``"reestimate"`` if ``data`` are given without ``insert_adapters``, which
+                is right for deployment; else ``"batch"``, as ``matrix`` measures, or stored ones if the head was
+                trained with this extractor.
+            data: 100 or more unlabeled images of the kind that the extractor was trained on: to estimate statistics
+                on, and to fit an adapter with weights on (``project``), whose target is the features of the head's own
+                extractor. Where they are needed, None for the extractor's training images, found as by ``matrix``.
+            insert_adapters: Insert the adapters that the check names.
             adapters: References of published adapters, in forward order.
 
         Returns:
@@ -432,13 +430,13 @@ class Registry(Shown):
         Raises:
             IncompatibleError: The parts cannot be wired, or only with an adapter that was not requested; carries the
                 report.
-            UsageError: ``data`` without ``adapt``, or ``images`` that the policy does not use.
+            UsageError: ``data`` that neither the policy nor an adapter uses.
             DataError: Images are needed but not given, and the extractor's own cannot be found.
         """
         from compatkit.components.stitching import recombine
 
         return recombine(
-            self.store, extractor, head, bn_policy, images, adapt=adapt, data=data, adapters=adapters
+            self.store, extractor, head, bn_policy, data, insert_adapters=insert_adapters, adapters=adapters
         )
 
     @overload
@@ -527,7 +525,7 @@ class Registry(Shown):
         key: str | None = None,
         labels: Sequence[str] | None = None,
         data: Split | None = None,
-        images: Mapping[str, Any] | None = None,
+        preprocessing: Mapping[str, Any] | None = None,
         rename: Mapping[str, str] | None = None,
         about: About | None = None,
     ) -> dict[str, str]:
@@ -551,7 +549,7 @@ class Registry(Shown):
             key: Entry of the file that contains the state dict, such as ``"model_ema"``; None for the common one.
             labels: Class names in the order of the outputs.
             data: Images for feature statistics.
-            images: Facts about images that override the network's configuration; see ``splitting.split``.
+            preprocessing: Facts about images that override the network's configuration; see ``splitting.split``.
             rename: New beginnings of tensors' names by old ones, such as ``{"module.backbone.": ""}``.
             about: Title, description, tags, license and source of both parts.
 
@@ -581,7 +579,7 @@ class Registry(Shown):
             key=key,
             labels=labels,
             data=data,
-            images=images,
+            preprocessing=preprocessing,
             rename=rename,
         )
         return adopted.publish(self.store, name, about=about)
@@ -795,7 +793,7 @@ class Registry(Shown):
         head_data: Split | None = None,
         rungs: Sequence[str] | None = None,
         until: float | None = 0.8,
-        images: int = 1000,
+        max_images: int = 1000,
         on: Literal["src", "dst", "mix"] | None = None,
         seed: int = 0,
         progress: Progress | None = None,
@@ -817,7 +815,7 @@ class Registry(Shown):
             rungs: Names from ``compatkit.components.bridges.ladder.RUNGS``; None for all except ``"infomax"``, and
                 without ``labels`` those that need them.
             until: Agreement at which to stop if the bridge also fits; None tries all rungs.
-            images: Most images to fit on.
+            max_images: Most images to fit on.
             on: Where features are paired: ``"src"``, on ``data``; ``"dst"``, on ``head_data``; ``"mix"``, on both.
                 None for ``"dst"`` if ``head_data`` is given.
             seed: Seed of orders and draws.
@@ -839,7 +837,7 @@ class Registry(Shown):
             head_data=head_data,
             rungs=rungs,
             until=until,
-            images=images,
+            max_images=max_images,
             on=on if on is not None else "src" if head_data is None else "dst",
             seed=seed,
             progress=progress,

@@ -31,10 +31,9 @@ def recombine(
     extractor: str,
     head: str,
     policy: str | None,
-    images: Split | None,
+    data: Split | None,
     *,
-    adapt: bool = False,
-    data: Split | None = None,
+    insert_adapters: bool = False,
     adapters: str | Sequence[str] = (),
 ) -> Recombination:
     """Combine the extractor of one network with the head of another; see ``Registry.recombine``."""
@@ -44,17 +43,17 @@ def recombine(
         )
     parts = Parts(store)
     left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
-    report = check_pair(store, left, right, bn_policy=policy_for(left, right, policy, images))
+    policy = policy_for(left, right, policy, None if insert_adapters else data)
+    report = check_pair(store, left, right, bn_policy=policy)
     given = [load_adapter(store, one) for one in ([adapters] if isinstance(adapters, str) else adapters)]
-    fits = adapt and data is None and not adapters and needs_fit(report)
-    anew = images is None and policy is not None and estimates(policy)
-    if fits or anew:
-        remedy = f"Pass {'data=, images to fit the adapter on' if fits else 'images='}, {OR_SET}"
-        own = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
-        data, images = own if fits else data, own if anew else images
-    places = route(left, right, report, given, adapt=adapt, data=data)
+    fits = insert_adapters and not adapters and needs_fit(report)
+    if data is None and (fits or estimates(policy)):
+        remedy = f"Pass data=, unlabeled images of the kind that the extractor was trained on, {OR_SET}"
+        data = fitting_images(images_again(store, [left.resolved], remedy)[left.reference])
+    places = route(left, right, report, given, insert_adapters=insert_adapters, data=data)
     made = put_in(store, places, left, right, data)
-    return Recombination.of(left, right, report, bn_policy=policy, images=images, adapters=made)
+    estimated_on = None if insert_adapters and not estimates(policy) else data
+    return Recombination.of(left, right, report, bn_policy=policy, data=estimated_on, adapters=made)
 
 
 def route(
@@ -63,7 +62,7 @@ def route(
     report: Report,
     given: Sequence[Adapter] = (),
     *,
-    adapt: bool = False,
+    insert_adapters: bool = False,
     data: Split | None = None,
 ) -> list[Place]:
     """Plan the adapters between two parts; reads no weights and fits nothing.
@@ -73,15 +72,12 @@ def route(
         head: Consumes features.
         report: Check of the two.
         given: Existing adapters, in this order.
-        adapt: Whether to add missing adapters before, between and after them.
+        insert_adapters: Whether to add missing adapters before, between and after them.
         data: Images to fit on, for adapters with weights.
 
     Raises:
         IncompatibleError: The parts cannot be wired, or not with what is allowed; carries the report.
-        UsageError: Images without ``adapt``.
     """
-    if data is not None and not adapt:
-        raise UsageError("data= is for fitting an adapter and needs adapt=True. Add that, or leave data out.")
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
     if report.wiring == "direct" and not given:
@@ -92,7 +88,7 @@ def route(
     for target in (*given, None):
         inputs = target.takes if target is not None else right.structural.inputs
         planned = adapters_for(ports, inputs, left.data, target.data if target is not None else right.data)
-        _allow(planned, report, before=target, adapt=adapt, data=data)
+        _allow(planned, report, before=target, insert_adapters=insert_adapters, data=data)
         for blueprint in planned:
             places.append(Place(blueprint, ports, after(ports, blueprint)))
             ports = places[-1].gives
@@ -185,7 +181,12 @@ def publish_adapter(
 
 
 def _allow(
-    planned: Sequence[Blueprint], report: Report, *, before: Adapter | None, adapt: bool, data: Split | None
+    planned: Sequence[Blueprint],
+    report: Report,
+    *,
+    before: Adapter | None,
+    insert_adapters: bool,
+    data: Split | None,
 ) -> None:
     """Raise for adapters that were not requested, or that cannot be made."""
     if not planned:
@@ -193,9 +194,9 @@ def _allow(
     texts = "; ".join(map(needed, planned))
     fitted = [needed(one) for one in planned if one.model in FITTED]
     place = f"the adapter {before}" if before is not None else "the head"
-    if not adapt:
+    if not insert_adapters:
         more = " and data= (a Split of unlabeled images)" if fitted else ""
-        text = f"Missing before {place}: {texts}. Pass adapt=True{more} to put it in."
+        text = f"Missing before {place}: {texts}. Pass insert_adapters=True{more}."
     elif fitted and before is not None:
         text = f"Missing before {place}: {fitted[0]}. It can be fitted right before a head only; take another adapter."
     elif fitted and data is None:

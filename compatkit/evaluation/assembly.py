@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 _ALONE = (
     "Batch normalization takes the statistics of a single image here, which tells little of its class. Call it on "
-    "batches, or recombine with images= (100 or more, unlabeled), whose statistics the network keeps."
+    "batches, or recombine with data= (100 or more, unlabeled), whose statistics the network keeps."
 )
 
 
 _TOGETHER = (
     "Batch normalization takes the statistics of the batch here, so the class of an image depends on the others: "
-    "images of one class alone, such as a folder, are told about by chance. Recombine with images= (100 or more, "
+    "images of one class alone, such as a folder, are told about by chance. Recombine with data= (100 or more, "
     "unlabeled, of all classes), whose statistics the network keeps."
 )
 

@@ -86,7 +86,7 @@ class Recombination(Assembly):
         report: Report,
         *,
         bn_policy: str | None = None,
-        images: Split | None = None,
+        data: Split | None = None,
         statistics: Estimate | None = None,
         adapters: Sequence[Adapter] = (),
         batch_size: int = 256,
@@ -98,10 +98,10 @@ class Recombination(Assembly):
             extractor: Its module is shared, or copied if statistics are estimated.
             head: The same.
             report: Check of the two.
-            bn_policy: Batch-norm policy; None for ``"reestimate"`` if images are given, stored statistics if the
+            bn_policy: Batch-norm policy; None for ``"reestimate"`` if data are given, stored statistics if the
                 head was trained with this extractor, else ``"batch"``, as in a matrix.
-            images: Unlabeled images for ``"reestimate"`` and ``"mix:N"``.
-            statistics: An earlier estimate, instead of ``images``.
+            data: Unlabeled images for ``"reestimate"`` and ``"mix:N"``.
+            statistics: An earlier estimate, instead of ``data``.
             adapters: Adapters, if the wiring needs them.
             batch_size: Largest batch of the estimate.
             seed: Seed of the order of the images of the estimate.
@@ -112,14 +112,14 @@ class Recombination(Assembly):
                 to other parts.
         """
         own = head.trained_with == extractor.digest
-        policy = policy_for(extractor, head, bn_policy, images)
+        policy = policy_for(extractor, head, bn_policy, data)
         if report.wiring == "refused" or (report.wiring == "needs-adapter" and not adapters):
             raise IncompatibleError(str(report), subject=report)
-        if estimates(policy) != (images is not None or statistics is not None):
+        if estimates(policy) != (data is not None or statistics is not None):
             raise UsageError(
-                f"bn_policy={policy!r} needs images= (unlabeled images of the extractor's own data)."
-                if images is None
-                else f"images= are for bn_policy='reestimate' and 'mix:N' only, not for {policy!r}; leave them out."
+                f"bn_policy={policy!r} needs data= (unlabeled images of the extractor's own data)."
+                if data is None
+                else f"data= is for bn_policy='reestimate' and 'mix:N' only, not for {policy!r}; leave it out."
             )
         parts = [extractor.module, head.module]
         if estimates(policy):
@@ -137,11 +137,11 @@ class Recombination(Assembly):
         ).eval()
         if statistics is not None:
             made.restore(statistics.tensors)
-        elif images is not None:
-            share = stored_share(policy, len(images))
-            reestimate(made, made.normalized_batches(images, batch_size, seed), share)
-            data = {"name": images.name, "digest": images.digest, "images": len(images)}
-            made.estimated = {"data": data, "batch_size": batch_size, "seed": seed}
+        elif data is not None:
+            share = stored_share(policy, len(data))
+            reestimate(made, made.normalized_batches(data, batch_size, seed), share)
+            facts = {"name": data.name, "digest": data.digest, "images": len(data)}
+            made.estimated = {"data": facts, "batch_size": batch_size, "seed": seed}
         return made
 
     @property
@@ -230,7 +230,7 @@ def _inserted(adapter: Adapter, extractor: Component, head: Component) -> Findin
         "an adapter fitted for this extractor and this head" if others else "features that the head takes",
         f"{adapter}, fitted for other parts" if others else str(adapter),
         "between extractor and head",
-        "fit it for these parts: adapt=True with data=" if others else "",
+        "fit it for these parts: insert_adapters=True with data=" if others else "",
     )
 
 
@@ -243,7 +243,7 @@ def _notes(policy: str, matters: bool, own: bool) -> list[Finding]:
             )
         ]
     if policy == "running" and not own:
-        remedy = "bn_policy='batch', or 'reestimate' with images="
+        remedy = "bn_policy='batch', or 'reestimate' with data="
         return [
             _normalization("warns", "statistics of these features", "stored ones", "recombined parts", remedy)
         ]

@@ -89,7 +89,7 @@ class Settings:
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
     execution: Asked = attrs.field(default="auto", validator=OneOf(get_args(Asked)), metadata=_HIDDEN)
     deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    images: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
+    image_storage: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
         default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
@@ -135,7 +135,7 @@ class Settings:
     @property
     def placing(self) -> Placing:
         """Where training images are kept."""
-        return Placing(self.images, self.memory_share, self.workers, self.cache, self.steps)
+        return Placing(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""

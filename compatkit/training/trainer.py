@@ -50,8 +50,8 @@ class Trainer(Settings):
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
         deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
-        images: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory with the
-            next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
+        image_storage: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory
+            with the next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
         workers: Processes that decode and augment the images of a task, where these are files or are augmented one by
             one; None takes one a processor, eight at most. Batches do not depend on it.

@@ -43,7 +43,9 @@ def through(folder: Path, models: dict[str, str], images: int) -> ck.Matrix:
     adapters = {}
     for left, right in (tuple(models), tuple(models)[::-1]):
         pair = f"zoo/{left}.extractor", f"zoo/{right}.head"
-        model = registry.recombine(*pair, adapt=True, data=data.train.subset(6, seed=0), bn_policy="batch")
+        model = registry.recombine(
+            *pair, insert_adapters=True, data=data.train.subset(6, seed=0), bn_policy="batch"
+        )
         (adapter,) = model.inserted
         assert adapter.blueprint.model == "project" and model.predict(
             data.test.subset(4, seed=0)

@@ -38,7 +38,7 @@ def said(run: Any, *words: object) -> Any:
 def test_rows_are_those_of_python(run: Any, parts: Path, photos: Path) -> None:
     found = said(run, LEFT, photos, "--head", RIGHT)
     data = ck.data.load("left", root=parts.parent)
-    model = ck.Registry.open(parts).recombine(LEFT, RIGHT, images=data.train)
+    model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=data.train)
     expected = model.predict(photos)
     assert found["bn_policy"] == "reestimate" and found["classes"] == list(expected.classes)
     assert found["parts"] == [f"{LEFT}@1.0.0", f"{RIGHT}@1.0.0"]
@@ -125,14 +125,14 @@ class TestStatistics:
 
     def test_images_name_where_they_are_estimated(self, run: Any, parts: Path, photos: Path) -> None:
         words = LEFT, photos, "--head", RIGHT
-        found = said(run, *words, "--images", photos)
-        model = ck.Registry.open(parts).recombine(LEFT, RIGHT, images=read_unlabeled(photos))
+        found = said(run, *words, "--data", photos)
+        model = ck.Registry.open(parts).recombine(LEFT, RIGHT, data=read_unlabeled(photos))
         assert [row["label"] for row in found["predictions"]] == model.predict(photos).labels
         assert found["bn_policy"] == "reestimate"
         assert found["predictions"] != said(run, *words)["predictions"]
-        mixed = said(run, *words, "--images", photos, "--bn-policy", "mix:100")
+        mixed = said(run, *words, "--data", photos, "--bn-policy", "mix:100")
         assert mixed["bn_policy"] == "mix:100"
-        refused = run("predict", *words, "--images", photos, "--bn-policy", "running")
+        refused = run("predict", *words, "--data", photos, "--bn-policy", "running")
         assert refused.code == 2
 
     def test_images_that_are_not_found_leave_those_of_the_batch(

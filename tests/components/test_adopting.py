@@ -146,7 +146,7 @@ def test_classes_and_channels_are_read_from_the_weights(registry: ck.Registry, t
         kwargs={"layers": [1, 1, 1, 1]},
         size=(32, 32),
         labels=["a", "b", "c", "d"],
-        images={"mean": [0.1], "std": [0.3], "interpolation": "bilinear", "crop_pct": 1.0},
+        preprocessing={"mean": [0.1], "std": [0.3], "interpolation": "bilinear", "crop_pct": 1.0},
     )
     head = registry.store.manifest(parts["head"])
     assert head.blueprint.kwargs == {"layers": [1, 1, 1, 1], "num_classes": 4, "in_chans": 1}

@@ -75,7 +75,7 @@ def test_a_matrix(world: World, most: list[int]) -> None:
 
 def test_a_recombination_whose_statistics_are_estimated_anew(world: World, most: list[int]) -> None:
     found = world.registry.recombine(
-        "pets/a.extractor", "pets/b.head", bn_policy="reestimate", images=world.data.train
+        "pets/a.extractor", "pets/b.head", bn_policy="reestimate", data=world.data.train
     )
     assert found(torch.zeros(2, 3, 32, 32)).shape == (2, 3) and max(most) <= 64
 
@@ -126,7 +126,7 @@ def test_a_bridge(world: World, most: list[int]) -> None:
         test=world.data.test,
         rungs=["statistics", "ridge"],
         until=None,
-        images=40,
+        max_images=40,
     )
     assert len(found.steps) >= 2 and max(most) <= 64
 

@@ -71,7 +71,7 @@ def registry(trained: Path, tmp_path: Path) -> ck.Registry:
 
 def recombined(registry: ck.Registry, policy: str = "running", extractor: str = LEFT, **more: Any) -> Any:
     images = IMAGES if policy not in ("running", "batch") else None
-    return registry.recombine(extractor, RIGHT, bn_policy=policy, images=images, **more)
+    return registry.recombine(extractor, RIGHT, bn_policy=policy, data=images, **more)
 
 
 def logits(module: torch.nn.Module, batch: int = 5) -> Tensor:
@@ -151,7 +151,7 @@ def test_publishing_again_is_the_same_and_has_the_same_bytes_elsewhere(
 
 def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry) -> None:
     data = data_set("left").train
-    made = recombined(registry, extractor=NARROW, adapt=True, data=data)
+    made = recombined(registry, extractor=NARROW, insert_adapters=True, data=data)
     assert [one.blueprint.model for one in made.inserted] == ["resize", "project"]
     registry.publish(made, "pairs/own")
     own = registry.store.manifest("pairs/own")
@@ -162,7 +162,7 @@ def test_fitted_adapters_go_into_the_payload_or_are_pinned(registry: ck.Registry
     assert set(targets.values()) <= set(edges(own))
 
     bridge = registry.publish(made.inserted[1], "digits/bridge")
-    pinned = recombined(registry, extractor=NARROW, adapt=True, adapters=bridge)
+    pinned = recombined(registry, extractor=NARROW, insert_adapters=True, adapters=bridge)
     registry.publish(pinned, "pairs/pinned")
     manifest = registry.store.manifest("pairs/pinned")
     assert [one.relation for one in manifest.parents] == ["extractor", "adapter", "head"]
@@ -266,7 +266,7 @@ def test_a_damaged_payload_is_refused(registry: ck.Registry) -> None:
 
 
 def test_it_can_be_imported_with_all_of_its_parts(registry: ck.Registry, tmp_path: Path) -> None:
-    made = recombined(registry, extractor=NARROW, adapt=True, data=data_set("left").train)
+    made = recombined(registry, extractor=NARROW, insert_adapters=True, data=data_set("left").train)
     registry.publish(made, "pairs/own")
     other = ck.Registry.init(tmp_path / "other")
     other.care.import_from(registry.store, ["pairs/own"])
@@ -450,7 +450,7 @@ def test_versions_follow_what_changed(registry: ck.Registry) -> None:
     assert about.publish(recombined(about, "batch"), "pairs/ab") == "pairs/ab@2.0.1"
     estimated = recombined(about, "reestimate")
     assert about.publish(estimated, "pairs/ab") == "pairs/ab@3.0.0"
-    other = about.recombine(LEFT, RIGHT, bn_policy="reestimate", images=data_set("left", seed=9).test)
+    other = about.recombine(LEFT, RIGHT, bn_policy="reestimate", data=data_set("left", seed=9).test)
     assert about.publish(other, "pairs/ab") == "pairs/ab@4.0.0"
     with pytest.raises(ck.errors.VersionTooSmall, match="new weights, without a passed measurement"):
         about.publish(estimated, "pairs/ab", version="4.1.0")
@@ -490,8 +490,8 @@ def test_search_and_list_know_it(registry: ck.Registry) -> None:
 def test_a_wrong_policy_or_missing_images_are_refused_as_ever(registry: ck.Registry) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
         registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
-    with pytest.raises(UsageError, match="images= are for"):
-        registry.recombine(LEFT, RIGHT, bn_policy="batch", images=IMAGES)
+    with pytest.raises(UsageError, match="data= are for"):
+        registry.recombine(LEFT, RIGHT, bn_policy="batch", data=IMAGES)
     with pytest.raises(IncompatibleError):
         registry.recombine(NARROW, RIGHT)
 

@@ -116,7 +116,7 @@ def probed(part: Draft) -> Draft:
 
 
 def recombine(registry: ck.Registry, left: str, right: str, **kwargs: Any) -> ck.Recombination:
-    return registry.recombine(f"zoo/{left}.extractor", f"zoo/{right}.head", adapt=True, **kwargs)
+    return registry.recombine(f"zoo/{left}.extractor", f"zoo/{right}.head", insert_adapters=True, **kwargs)
 
 
 def features(registry: ck.Registry, name: str, images: Split) -> Tensor:
@@ -173,11 +173,11 @@ def test_adapters_without_parameters_are_put_in(
 def test_nothing_is_put_in_unasked_and_the_way_to_ask_is_told(registry: ck.Registry) -> None:
     pair = "zoo/last-axis.extractor", "zoo/narrow.head"
     with pytest.raises(
-        IncompatibleError, match=r"permute NHWC to NCHW\. Pass adapt=True to put it in"
+        IncompatibleError, match=r"permute NHWC to NCHW\. Pass insert_adapters=True"
     ) as caught:
         registry.recombine(*pair)
     assert caught.value.subject.wiring == "needs-adapter"
-    with pytest.raises(IncompatibleError, match="adapt=True and data= "):
+    with pytest.raises(IncompatibleError, match="insert_adapters=True and data= "):
         registry.recombine("zoo/narrow.extractor", "zoo/wide.head")
 
 
@@ -206,7 +206,7 @@ def test_every_normalization_policy_works_with_adapters(
     registry: ck.Registry, images: Split, policy: str
 ) -> None:
     kept = images if policy == "reestimate" else None
-    model = recombine(registry, "last-axis", "narrow", bn_policy=policy, images=kept)
+    model = recombine(registry, "last-axis", "narrow", bn_policy=policy, data=kept)
     head = registry.load("zoo/narrow.head")
     given = features(registry, "last-axis", images).permute(0, 3, 1, 2)
     stored = {name: value.clone() for name, value in model.head.named_buffers()}
@@ -376,7 +376,7 @@ def test_a_published_projection_goes_on_with_adapters_around_it(mine: ck.Registr
     model = recombine(mine, "classy", "wide", data=images)
     bridge = mine.publish(model.inserted[-1], "zoo/bridge")
     pair = "zoo/classy.extractor", "zoo/wide.head"
-    again = mine.recombine(*pair, adapt=True, adapters=[bridge])
+    again = mine.recombine(*pair, insert_adapters=True, adapters=[bridge])
     assert again.contract.adapters == model.contract.adapters
     with pytest.raises(
         IncompatibleError, match=r"Missing before the adapter project.*drop-tokens.*permute.*resize"
@@ -388,7 +388,7 @@ def test_a_projection_of_other_parts_is_put_in_with_a_warning(mine: ck.Registry,
     bridge = mine.publish(recombine(mine, "narrow", "wide", data=images).inserted[-1], "zoo/bridge")
     model = recombine(mine, "patches", "wide", adapters=[bridge])
     (note,) = [one for one in model.report.findings if "fitted for other parts" in one.came]
-    assert note.severity == "warns" and "adapt=True with data=" in note.remedy
+    assert note.severity == "warns" and "insert_adapters=True with data=" in note.remedy
 
 
 def test_adapters_that_lead_elsewhere_are_refused(mine: ck.Registry, images: Split) -> None:
@@ -408,7 +408,7 @@ def test_a_fitted_adapter_needs_images_and_images_need_to_be_asked_for(
     with pytest.raises(DataError) as caught:
         recombine(registry, "narrow", "wide")  # not trained here, so no images are found again
     assert caught.value.subject == "zoo/narrow.extractor@1.0.0"
-    with pytest.raises(UsageError, match="needs adapt=True"):
+    with pytest.raises(IncompatibleError, match="insert_adapters=True and data="):
         registry.recombine("zoo/narrow.extractor", "zoo/wide.head", data=images)
     assert recombine(registry, "classy", "patches", data=images).inserted[0].training == {}
 
@@ -469,7 +469,7 @@ def test_tokens_of_unknown_grids_are_not_paired(registry: ck.Registry, images: S
     left, own = sides
     taken = own.manifest.contract.structural.outputs[0]
     right = loaded("own.head", head(taken), nn.Flatten(), trained_with=own)
-    (place,) = route(left, right, ck.check(left.manifest, right.manifest), adapt=True, data=images)
+    (place,) = route(left, right, ck.check(left.manifest, right.manifest), insert_adapters=True, data=images)
     with pytest.raises(
         IncompatibleError, match=r"\(7 positions\) cannot be paired with those of .* \(5 positions\)"
     ):
@@ -502,7 +502,7 @@ def test_features_in_bfloat16_are_cast_for_a_head_in_float32(registry: ck.Regist
     left = loaded("half.extractor", extractor(port), Half().eval())
     right = loaded("plain.head", head(FEATURES), nn.Sequential(nn.Flatten(), nn.Linear(4 * 64, 3)).eval())
     report = ck.check(left.manifest, right.manifest)
-    places = route(left, right, report, adapt=True)
+    places = route(left, right, report, insert_adapters=True)
     model = ck.Recombination.of(
         left, right, report, adapters=put_in(registry.store, places, left, right, None)
     )
@@ -547,7 +547,7 @@ def test_each_of_several_tensors_is_adapted_and_fitted_by_itself(images: Split) 
     )
     right = loaded("own.head", with_ports(head(), inputs=two_ports(3, "NLC")), Ends(), trained_with=own)
     report = ck.check(left.manifest, right.manifest)
-    permute, project = route(left, right, report, adapt=True, data=images)
+    permute, project = route(left, right, report, insert_adapters=True, data=images)
     first = standing(permute, build_adapter(permute.blueprint), left)
     second = fit_projection(project, left, own, images, before=[first], strength=1e-9)
     model = ck.Recombination.of(left, right, report, adapters=[first, second])

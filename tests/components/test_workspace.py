@@ -196,7 +196,7 @@ def test_two_recombinations_share_no_tensor(registry: ck.Registry) -> None:
 def test_matrix_and_recombination_agree(registry: ck.Registry, tests: list[ck.Split], policy: str) -> None:
     """The matrix shuffles and cuts the images by its own rules; one batch of all makes both the same."""
     images = tests[0] if policy == "reestimate" else None
-    model = registry.recombine(LEFT, RIGHT, bn_policy=policy, images=images)
+    model = registry.recombine(LEFT, RIGHT, bn_policy=policy, data=images)
     right = int((model.predict(tests[0], batch_size=48).positions.numpy() == tests[0].labels).sum())
     matrix = registry.matrix(LEFT, [RIGHT, "digits/left.head"], tests, bn_policy=policy, batch_size=48)
     cell = matrix.cell(LEFT, RIGHT)
@@ -217,7 +217,7 @@ def test_parts_of_one_network_keep_its_statistics_and_images_give_new_ones(
     registry: ck.Registry, tests: list[ck.Split]
 ) -> None:
     assert registry.recombine(LEFT, "digits/left.head").bn_policy == "running"
-    model = registry.recombine(LEFT, RIGHT, images=tests[0])
+    model = registry.recombine(LEFT, RIGHT, data=tests[0])
     assert model.bn_policy == "reestimate"
     one, all_of_them = (model(images_of(model, tests[0])[:count]) for count in (1, 48))
     torch.testing.assert_close(one, all_of_them[:1])  # an image's logits do not depend on its batch
@@ -239,7 +239,7 @@ def test_recombining_asks_for_images_only_where_they_are_used(
     with pytest.raises(DataError):  # found again nowhere: the test made them
         registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
     with pytest.raises(UsageError, match="leave them out"):
-        registry.recombine(LEFT, RIGHT, bn_policy="running", images=tests[0])
+        registry.recombine(LEFT, RIGHT, bn_policy="running", data=tests[0])
     with pytest.raises(UsageError, match="reestimate"):
         registry.recombine(LEFT, RIGHT, bn_policy="restimate")
 

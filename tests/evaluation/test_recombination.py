@@ -101,7 +101,7 @@ def test_batch_uses_the_batch_writes_nothing_and_lets_gradients_through(
 def test_reestimate_works_on_copies(left: Component, right: Component, images: Split) -> None:
     before = state(left.module), state(right.module)
     report = check(left.manifest, right.manifest)
-    model = Recombination.of(left, right, report, bn_policy="reestimate", images=images, batch_size=16)
+    model = Recombination.of(left, right, report, bn_policy="reestimate", data=images, batch_size=16)
     assert (state(left.module), state(right.module)) == before
     whole = nn.Sequential(Features(0), Classes(1)).eval()
     x = pixels(left, images)
@@ -200,9 +200,9 @@ def test_what_cannot_be_wired_is_refused_with_adapters_too(left: Component, righ
 
 def test_policies_and_images_must_go_together(left: Component, right: Component, images: Split) -> None:
     report = check(left.manifest, right.manifest)
-    with pytest.raises(UsageError, match="needs images="):
+    with pytest.raises(UsageError, match="needs data="):
         Recombination.of(left, right, report, bn_policy="reestimate")
-    with pytest.raises(UsageError, match="leave them out"):
-        Recombination.of(left, right, report, bn_policy="batch", images=images)
+    with pytest.raises(UsageError, match="leave it out"):
+        Recombination.of(left, right, report, bn_policy="batch", data=images)
     with pytest.raises(UsageError, match="Did you mean 'batch'"):
         Recombination.of(left, right, report, bn_policy="batched")

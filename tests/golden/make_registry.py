@@ -54,10 +54,10 @@ def make(folder: Path) -> None:
     run("split", "conv_chain", "--at", "layer2", *split, "--publish", "zoo/wide")
     pair = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
     run("recombine", *pair, "--publish", "mixed/batch", "--no-measure")
-    estimated = registry.recombine(*pair, images=sets[0].train)
+    estimated = registry.recombine(*pair, data=sets[0].train)
     registry.publish(estimated, "mixed/estimated")
     fitted = registry.recombine(
-        "digits/left.extractor@1.0.0", "zoo/wide.head", adapt=True, data=sets[0].train
+        "digits/left.extractor@1.0.0", "zoo/wide.head", insert_adapters=True, data=sets[0].train
     )
     registry.publish(fitted.inserted[-1], "mixed/adapter")
     registry.publish(fitted, "mixed/adapted")

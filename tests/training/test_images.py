@@ -211,16 +211,16 @@ def test_what_cannot_be_augmented_or_placed_is_named() -> None:
         assert suggested == {"augment": {"auto_augment": words}}
         ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", **suggested)
     with pytest.raises(
-        UsageError, match="'images' must be one of auto, resident, prefetched; got 'elsewhere'"
+        UsageError, match="'image_storage' must be one of auto, resident, prefetched; got 'elsewhere'"
     ):
-        quick(steps=1, images="elsewhere")
+        quick(steps=1, image_storage="elsewhere")
     with pytest.raises(UsageError, match="'memory_share' must be a number from 0 to 1; got 2"):
         quick(steps=1, memory_share=2)
 
 
 def test_where_images_are_kept_changes_nothing_of_a_run() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))
-    fits = [quick(steps=8, images=where).fit([task]) for where in ("auto", "resident", "prefetched")]
+    fits = [quick(steps=8, image_storage=where).fit([task]) for where in ("auto", "resident", "prefetched")]
     assert fits[0].history == fits[1].history == fits[2].history
     assert fits[0].plan == fits[2].plan
     assert all(torch.equal(one, fits[2].weights("a")[name]) for name, one in fits[0].weights("a").items())

@@ -58,7 +58,7 @@ def test_no_step_waits_for_the_device(images: str) -> None:
             torch.cuda.set_sync_debug_mode("error" if 0 < step.number < 28 else "default")
 
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, augment=("crop", "flip"))
-    trainer = quick(steps=30, log_every=30, device="cuda", images=images, execution="eager")
+    trainer = quick(steps=30, log_every=30, device="cuda", image_storage=images, execution="eager")
     try:
         trainer.fit(
             [task], [ck.use("rotation_prediction", views="per_view"), "watch"], factories={"watch": Watch}

@@ -106,7 +106,7 @@ def between(
     rung: str,
     *,
     tests: Mapping[str, Split],
-    images: int,
+    max_images: int,
     seed: int,
     progress: Progress | None,
 ) -> dict[tuple[str, str], Bridge]:
@@ -129,7 +129,9 @@ def between(
             )
         report = check(mine.manifest, theirs.manifest)
         test, note = _tests_of(theirs, tests.get(mine.reference, tests.get(left.name)))
-        request = BridgeRequest(data=images_of, test=test, rungs=rungs, until=None, images=images, seed=seed)
+        request = BridgeRequest(
+            data=images_of, test=test, rungs=rungs, until=None, max_images=max_images, seed=seed
+        )
         try:
             if report.wiring == "refused":
                 raise IncompatibleError("they cannot be wired")

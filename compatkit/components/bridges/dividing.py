@@ -70,12 +70,12 @@ def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
     return f"{len(data)} {what}{different}"
 
 
-def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
+def divided(data: Split, max_images: int, seed: int) -> tuple[Split, Split]:
     """Return distinct images to fit on and images to hold out.
 
     Args:
         data: Unlabeled images.
-        images: Most images to fit on.
+        max_images: Most images to fit on.
         seed: Seed of the draw.
 
     Raises:
@@ -87,16 +87,16 @@ def divided(data: Split, images: int, seed: int) -> tuple[Split, Split]:
             f"{data.name} has {counted(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
         )
     plain, held = data.unlabeled(), min(HELD_OUT, len(order) // 2)
-    return plain.take(order[held : held + images]), plain.take(order[:held])
+    return plain.take(order[held : held + max_images]), plain.take(order[:held])
 
 
-def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, held: Split) -> Split:
+def pairing(fit: Split, other: Split | None, max_images: int, on: On, seed: int, held: Split) -> Split:
     """Return the images on which features are paired.
 
     Args:
         fit: Images of the extractor's domain.
         other: Images of the head's domain, or None.
-        images: Most images of the head's domain if used alone.
+        max_images: Most images of the head's domain if used alone.
         on: Where features are paired; ``"mix"`` uses equally many of both, however few the head's are.
         seed: Seed of the draw.
         held: Held-out images, which are excluded from ``other``.
@@ -113,7 +113,7 @@ def pairing(fit: Split, other: Split | None, images: int, on: On, seed: int, hel
             f"pairing features needs at least {FEWEST}. Pass more, or others."
         )
     if on == "dst":
-        return plain.take(order[:images])
+        return plain.take(order[:max_images])
     half = min(len(fit) // 2, len(order))
     theirs = plain.take(order[:half]).converted(fit.channels)
     if fit.size is not None:

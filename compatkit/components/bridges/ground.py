@@ -43,7 +43,7 @@ class BridgeRequest:
     head_data: Split | None = None
     rungs: Sequence[str] | None = None
     until: float | None = attrs.field(default=0.8, validator=Number(least=0, most=1, optional=True))
-    images: int = attrs.field(default=1000, validator=Number(least=2, whole=True))
+    max_images: int = attrs.field(default=1000, validator=Number(least=2, whole=True))
     on: On = "src"
     seed: int = attrs.field(default=0, validator=SEED)
     progress: Progress | None = None
@@ -313,11 +313,11 @@ def ground(extractor: Component, head: Component, own: Component, request: Bridg
         IncompatibleError: The parts cannot be wired, or several tensors cross the seam.
         DataError: There are too few images.
     """
-    fit, held = divided(request.data, request.images, request.seed)
+    fit, held = divided(request.data, request.max_images, request.seed)
     beside, other = fit, request.head_data
     if request.on == "mix" and other is not None:  # images of two sets in one array
         beside, other = (covering(one, extractor.manifest.contract.data) for one in (fit, other))
-    pairs = pairing(beside, other, request.images, request.on, request.seed, held)
+    pairs = pairing(beside, other, request.max_images, request.on, request.seed, held)
     places = _places(extractor, head)
     before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
     return Ground(extractor, head, own, places[-1], before, fit, pairs, held, request.seed)

@@ -93,7 +93,7 @@ class Bridges:
         rung: str,
         *,
         tests: Mapping[str, Split] | None = None,
-        images: int = 1000,
+        max_images: int = 1000,
         seed: int = 0,
         progress: Progress | None = None,
     ) -> dict[tuple[str, str], Bridge]:
@@ -109,7 +109,7 @@ class Bridges:
                 ``"ridge3x3"`` or ``"stitch"``; or ``"best"``, which tries all of these in closed form and takes the
                 one with the highest agreement.
             tests: Labeled images to measure every rung on, with the same keys.
-            images: As for ``bridge``.
+            max_images: As for ``bridge``.
             seed: As for ``bridge``.
             progress: Called with pairs done, pairs in all, and the pair.
 
@@ -133,7 +133,7 @@ class Bridges:
             data,
             rung,
             tests=tests or {},
-            images=images,
+            max_images=max_images,
             seed=seed,
             progress=progress,
         )

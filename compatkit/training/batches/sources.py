@@ -118,8 +118,8 @@ class Placing:
             raise EnvironmentFailure(
                 f"The memory of {precision.device} does not hold the training images of task {state.name!r} "
                 f"({count:,} of {height}x{width} pixels, {count * height * width * len(state.data.mean) / 2**20:,.0f} "
-                f"MiB as bytes): {error}. Use Trainer(images='prefetched'), which keeps them in host memory, a subset "
-                "of the data set, or a Task.loader.",
+                f"MiB as bytes): {error}. Use Trainer(image_storage='prefetched'), which keeps them in host memory, "
+                "a subset of the data set, or a Task.loader.",
                 subject=state.name,
             ) from error
 
@@ -131,7 +131,7 @@ class Placing:
             if self.where != "auto":
                 raise UsageError(
                     f"Task {task.name!r} has a loader, which gives its batches one by one: its images cannot be "
-                    f"{self.where}. Leave the trainer's images='auto', or the loader out."
+                    f"{self.where}. Leave the trainer's image_storage='auto', or the loader out."
                 )
             loader = task.loader
             if isinstance(loader, str | Mapping):
@@ -142,7 +142,7 @@ class Placing:
             if self.where != "auto":
                 raise UsageError(
                     f"The images of task {task.name!r} are decoded or augmented one by one and cannot be {self.where}. "
-                    "Leave the trainer's images='auto'."
+                    "Leave the trainer's image_storage='auto'."
                 )
             workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data)

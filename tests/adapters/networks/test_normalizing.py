@@ -91,7 +91,7 @@ def test_parts_without_batch_normalization_come_back_and_no_policy_matters(
     images = tasks[0].data.test
     for policy in ("running", "batch", "mix:16"):
         given = images if policy == "mix:16" else None
-        made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, images=given)
+        made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, data=given)
         logits.append(made.predict(images).positions)
         found = [one for one in made.report.findings if one.code == "normalization-needed"]
         assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].came

@@ -31,7 +31,7 @@ def both(*splits: Split) -> set[bytes]:
 @pytest.mark.parametrize("count", [10, 30, 60])
 def test_images_lent_by_the_head_are_never_those_that_are_chosen_by(on: str, count: int) -> None:
     data = images(60)
-    made = between(LEFT, PART, data=data, images=count, on=on, head_data=data)
+    made = between(LEFT, PART, data=data, max_images=count, on=on, head_data=data)
     assert len(made.held) == 30 and not both(made.held, made.pairs)
     assert len(made.pairs) == min(count, 30)
 
@@ -44,7 +44,7 @@ def test_images_lent_that_are_all_held_out_are_refused() -> None:
 
 def test_copies_are_not_further_images() -> None:
     data = images(25)
-    made = between(LEFT, PART, data=many(data, 12), images=1000)
+    made = between(LEFT, PART, data=many(data, 12), max_images=1000)
     assert (len(made.held), len(made.fit)) == (12, 13) and not both(made.held, made.fit)
     assert (
         repeated(many(data, 12))

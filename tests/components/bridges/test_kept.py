@@ -178,7 +178,7 @@ def test_a_head_refitted_to_another_width_is_built_again_from_its_blueprint(
 
 def test_vectors_are_bridged_and_what_needs_maps_is_left_out(registry: ck.Registry, images: ck.Split) -> None:
     found = registry.bridge(
-        "zoo/one.extractor", "zoo/vector.head", images, rungs=["ridge", "ridge3x3"], until=None, images=10
+        "zoo/one.extractor", "zoo/vector.head", images, rungs=["ridge", "ridge3x3"], until=None, max_images=10
     )
     assert found.chosen == "ridge"
     assert found.steps[1].note == "A 3x3 convolution needs maps, but the features are NC. Use the rung ridge."

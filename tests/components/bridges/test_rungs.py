@@ -141,7 +141,7 @@ def test_information_is_high_where_answers_are_unsure_or_all_the_same() -> None:
 def test_information_maximization_is_rolled_back_where_agreement_falls(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    made = between(part("left", MIXING), PART, data=images(400), images=100)
+    made = between(part("left", MIXING), PART, data=images(400), max_images=100)
     monkeypatch.setattr(training, "INFORMING", {"lr": 0.3, "steps": 60})  # far too fast
     (step,) = climb(made).climb(["infomax"], None, None)
     assert step.agreement is None and step.note.startswith("rolled back: agreement fell from 1.000 to ")
@@ -220,7 +220,7 @@ def test_images_that_do_not_suffice_are_refused() -> None:
     with pytest.raises(UsageError, match="'src', 'dst' or 'mix', not 'both'"):
         between(left, PART, on="both")
     with pytest.raises(UsageError, match="whole number from 2"):
-        between(left, PART, images=1)
+        between(left, PART, max_images=1)
     other = images(60, classes=("cat", "dog", "fox"))
     with pytest.raises(DataError, match=r"cat, dog, fox, and own.head@1.0.0 knows 0, 1, 2: none in common"):
         climb(between(left, PART), test=other)

@@ -152,7 +152,7 @@ def test_halves_of_one_architecture_load_strictly_into_timm(
         "nets/one.extractor",
         "nets/two.head",
         bn_policy=policy,
-        images=data_set("left", channels=3, size=(32, 32), count=24).test
+        data=data_set("left", channels=3, size=(32, 32), count=24).test
         if policy not in ("batch", "running")
         else None,
     )
@@ -182,7 +182,10 @@ def test_names_of_the_parts_can_be_asked_for(registry: ck.Registry, tmp_path: Pa
 
 def test_parts_of_different_networks_keep_their_names(registry: ck.Registry, tmp_path: Path) -> None:
     made = registry.recombine(
-        "nets/early.extractor", "nets/b.head", adapt=True, data=data_set("left", size=(16, 16)).train
+        "nets/early.extractor",
+        "nets/b.head",
+        insert_adapters=True,
+        data=data_set("left", size=(16, 16)).train,
     )
     file = tmp_path / "adapted.safetensors"
     with pytest.raises(UsageError, match=r"needs the two halves of one network.*adapters stand between"):
@@ -214,7 +217,10 @@ def test_one_part_alone(registry: ck.Registry, tmp_path: Path, side: str) -> Non
 def test_an_adapter_alone(registry: ck.Registry, tmp_path: Path) -> None:
     own = ck.Registry.open(shutil.copytree(registry.store.root, tmp_path / "own"))
     made = own.recombine(
-        "nets/early.extractor", "nets/b.head", adapt=True, data=data_set("left", size=(16, 16)).train
+        "nets/early.extractor",
+        "nets/b.head",
+        insert_adapters=True,
+        data=data_set("left", size=(16, 16)).train,
     )
     bridge = made.inserted[1]
     own.export(own.publish(bridge, "nets/bridge"), tmp_path / "bridge.safetensors")

@@ -35,7 +35,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> ck.Registry:
 
 def recombined(registry: ck.Registry, policy: str = "running") -> ck.Recombination:
     images = data_set("left", size=(16, 16)).test if policy == "reestimate" else None
-    return registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, images=images)
+    return registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, data=images)
 
 
 def test_torch_save_is_refused_with_what_to_do_and_copies_are_not(

@@ -257,7 +257,7 @@ def test_predictions_that_depend_on_the_batch_are_warned_of(registry: ck.Registr
     with pytest.warns(BatchStatisticsWarning):
         beside_itself = made.predict(images.images[[0] * 8]).probabilities[0]
     assert not torch.allclose(beside_others, beside_itself, atol=1e-3)
-    stored = registry.recombine(*parts, images=images)
+    stored = registry.recombine(*parts, data=images)
     torch.testing.assert_close(
         stored.predict(images.images[:8]).probabilities[0], stored.predict(images.images[0]).probabilities[0]
     )
