@@ -60,6 +60,11 @@ class CompatkitError(Exception):
         super().__init__(message)
         self.subject = subject
 
+    def add_note(self, note: str, /) -> None:
+        """Append a sentence to the message, once, so that the command line and JSON reports show it too."""
+        if not str(self).endswith(note):
+            self.args = (f"{self} {note}", *self.args[1:])
+
 
 class UsageError(CompatkitError):
     """An argument, setting or recipe is invalid."""

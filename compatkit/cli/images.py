@@ -97,7 +97,8 @@ def load_data_set(name: str, root: str | None, download: bool, damaged: str = "r
     try:
         return load(name, root=root, download=download, damaged=damaged, providers=providers())
     except (DataError, UnknownName) as error:
-        raise type(error)(f"{error} {WAYS}", subject=error.subject) from error
+        error.add_note(WAYS)
+        raise
 
 
 def images_and_tests(

@@ -17,7 +17,7 @@ from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference
 from compatkit.registry.resolving import is_pattern, wrong_kind
 from compatkit.registry.signing.trust import Trust
-from compatkit.registry.store import Store, named
+from compatkit.registry.store import Store, naming_component
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -142,7 +142,7 @@ def load(
     check_version(store, reference, verify)
     whose = pinned(reference)
     manifest = store.manifest(reference if reference.version else str(reference.digest))
-    with named(whose):
+    with naming_component(whose):
         state = store.load_state(manifest, verify=verify)
 
     within = built_fact(manifest.blueprint)
@@ -249,7 +249,7 @@ def rebuilt(
     if note is not None:
         warnings.warn(f"{whose}: {note}", LibraryWarning, stacklevel=3)
     try:
-        with named(whose):
+        with naming_component(whose):
             return build(blueprint, state=state, share=share, bounded=bounded).eval()
     except CutError as error:
         raise IntegrityError(

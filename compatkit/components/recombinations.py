@@ -32,7 +32,7 @@ from compatkit.foundation.codec import unstructure
 from compatkit.registry.blobs import Verify
 from compatkit.registry.names import Reference, Version, check_name
 from compatkit.registry.signing.trust import Trust
-from compatkit.registry.store import Store, named
+from compatkit.registry.store import Store, naming_component
 from compatkit.registry.versions.diff import differing
 from compatkit.registry.weights.tensorchecks import NOT_PUBLISHED, check_values
 from compatkit.registry.weights.tensorfile import state_digest
@@ -105,7 +105,7 @@ def load_recombination(
     check_version(store, resolved, verify)
     manifest, whose = store.manifest(resolved), pinned(resolved)
     made = Composition.read(manifest, whose)
-    with named(whose):
+    with naming_component(whose):
         state = store.load_state(manifest, verify=verify)
     estimated = manifest.training.get("statistics", {})
     adapters = manifest.contract.adapters
@@ -263,11 +263,11 @@ def _part(store: Store, whose: str, pin: Pin, verify: Verify) -> Component:
             # admitted: a signature of the whole covers its parts
             return load(store, place, verify=verify, admitted=True)
     except IntegrityError as error:
-        raise type(error)(
-            f"{whose}: its {pin.relation} {pinned(place)} cannot be loaded: {error} A recombination needs all of its "
-            "parts: import it again from a registry that holds them.",
-            subject=error.subject,
-        ) from error
+        error.add_note(
+            f"This is the {pin.relation} {pinned(place)} of {whose}. A recombination needs all of its parts: import it "
+            "again from a registry that holds them."
+        )
+        raise
     raise IntegrityError(f"{whose}: its {pin.relation} {found.reference} is {wrong}.", subject=pin.digest)
 
 

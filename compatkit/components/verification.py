@@ -22,7 +22,7 @@ from compatkit.errors import IntegrityError, TooCostly
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry.blobs import Verify
-from compatkit.registry.store import Store, named
+from compatkit.registry.store import Store, naming_component
 from compatkit.reports.contracts import dimension
 
 SIDES = {
@@ -206,7 +206,7 @@ def hold_against(
     """
     found = list(_wholes(manifest, module, state or {}))
     if run or thorough:
-        with named(whose):
+        with naming_component(whose):
             found += _seen(manifest, module)
     if trained_with is not None:
         found += _own_features(manifest, trained_with)

@@ -201,21 +201,28 @@ class Publisher:
         return True
 
     def _look_back(self, before: Basis) -> None:
-        """Check the version against what others linked at the same moment; withdraw it if it does not hold."""
+        """Check the version against what was published concurrently; withdraw it on a conflict.
+
+        An interruption is no conflict and withdraws nothing: a withdrawn version never comes back.
+
+        Raises:
+            CompatkitError: Of the check that failed.
+        """
         try:
             self._decide_again(before)
-        except BaseException as error:
-            reason = " ".join(
-                f"published at the same moment as something that it does not go with: {error}".split()
-            )
+        except CompatkitError as error:
+            reason = " ".join(f"Conflicts with a version or policy published concurrently: {error}".split())
             self.references.withdraw(self.name, before.target, reason[:LONGEST])
-            if not isinstance(error, CompatkitError):
-                raise
-            raise type(error)(
-                f"{self.name}@{before.target} was withdrawn again, for something else was published at the same "
-                f"moment. {error}",
-                subject=error.subject,
-            ) from error
+            error.add_note(
+                f"{self.name}@{before.target} was withdrawn again: it conflicts with a version or policy that was "
+                "published concurrently."
+            )
+            raise
+        except BaseException as error:
+            error.add_note(
+                f"{self.name}@{before.target} is published. It was not checked against what was published concurrently."
+            )
+            raise
 
     def _decide_again(self, before: Basis) -> None:
         """Check the version against everything that appeared since the basis was read.

@@ -40,16 +40,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def named(whose: str) -> Iterator[None]:
-    """Prefix errors about stored bytes with the component that they belong to.
-
-    Raises:
-        IntegrityError: Of the same class as the error inside, with the same subject.
-    """
+def naming_component(component: str) -> Iterator[None]:
+    """Add to errors about stored bytes which component was read."""
     try:
         yield
     except IntegrityError as error:
-        raise type(error)(f"{whose}: {error}", subject=error.subject) from error
+        error.add_note(f"Read for {component}.")
+        raise
 
 
 def _of(make: Callable[[Store], Any]) -> Any:
@@ -360,7 +357,7 @@ class Store:
         digest = reference if isinstance(reference, str) and bare else self.resolve(reference).digest
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
-        with named(str(reference)):
+        with naming_component(str(reference)):
             return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
 
     def function_of(self, digest: str) -> str | None:

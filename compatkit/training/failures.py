@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import attrs
 
-from compatkit.errors import CompatkitError, TrainingError
+from compatkit.errors import TrainingError
 
 _KEY = "failure"
 HEAD_START = 0.3
@@ -91,10 +91,7 @@ class Failures:
             if self.rank:
                 time.sleep(HEAD_START)
             self._claim(f"{type(error).__name__}: {error}")
-            if isinstance(error, CompatkitError):
-                error.args = (f"{error} (In {self._own}.)", *error.args[1:])
-            else:
-                error.add_note(f"Raised in {self._own}.")
+            error.add_note(f"Raised in {self._own}.")
             raise
         finally:
             if before is not None and not self._over:

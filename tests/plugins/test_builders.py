@@ -200,7 +200,7 @@ def test_other_failures_keep_what_they_are(plugin: Write) -> None:
     )
     with pytest.raises(EnvironmentFailure, match="the disk is full") as caught:
         create("mynets", "small", {})
-    assert caught.value.__notes__ == ["Raised by Plugin 'builders.mynets' of demo 1.0, building 'small'."]
+    assert str(caught.value).endswith("Raised by Plugin 'builders.mynets' of demo 1.0, building 'small'.")
 
 
 @pytest.mark.case("I")

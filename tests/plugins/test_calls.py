@@ -87,7 +87,7 @@ class TestFailures:
 
     def test_other_errors_stay_what_they_are(self) -> None:
         error = self._raise(IntegrityError("bytes"), IntegrityError)
-        assert error.__notes__ == ["Raised in compatkit_finish of plugin 'mine'."]
+        assert str(error) == "bytes Raised in compatkit_finish of plugin 'mine'."
 
     def test_interrupts_pass(self) -> None:
         self._raise(KeyboardInterrupt(), KeyboardInterrupt)

@@ -219,7 +219,7 @@ def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
 ) -> None:
     said, other = outcomes.said(name, rank), outcomes.said(name, 1 - rank)
     assert said["error"] == kind and message in said["message"]
-    assert said["message"].endswith(f"(In process {rank} of 2.)")
+    assert said["message"].endswith(f"Raised in process {rank} of 2.")
     assert other["error"] == "TrainingError"
     assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
 

@@ -130,9 +130,10 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
         digest = f"file:sha256:{hashlib.sha256(data).hexdigest()}"
         found = unwrapped(deserialize(data), _is_tensor, key=key)
     except (FormatError, UsageError) as error:
-        if str(error).startswith(f"{place}"):
-            raise
-        raise type(error)(f"{place}: {error}", subject=place) from None
+        if str(place) not in str(error):
+            error.add_note(f"The file is {place}.")
+            error.subject = place
+        raise
     return Checkpoint(name, digest, state.st_size, form, dict(found.tensors), found.told)
 
 

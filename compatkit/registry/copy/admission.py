@@ -150,15 +150,15 @@ class Admission:
             return made
 
     def _look_back(self, one: Reference) -> None:
-        """Decide on what was linked at the same moment; withdraw the version where it does not hold."""
+        """Check the version against what was linked concurrently; withdraw it on a conflict, as a publish does."""
         try:
             self._settle(one)
-        except BaseException as error:
-            said = " ".join(
-                f"came in at the same moment as something that it does not go with: {error}".split()
+        except CompatkitError as error:
+            reason = " ".join(
+                f"Conflicts with a version or policy that came in concurrently: {error}".split()
             )
             if one.version is not None:
-                self.store.references.withdraw(one.name, one.version, said[:LONGEST])
+                self.store.references.withdraw(one.name, one.version, reason[:LONGEST])
             raise
 
     def _settle(self, one: Reference) -> bool:

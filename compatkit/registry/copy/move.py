@@ -215,9 +215,8 @@ class Move:
         self._copy_results(self._admission.functions())
         for one, error in self._admission.check_all(self.choice.progress).items():
             if self.choice.strict and one in self._asked:
-                raise type(error)(
-                    f"{one} does not come in, and nothing was imported. {error}", subject=error.subject
-                ) from error
+                error.add_note(f"{one} is refused, and nothing was imported.")
+                raise error
             self._drop(one, error)
 
     def _is_withdrawn(self, one: Reference) -> bool:

@@ -218,7 +218,8 @@ class Origin(ABC):
         """Return an error about ``references`` that names the place that people know, unless this machine failed."""
         if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
-        return type(error)(str(error).replace(self.scratch, self.where), subject=error.subject)
+        error.args = (str(error).replace(self.scratch, self.where), *error.args[1:])
+        return error
 
     @contextmanager
     def translating(self) -> Iterator[None]:

@@ -91,8 +91,9 @@ class SignatureFiles:
                         )
                     sound.append(Note(path, content))
                 except SignatureError as error:
-                    why = f"{self.origin.where}/{path} stays behind: {error}"
-                    refused.append(Refusal(path, type(error)(why, subject=path)))
+                    error.args = (f"{self.origin.where}/{path} stays behind: {error}",)
+                    error.subject = path
+                    refused.append(Refusal(path, error))
         return sound, refused
 
     def copy(self, target: Target, digests: Sequence[str]) -> tuple[int, list[Refusal]]:

@@ -7,6 +7,7 @@ Whatever asks for signatures (loading, measuring, importing, pulling, ``verify_s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from datetime import datetime, timedelta
 from typing import Any, Protocol
 
@@ -245,12 +246,14 @@ def refusal(digest: str, name: str | None, found: Sequence[SignatureVerdict]) ->
             subject=digest,
         )
     errors = [one.error for one in found if one.error is not None]
-    worst = max(errors, key=lambda one: _FURTHEST.index(type(one)))
-    if len(errors) == 1:
-        return type(worst)(f"{whose}: {worst}", subject=digest)
-    told = "; ".join(f"({number}) {one}" for number, one in enumerate(errors[:8], 1))
-    more = f"; and {len(errors) - 8} more" if len(errors) > 8 else ""
-    return type(worst)(f"{whose}: none of {len(errors)} signatures counts: {told}{more}", subject=digest)
+    worst = copy(max(errors, key=lambda error: _FURTHEST.index(type(error))))
+    reasons = str(worst)
+    if len(errors) > 1:
+        listed = "; ".join(f"({number}) {error}" for number, error in enumerate(errors[:8], 1))
+        more = f"; and {len(errors) - 8} more" if len(errors) > 8 else ""
+        reasons = f"none of {len(errors)} signatures counts: {listed}{more}"
+    worst.args, worst.subject = (f"{whose}: {reasons}",), digest
+    return worst
 
 
 def _counted(trusted: Trusted) -> str:
