@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import attrs
 import torch
@@ -23,10 +24,15 @@ RELATIVE_TOLERANCE = 1e-3
 
 @attrs.frozen(eq=False)
 class ProbeRun:
-    """One forward pass on the fixed inputs: its outputs, one for each port, and the probe made of them."""
+    """One forward pass on the fixed inputs: its outputs, one for each port, and the probe made of them.
+
+    Attributes:
+        draws: Whether the pass drew from torch's random state.
+    """
 
     probe: Probe
     outputs: tuple[Tensor, ...]
+    draws: bool
 
 
 def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ()) -> Probe:
@@ -44,12 +50,13 @@ def probe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = ())
 
     Raises:
         CutError: Something else than tensors comes out, or values that are not finite.
-        TooCostly: The run needs more memory or operations than ``bounds`` allows for so many weights.
     """
-    return observe(module, *shapes, dtypes=dtypes).probe
+    return observe(module, *shapes, dtypes=dtypes, bounded=False).probe
 
 
-def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0) -> ProbeRun:
+def observe(
+    module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (), seed: int = 0, bounded: bool = True
+) -> ProbeRun:
     """Return the probe as ``probe`` does, with the outputs that it was made of.
 
     Args:
@@ -57,17 +64,22 @@ def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (
         shapes: As for ``probe``.
         dtypes: As for ``probe``.
         seed: Of what the module draws although it is in eval mode; the global random state is as before.
+        bounded: Whether to refuse a run that takes too much; False for a module of the caller's own.
     """
     kinds = tuple(dtypes) or ("float32",) * len(shapes)
     taken = sum(math.prod(shape) for shape in shapes)
-    with bounded_run(module, type(module).__name__, taken) as compare, unchanged(module), torch.no_grad():
+    bound = bounded_run(module, type(module).__name__, taken) if bounded else nullcontext()
+    with bound as compare, unchanged(module), torch.no_grad():
         inputs = [
             port_signal(shape, i, kind) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
         ]
         module.eval()
         torch.default_generator.manual_seed(seed)
+        before = torch.get_rng_state()
         outputs = outputs_of(module, inputs)
-        compare(sum(one.numel() for one in outputs))
+        draws = not torch.equal(before, torch.get_rng_state())
+        if compare is not None:
+            compare(sum(one.numel() for one in outputs))
     parts = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
     values = torch.cat([one.detach().to("cpu", torch.float32).contiguous().flatten() for one in parts])
     if not bool(torch.isfinite(values).all()):
@@ -81,7 +93,7 @@ def observe(module: nn.Module, *shapes: Sequence[int], dtypes: Sequence[str] = (
     )
     digest = hashlib.sha256(values.numpy().astype("<f4").tobytes()).hexdigest()
     made = Probe(NAME, tuple(map(tuple, shapes)), sketch, RELATIVE_TOLERANCE, f"value:sha256:{digest}")
-    return ProbeRun(made, outputs)
+    return ProbeRun(made, outputs, draws)
 
 
 def same_probe(a: Probe, b: Probe) -> bool:

@@ -160,11 +160,13 @@ def drafts(fit: Fit) -> Iterator[Draft]:
 def _drafts(fit: Fit) -> Iterator[Draft]:
     shapes: dict[str, Structural] = {}
     moments: dict[str, tuple[Moments, ...]] = {}
+    heads: dict[str, nn.Module] = {}
     for state in fit.tasks.values():
         if is_vae(state):
             yield from _of_vae(state)
             continue
         extractor, head = _on_cpu(state.extractor), _on_cpu(state.head)
+        heads[state.name] = head
         _prove(state, extractor, head)
         shapes[state.name] = shape = structural(extractor, state.extractor_blueprint)
         moments[state.name] = seen = feature_moments(
@@ -189,7 +191,7 @@ def _drafts(fit: Fit) -> Iterator[Draft]:
         if auxiliary.origin is None:
             yield _auxiliary(auxiliary, next(iter(fit.tasks.values())), shapes, moments)
     for state in (one for one in fit.tasks.values() if one.runs_head):
-        head, seen = _on_cpu(state.head), moments[state.name]
+        head, seen = heads[state.name], moments[state.name]
         shape = structural(head, state.head_blueprint, feature_ports=shapes[state.name].outputs)
         yield Draft.of(
             "head",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import attrs
 
@@ -22,10 +23,6 @@ class PayloadFacts:
     count: int
 
 
-def _needs(holding: Holding) -> Sequence[tuple[str, int | None]]:
-    return tuple(sized_edges(holding.manifest))
-
-
 @attrs.frozen(eq=False)
 class Holding:
     """What one manifest that is about to be published refers to.
@@ -39,9 +36,11 @@ class Holding:
     payloads: dict[str, PayloadFacts]
     name: str
     manifest: Manifest
-    _needed: Sequence[tuple[str, int | None]] = attrs.field(
-        init=False, default=attrs.Factory(_needs, takes_self=True)
-    )
+
+    @cached_property
+    def _needed(self) -> Sequence[tuple[str, int | None]]:
+        """Digest of each blob that the manifest refers to, with its size where stated."""
+        return tuple(sized_edges(self.manifest))
 
     def hold(self, data: bytes | None = None) -> None:
         """Check that everything that the manifest refers to is there, and keep it until the version is linked.

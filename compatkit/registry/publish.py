@@ -8,6 +8,7 @@ the decision is made again, and a version that should not have been linked is wi
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 
 import attrs
 
@@ -60,8 +61,6 @@ class Publisher:
         measured: The caller vouches that the measurement stated for new weights passed.
         major: Take the next MAJOR number, whatever the change demands.
         decide: Measures what the policy of the name asks for.
-        data: The manifest as canonical JSON.
-        digest: Digest of the manifest.
     """
 
     holding: Holding
@@ -70,14 +69,18 @@ class Publisher:
     measured: bool = False
     major: bool = False
     decide: Decide | None = None
-    data: bytes = attrs.field(init=False)
-    digest: str = attrs.field(init=False)
     _answered: Question | None = attrs.field(init=False, default=None)
     _passed: bool = attrs.field(init=False, default=False)
 
-    def __attrs_post_init__(self) -> None:
-        self.data = to_bytes(self.manifest)
-        self.digest = digest_of(self.data)
+    @cached_property
+    def data(self) -> bytes:
+        """The manifest as canonical JSON."""
+        return to_bytes(self.manifest)
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the manifest."""
+        return digest_of(self.data)
 
     @property
     def name(self) -> str:

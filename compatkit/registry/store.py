@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, to_bytes
+from compatkit.contracts.manifest import Edge, Manifest, Payload, from_bytes, function_digest, manifest_digest
 from compatkit.errors import IntegrityError, NotFound, UsageError, VersionUntrue
 from compatkit.foundation import cache
 from compatkit.foundation.addresses import local
 from compatkit.foundation.arguments import texts_of
 from compatkit.foundation.codec import MAX_BYTES, is_digest
-from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import resolving
 from compatkit.registry.aliases import ANY, AliasEntry, Aliases, Anything
 from compatkit.registry.blobs import Objects, Verify
@@ -37,6 +37,10 @@ if TYPE_CHECKING:
     from compatkit.registry.publish import Decide, Publisher
     from compatkit.registry.questions import Asker, Question
     from compatkit.registry.signing.trust import Trusted
+
+
+MANIFESTS = 256
+"""Decoded manifests that a store keeps; what a digest names never changes."""
 
 
 @contextmanager
@@ -80,6 +84,9 @@ class Store:
     )
     _payloads: dict[str, PayloadFacts] = attrs.field(init=False, repr=False, factory=dict)
     _made: dict[str, Index] = attrs.field(init=False, repr=False, factory=dict)
+    _decoded: Callable[[str], Manifest] = attrs.field(
+        init=False, repr=False, default=_of(lambda store: lru_cache(MANIFESTS)(store._read_manifest))
+    )
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Store:
@@ -282,7 +289,7 @@ class Store:
             major: Whether to take the next MAJOR number.
         """
         number = None if version is None else Version.parse(version)
-        return self.asker.ask(check_name(name), manifest, digest_of(to_bytes(manifest)), number, major=major)
+        return self.asker.ask(check_name(name), manifest, manifest_digest(manifest), number, major=major)
 
     def least_version(
         self, name: str, manifest: Manifest, *, measured: bool = False, major: bool = False
@@ -358,7 +365,10 @@ class Store:
         if digest is None:
             raise NotFound(f"{reference} is not resolved to a digest.", subject=reference)
         with naming_component(str(reference)):
-            return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
+            return self._decoded(digest)
+
+    def _read_manifest(self, digest: str) -> Manifest:
+        return from_bytes(self.objects.read(digest, most=MAX_BYTES), what="manifest")
 
     def function_of(self, digest: str) -> str | None:
         """Return the function digest of a manifest; None if it is missing or damaged."""

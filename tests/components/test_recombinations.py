@@ -191,7 +191,7 @@ def test_a_recombination_that_was_changed_since_is_not_published(registry: ck.Re
 
 def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_path: Path) -> None:
     empty = ck.Registry.init(tmp_path / "empty")
-    with pytest.raises(IntegrityError, match=r"its extractor sha256:[0-9a-f]{64} cannot be loaded"):
+    with pytest.raises(IntegrityError, match=r"This is the extractor sha256:[0-9a-f]{64} of pairs/ab"):
         empty.publish(recombined(registry), "pairs/ab")
 
 
@@ -250,7 +250,7 @@ def test_a_missing_part_is_named(registry: ck.Registry, part: str, what: str) ->
     lost = str(resolved.digest) if what == "manifest" else registry.store.manifest(part).payload.file.blob
     blob(registry, lost).unlink()
     side = "extractor" if part == LEFT else "head"
-    with pytest.raises(IntegrityError, match=f"pairs/ab@1.0.0: its {side} .* cannot be loaded: .* missing"):
+    with pytest.raises(IntegrityError, match=rf"missing.* This is the {side} \S+ of pairs/ab@1\.0\.0"):
         ck.Registry.open(registry.store.root).load("pairs/ab")
 
 
@@ -261,7 +261,7 @@ def test_a_damaged_payload_is_refused(registry: ck.Registry) -> None:
     data[-1] ^= 1
     path.chmod(0o644)
     path.write_bytes(data)
-    with pytest.raises(IntegrityError, match=r"pairs/ab@1.0.0: .* holds other bytes"):
+    with pytest.raises(IntegrityError, match=r"holds other bytes.*pairs/ab@1\.0\.0"):
         ck.Registry.open(registry.store.root).load("pairs/ab")
 
 

@@ -373,3 +373,15 @@ def test_when_every_version_is_withdrawn_the_next_number_is_free(store: Store, p
         store.resolve("a")
     assert store.versions("a") == []
     assert str(publish(store, "a", value=1)) == "a@2.0.0"
+
+
+def test_a_second_read_of_a_manifest_decodes_nothing(
+    store: Store, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a digest names never changes, so a store decodes and checks it once."""
+    reference = publish(store, "a")
+    again = Store.open(store.root)
+    first = again.manifest(str(reference))
+    monkeypatch.setattr("compatkit.registry.store.from_bytes", lambda *_, **__: pytest.fail("decoded again"))
+    assert again.manifest(str(reference)) is first
+    assert again.manifest(str(reference.digest)) is first
