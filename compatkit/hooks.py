@@ -289,6 +289,20 @@ class Registration:
         """
 
     @hookspec
+    def compatkit_exporters(self, register: Register) -> None:
+        """Offer exporters: ``factory(file, module, inputs, description)`` writes a network to ``file``.
+
+        ``module`` is in eval mode, ``inputs`` are example arguments with a batch of two, ``description`` is JSON: kind,
+        contract, class names, preprocessing. Further arguments are settings.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_exporters(register):
+                register("onnx", export)
+        """
+
+    @hookspec
     def compatkit_studies(self, register: Register) -> None:
         """Offer studies: ``factory() -> compatkit.experiments.studies.Study``, each under its number.
 

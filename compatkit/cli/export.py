@@ -21,31 +21,47 @@ class ExportOptions(Options):
         choices=("auto", "whole", "parts"),
         default="auto",
     )
+    format: str = option(
+        "safetensors, or the name of an exporter of `compatkit plugins exporters`, such as onnx.",
+        default="safetensors",
+    )
+    settings: tuple[str, ...] = option(
+        "Setting of the exporter, such as opset_version=18.", "--option", metavar="KEY=VALUE"
+    )
 
 
 @command(
     "export",
     ExportOptions,
-    help="Write REF, a recombination or one part, to the safetensors file FILE: all tensors, and metadata to rebuild, "
-    "feed and read the network. compatkit.load_exported(FILE) runs it without a registry.",
+    help="Write REF, a recombination or one part, to FILE: all tensors, and metadata to rebuild, feed and read the "
+    "network. compatkit.load_exported(FILE) runs a safetensors file without a registry.",
 )
 def export_command(context: click.Context, options: ExportOptions) -> None:
     """Export a component; an existing FILE is replaced."""
+    from compatkit.registry.remotes.address import options_of
+
     check_outputs({"FILE": options.file})
-    written = registry(context).export(options.reference, options.file, names=options.names)
-    found = written.description
+    written = registry(context).export(
+        options.reference,
+        options.file,
+        names=options.names,
+        format=options.format,
+        settings=options_of(options.settings),
+    )
+    network = written.description
     if options.json:
         from compatkit.foundation.codec import unstructure
 
-        emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(found)})
+        emit({"file": options.file, "bytes": written.bytes, "exported": unstructure(network)})
         return
-    click.echo(
-        f"wrote {clean(options.file)} ({size(written.bytes)}): {found.kind.replace('_', ' ')} {found.reference}"
-    )
+    kind = network.kind.replace("_", " ")
+    click.echo(f"wrote {clean(options.file)} ({size(written.bytes)}): {kind} {network.reference}")
+    if options.format != "safetensors":
+        return
     facts = {"runs with": f"compatkit.load_exported({options.file!r})"}
-    if found.whole is not None:
-        facts["loads into"] = network_call(found.whole)
-    if found.kind == "recombination" and found.policy == "batch":
+    if network.whole is not None:
+        facts["loads into"] = network_call(network.whole)
+    if network.kind == "recombination" and network.policy == "batch":
         facts["takes"] = (
             "batches of images, whose statistics normalize them; for single images recombine with data="
         )

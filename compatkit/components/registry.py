@@ -638,16 +638,21 @@ class Registry(Shown):
         path: str | os.PathLike[str],
         *,
         names: str = "auto",
+        format: str = "safetensors",
+        settings: Mapping[str, Any] | None = None,
         verify: Verify = "auto",
     ) -> Written:
-        """Write a component as one safetensors file that ``load_exported`` runs without a registry.
+        """Write a component as one file; ``load_exported`` runs a safetensors file without a registry.
 
         Args:
             component: Reference of a recombination, an extractor or a head; or a result of ``recombine``.
             path: Path of the file, which is replaced if it exists.
             names: ``"whole"`` gives the tensors of a recombination the names of the one network that its halves make
                 up, so that ``timm.create_model(...).load_state_dict`` accepts them; ``"parts"`` prefixes them with
-                ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible.
+                ``extractor.``, ``adapters.0.``, ``head.``; ``"auto"`` uses ``"whole"`` if possible. For safetensors
+                files only.
+            format: ``"safetensors"``, or the name of a plugin's exporter: ``"onnx"``, ``"torch_export"``, ...
+            settings: Keyword arguments for the exporter.
             verify: As for ``load``.
 
         Returns:
@@ -656,19 +661,29 @@ class Registry(Shown):
         Raises:
             NotFound: The reference does not resolve.
             IntegrityError: A part is missing or damaged, or the recombination was changed since it was composed.
-            UsageError: ``names="whole"`` but the parts are not the halves of one network; or the path is a folder.
+            UsageError: ``names="whole"`` but the parts are not the halves of one network; the path is a folder; or
+                there is no such exporter.
+            PluginError: The exporter does not take these settings, or fails.
             EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
         """
-        from compatkit.components.exports.writing import write
+        from compatkit.components.exports.writing import SAFETENSORS, write, write_as
 
-        if not isinstance(component, str):
+        if format == SAFETENSORS and settings:
+            raise UsageError(f"safetensors files have no settings ({', '.join(settings)}); name a format.")
+        if format != SAFETENSORS and names != "auto":
+            raise UsageError(f"names={names!r} is for safetensors files; {format} has names of its own.")
+        known: dict[str, Any] = {}
+        if isinstance(component, str):
+            resolved = self.store.resolve(component)
+            module, manifest = self.load(component, verify=verify), self.store.manifest(resolved)
+            known = {"reference": pinned(resolved), "digest": resolved.digest}
+        else:
             from compatkit.components.recombinations import drafted
 
-            manifest, made = drafted(self.store, str(path), component)
-            return write(path, made, manifest, names=names)
-        resolved = self.store.resolve(component)
-        module, manifest = self.load(component, verify=verify), self.store.manifest(resolved)
-        return write(path, module, manifest, reference=pinned(resolved), digest=resolved.digest, names=names)
+            manifest, module = drafted(self.store, str(path), component)
+        if format == SAFETENSORS:
+            return write(path, module, manifest, names=names, **known)
+        return write_as(format, path, module, manifest, settings, **known)
 
     def task(
         self,

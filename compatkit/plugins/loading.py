@@ -31,8 +31,12 @@ from compatkit.plugins.settings import RESERVED, Setting, check_settings, settin
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
 KINDS = tuple(name.removeprefix(PREFIX) for name in arguments_of(Registration))
 """Kinds of plugins; each has one registration hook."""
-_PASSED = {"builders": 1, "remotes": 1}
-"""Arguments that compatkit itself passes by position: a model's name, an address; the others are settings."""
+_PASSED = {
+    "builders": ("model",),
+    "remotes": ("address",),
+    "exporters": ("file", "module", "inputs", "description"),
+}
+"""Arguments that compatkit itself passes by position; the others are settings."""
 BUILT_IN_BUILDERS = ("timm", "torchvision")
 """Names of builders that no plugin can take."""
 
@@ -75,7 +79,7 @@ class Offer:
     @property
     def settings(self) -> tuple[Setting, ...]:
         """Keyword arguments of the factory, without what compatkit itself passes first, such as a model's name."""
-        return settings_of(self.factory, self.owner, filled=_PASSED.get(self.kind, 0))
+        return settings_of(self.factory, self.owner, filled=len(_PASSED.get(self.kind, ())))
 
     def make(self, settings: Mapping[str, Any]) -> Any:
         """Call the factory with checked settings.
@@ -167,8 +171,10 @@ def load(point: EntryPoint) -> Loaded:
     if kind == "builders" and name in BUILT_IN_BUILDERS:
         raise owner.error(f"{name!r} is built in; a run would never ask for this one. Choose another name.")
     if kind in _PASSED and not takes_one(factory):
-        first = "model" if kind == "builders" else "address"
-        raise owner.error(f"its factory takes no {first}. Write it as factory({first}, **options).")
+        passed = ", ".join(_PASSED[kind])
+        raise owner.error(
+            f"its factory takes no {_PASSED[kind][0]}. Write it as factory({passed}, **settings)."
+        )
     if kind == "regularizers":
         taken = [setting.name for setting in offer.settings if setting.name in RESERVED]
         if taken:

@@ -1,6 +1,7 @@
-"""Write a component, or a recombination with all its parts, as one safetensors file.
+"""Write a component, or a recombination with all its parts, as one file.
 
-If the parts make up one whole network, the tensors get its names.
+In a safetensors file the tensors get the names of one whole network where the parts make up one. Other formats are
+written by plugins.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import attrs
@@ -27,11 +29,15 @@ from compatkit.evaluation.assembly import Assembly
 from compatkit.evaluation.recombination import Recombination
 from compatkit.foundation.addresses import local
 from compatkit.limits import OneOf
+from compatkit.plugins.discovery import find
 from compatkit.registry import disk as durable
+from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.tensorfile import pieces, state_digest
 
 Names = Literal["auto", "whole", "parts"]
 NAMES: tuple[Names, ...] = ("auto", "whole", "parts")
+SAFETENSORS = "safetensors"
+"""The format that ``load_exported`` reads; others are those of plugins."""
 
 
 @attrs.frozen
@@ -41,7 +47,7 @@ class Written:
     Attributes:
         path: Its path.
         bytes: Its size.
-        description: Its description of the network.
+        description: Description of the network; tensor names and their digest are those of a safetensors file.
     """
 
     path: Path
@@ -77,9 +83,71 @@ def write(
         FormatError: A tensor cannot be stored.
         EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
     """
-    place = Path(local(path, "an exported file"))
-    if place.is_dir():
-        raise UsageError(f"{place} is a folder; name a file in it, such as {place / 'network.safetensors'}.")
+    file = _file(path, "safetensors")
+    state, description = _described(module, manifest, reference, digest, names)
+    content = pieces(state, to_text(description))
+    durable.replace_file(file, content)
+    return Written(file, sum(map(len, content)), description)
+
+
+def write_as(
+    format: str,
+    path: str | os.PathLike[str],
+    module: nn.Module,
+    manifest: Manifest,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    reference: str = "",
+    digest: str | None = None,
+) -> Written:
+    """Write a loaded component in the format of a plugin, replacing the file if it exists.
+
+    Args:
+        format: Name of the exporter, such as ``"onnx"``.
+        path: Path of the file, in an existing folder.
+        module: The module as loaded or recombined, in eval mode.
+        manifest: Manifest of the component.
+        settings: Keyword arguments for the exporter.
+        reference: Reference it was loaded from.
+        digest: Digest of the manifest if published.
+
+    Raises:
+        UsageError: The path is a folder, or there is no such exporter.
+        PluginError: The exporter does not take these settings, or fails.
+        EnvironmentFailure: Disk full, or no write permission; an existing file is left unchanged.
+    """
+    offer, file, settings = find("exporters", format), _file(path, format), settings or {}
+    _, description = _described(module, manifest, reference, digest, "parts")
+    shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
+    dtypes = [port.dtype for port in manifest.contract.structural.inputs]
+    tensors = tuple(
+        port_signal(shape, i, dtype) for i, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
+    )
+    inputs = tensors if len(tensors) == 1 else (tensors,)
+    with environment("write", file), TemporaryDirectory(prefix=".export-", dir=file.parent) as folder:
+        draft = Path(folder, file.name)
+        with offer.called(
+            settings, "exporting", f"exporting to {file} failed", "Leave global state as it is."
+        ):
+            offer.factory(draft, module, inputs, to_text(description), **settings)
+        if not draft.is_file():
+            raise offer.owner.error(f"it wrote no file {draft.name}. Write to the path that is passed first.")
+        written = Written(file, draft.stat().st_size, description)
+        os.replace(draft, file)
+    return written
+
+
+def _file(path: str | os.PathLike[str], suffix: str) -> Path:
+    file = Path(local(path, "an exported file"))
+    if file.is_dir():
+        raise UsageError(f"{file} is a folder; name a file in it, such as {file / f'network.{suffix}'}.")
+    return file
+
+
+def _described(
+    module: nn.Module, manifest: Manifest, reference: str, digest: str | None, names: str
+) -> tuple[dict[str, Tensor], Description]:
+    """Return all tensors by their name in a file, and the description of the network."""
     modules = list(_modules(module, manifest, digest))
     whole = module if isinstance(module, Assembly) else Assembly(None, module, contract=manifest.contract)
     shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
@@ -102,9 +170,7 @@ def write(
         component=digest,
         reference=reference,
     )
-    content = pieces(state, to_text(description))
-    durable.replace_file(place, content)
-    return Written(place, sum(len(one) for one in content), description)
+    return state, description
 
 
 def _modules(

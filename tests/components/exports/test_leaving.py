@@ -14,8 +14,10 @@ from small import data_set
 
 import compatkit as ck
 from compatkit.adapters.cutting.signals import signal
+from compatkit.components.exports.document import from_text
 from compatkit.components.splitting import publish_split, split
-from compatkit.errors import UsageError
+from compatkit.errors import PluginError, UnknownName, UsageError
+from compatkit.plugins.files import offered
 
 IMAGES = signal((5, 1, 16, 16))
 POLICIES = ("running", "batch", "reestimate")
@@ -93,12 +95,12 @@ def test_what_the_advice_names_works_in_a_fresh_process_without_a_registry(
 
 def test_torch_export_takes_a_recombination(registry: ck.Registry, tmp_path: Path) -> None:
     """Programs of all policies are saved, and loaded by a process that has torch alone."""
-    others, batch = signal((7, 1, 16, 16)), torch.export.Dim("batch")
+    others = signal((7, 1, 16, 16))
     logits: dict[str, torch.Tensor] = {}
     for policy in POLICIES:
         made = recombined(registry, policy)
-        program = torch.export.export(made, (IMAGES,), dynamic_shapes=({0: batch},))
-        torch.export.save(program, tmp_path / f"{policy}.pt2")
+        written = registry.export(made, tmp_path / f"{policy}.pt2", format="torch_export")
+        assert written.bytes == written.path.stat().st_size
         with torch.no_grad():
             logits[policy] = made(others)
     torch.save({"images": others, "logits": logits}, tmp_path / "expected.pt")
@@ -127,11 +129,56 @@ def test_onnx_gives_the_same_logits(registry: ck.Registry, policy: str, tmp_path
 
     made: Any = recombined(registry, policy)
     path = tmp_path / "ab.onnx"
-    names: dict[str, Any] = {"input_names": ["images"], "output_names": ["logits"]}
-    torch.onnx.export(
-        made, (IMAGES,), path, dynamo=True, dynamic_shapes=({0: torch.export.Dim("batch")},), **names
-    )
+    registry.export(made, path, format="onnx")
+    program = ReferenceEvaluator(str(path))
     others = signal((7, 1, 16, 16))
-    (found,) = ReferenceEvaluator(str(path)).run(None, {"images": others.numpy()})
+    (found,) = program.run(None, {program.input_names[0]: others.numpy()})
+    (text,) = [entry.value for entry in program.proto_.metadata_props if entry.key == "compatkit"]
+    assert from_text(text).contract.structural == made.contract.structural
     with torch.no_grad():
         torch.testing.assert_close(torch.from_numpy(found), made(others), rtol=1e-4, atol=1e-4)
+
+
+MINE = """
+from compatkit import hookimpl
+compatkit_api = 1
+
+@hookimpl
+def compatkit_exporters(register):
+    register("mine", export)
+
+def export(file, module, inputs, description, fault="", times=1):
+    assert not module.training and "written" not in [one.name for one in file.parent.iterdir()]
+    if fault == "nothing":
+        return
+    file.write_text(description * times)
+    if fault:
+        raise RuntimeError(fault)
+"""
+
+
+def test_an_exporter_of_a_file_writes_whole_files_or_none(registry: ck.Registry, tmp_path: Path) -> None:
+    (tmp_path / "my_exporter.py").write_text(MINE)
+    target = tmp_path / "written"
+    with offered([tmp_path / "my_exporter.py"]):
+        for part in ("nets/a.extractor", "nets/a.head"):
+            written = registry.export(part, target, format="mine", settings={"times": 2})
+            text = target.read_text()
+            assert text[: len(text) // 2] * 2 == text and written.bytes == len(text)
+            assert from_text(text[: len(text) // 2]) == written.description
+        refused: dict[str, tuple[type[Exception], dict[str, Any]]] = {
+            "no such exporter": (UnknownName, {"format": "yours"}),
+            "fails": (PluginError, {"format": "mine", "settings": {"fault": "halfway"}}),
+            "writes nothing": (PluginError, {"format": "mine", "settings": {"fault": "nothing"}}),
+            "unknown setting": (PluginError, {"format": "mine", "settings": {"tmies": 2}}),
+            "names": (UsageError, {"format": "mine", "names": "whole"}),
+            "settings of safetensors": (UsageError, {"settings": {"times": 2}}),
+        }
+        for what, (error, settings) in refused.items():
+            with pytest.raises(error):
+                registry.export("nets/a.head", target, **settings)
+            assert target.read_text() == text, what
+        assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == [
+            "my_exporter.py",
+            "written",
+        ]

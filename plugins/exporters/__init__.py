@@ -1,0 +1,1 @@
+"""Exporters: files of other formats that hold a network."""
