@@ -189,7 +189,7 @@ def tell(registry: ck.Registry, plan: Story) -> ck.Matrix:
 
 def heads(registry: ck.Registry) -> list[str]:
     """Return the heads that were released against 1.0.0."""
-    return [f"{name}@1.0.0" for name in registry.names("digits/*.head")]
+    return [f"{name}@1.0.0" for name in registry.store.names("digits/*.head")]
 
 
 def figures(plan: Story) -> dict[str, ck.Outcome]:

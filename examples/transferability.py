@@ -65,8 +65,7 @@ def main() -> None:
         if head not in registry:
             registry.publish(after.fit([task]), prefix="usps")
         registry.matrix(f"zoo/{name}.extractor", head, {"*": target.test}, bn_policy="running")
-    ranking = ck.rank(
-        registry,
+    ranking = registry.rank(
         "zoo/*.extractor",
         target,
         controls=True,

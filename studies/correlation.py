@@ -54,7 +54,7 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
     metric = ck.metrics.make_metric("cross_correlation", seed=seed)
     found = []
     with temporary_registry({"-".join(fit.tasks): fit}) as registry:
-        (prefix,) = {name.partition("/")[0] for name in registry.names()}
+        (prefix,) = {name.partition("/")[0] for name in registry.store.names()}
         models = [
             registry.recombine(
                 f"{prefix}/{task.name}.extractor", f"{prefix}/{task.name}.head", bn_policy="batch"

@@ -79,7 +79,7 @@ def run(run: Run) -> Outcome:
             registry.publish(trainer(run, settings, settings["steps"]).fit([tuned]), prefix="tuned")
             _measured(registry, f"tuned/{TASK}", target.test)
         versions = [f"{NAME}.extractor@{one}" for one in registry.versions(f"{NAME}.extractor")]
-        ranking = ck.rank(registry, versions, target, scores=["logme"], examples=settings["few"])
+        ranking = registry.rank(versions, target, scores=["logme"], examples=settings["few"])
         for place, version in enumerate(versions, 1):
             values[f"target-{place}"] = ranking.measured[version][0]
         values["best"] = float(versions.index(ranking.best("measured")) + 1)

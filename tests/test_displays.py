@@ -118,7 +118,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
         *(registry.policies, registry.get(head), registry.care.usage(), registry.care.log(left)),
         *(network.predict(sets["left"].test), network.predict(sets["left"].test)[0]),
         *(ck.measure(fit.tasks["left"], tests[0], ["accuracy", "gradient_scale"]), ck.label("cat")),
-        ck.rank(registry, "digits/*.extractor", sets["right"], scores=["logme", "leep"]),
+        registry.rank("digits/*.extractor", sets["right"], scores=["logme", "leep"]),
         ck.use("dcc", weight=0.5),
         registry.policies.test("digits/right.head", against=left, data=[tests[1]]),
         *(registry.push(str(folder / "copy"), left, create=True), registry.frozen("digits/shared.*")),

@@ -35,7 +35,7 @@ def log_command(context: click.Context, options: LogOptions) -> None:
     from compatkit.registry.resolving import is_pattern
 
     held = store(context)
-    names = held.names(options.name) if is_pattern(options.name) else [options.name]
+    names = held.store.names(options.name) if is_pattern(options.name) else [options.name]
     if not names:
         raise NotFound(f"{options.name!r} matches no component; see `compatkit ls`.", subject=options.name)
     found = {one: log(held, one) for one in names}

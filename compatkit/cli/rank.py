@@ -56,7 +56,7 @@ class RankOptions(NamedDataOptions, SignatureOptions):
 def rank_command(context: click.Context, options: RankOptions) -> None:
     """Score, and print the table."""
     from compatkit.components.images import images_again
-    from compatkit.components.scoring import SCORES, rank
+    from compatkit.components.scoring import SCORES
 
     held = registry(context)
     target = load_data_set(options.name, options.data_root, options.download, options.damaged)
@@ -81,8 +81,7 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
         return loaded[trained]
 
     with progress("rank") as report:
-        found = rank(
-            held,
+        found = held.rank(
             chosen,
             target,
             scores=options.scores or SCORES,

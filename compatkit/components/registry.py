@@ -31,13 +31,14 @@ from compatkit.registry.store import Store
 from compatkit.registry.versions.diff import Difference
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from compatkit.components.bridges.ladder import Bridge
     from compatkit.components.domains import Adapted
     from compatkit.components.exports.writing import Written
     from compatkit.components.images import Given
     from compatkit.components.outcomes import Outcome
+    from compatkit.components.ranking import Ranking
     from compatkit.contracts.check import Classes
     from compatkit.contracts.manifest import Manifest
     from compatkit.data.dataset import DataSet, Split
@@ -58,19 +59,13 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 
-def _open(instance: object, field: object, value: object) -> None:
-    if not isinstance(value, Store):
-        raise UsageError(
-            f"Registry(...) expects an open store, got {value!r:.80}. Use Registry.open(FOLDER), or "
-            "Registry.init(FOLDER) to create one.",
-            subject=value,
-        )
-
-
 @named
-@attrs.frozen(eq=False, repr=False)
+@attrs.frozen(eq=False, repr=False, init=False)
 class Registry(Shown):
     """Components under versioned names in one folder.
+
+    ``Registry("parts")`` opens one, ``Registry("parts", create=True)`` creates it if the folder holds none. ``init``
+    refuses a folder that holds one already; ``open`` may require signatures, and opens what is damaged.
 
     It is a container: ``for name in registry`` yields names, ``len`` counts them, ``registry["digits/mnist.head@^1"]``
     is a ``Component``, and ``"digits/mnist.head" in registry`` tests for one.
@@ -79,7 +74,27 @@ class Registry(Shown):
         store: The files; it stores and finds components and knows nothing about networks.
     """
 
-    store: Store = attrs.field(validator=_open)
+    store: Store
+
+    def __init__(self, root: str | os.PathLike[str] | Store | None = None, *, create: bool = False) -> None:
+        """Open the registry in a folder.
+
+        Args:
+            root: The folder; None for COMPATKIT_REGISTRY, else the nearest folder above. Or an open store.
+            create: Create a registry there if there is none.
+
+        Raises:
+            LayoutError: There is no registry and ``create`` is False, or its layout is not supported.
+            EnvironmentFailure: The folder cannot be written.
+            UsageError: ``create`` without a folder.
+        """
+        if create and not isinstance(root, str | os.PathLike):
+            raise UsageError("create=True needs the folder of the registry as root.", subject=root)
+        if create:
+            root = Store.init(root, exist_ok=True)
+        elif not isinstance(root, Store):
+            root = Store.find() if root is None else Store.open(root)
+        self.__attrs_init__(root)
 
     @classmethod
     def init(cls, root: str | os.PathLike[str], *, exist_ok: bool = False) -> Registry:
@@ -138,7 +153,11 @@ class Registry(Shown):
         *,
         options: Mapping[str, Any] | None = None,
         require_signature: Trust = False,
-        **choice: Any,
+        versions: Literal["all", "latest"] = "all",
+        aliases: bool = True,
+        evidence: bool = True,
+        jobs: int = 8,
+        progress: Progress | None = None,
     ) -> Registry:
         """Create a registry in the folder ``root`` with everything from a remote; see ``pull``.
 
@@ -147,7 +166,11 @@ class Registry(Shown):
             root: New folder.
             options: For the file system of the remote.
             require_signature: As for ``pull``.
-            choice: What to copy, as for ``pull``; everything by default.
+            versions: As for ``push``.
+            aliases: As for ``push``.
+            evidence: As for ``push``.
+            jobs: As for ``push``.
+            progress: As for ``push``.
 
         Raises:
             Incomplete: Something was refused; the registry holds the rest.
@@ -157,7 +180,9 @@ class Registry(Shown):
         from compatkit.registry.copy.choice import Choice
         from compatkit.registry.remotes.pushpull import clone
 
-        chosen = Choice.of(choice).requiring(require_signature)
+        chosen = Choice(
+            versions=versions, aliases=aliases, evidence=evidence, jobs=jobs, progress=progress
+        ).requiring(require_signature)
         store, moved = clone(remote, Path(local(root, "a registry")), options=options, choice=chosen)
         moved.check()
         return cls(store)
@@ -192,10 +217,6 @@ class Registry(Shown):
         """Return ``registry[reference]``, or None if it is not found."""
         return self[reference] if reference in self else None
 
-    def names(self, pattern: str | None = None) -> list[str]:
-        """Return component names, sorted; ``pattern`` is a glob over whole names."""
-        return self.store.names(pattern)
-
     def versions(self, name: str) -> list[str]:
         """Return the versions of a name, ascending, without withdrawn ones.
 
@@ -204,25 +225,71 @@ class Registry(Shown):
         """
         return [str(one) for one in self.store.versions(name)]
 
-    def search(self, words: str | None = None, **filters: Any) -> Listing:
+    def search(
+        self,
+        words: str | None = None,
+        *,
+        pattern: str | None = None,
+        kind: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        model: str | None = None,
+        channels: int | None = None,
+        label: str | None = None,
+        anchor: str | None = None,
+        parent: str | None = None,
+        digest: str | None = None,
+        text: str | None = None,
+        latest: bool = False,
+        withdrawn: bool = False,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> Listing:
         """Return the components that match all filters, by name and ascending version; reads no manifests.
 
         Args:
             words: Words to find in name, title, description, network or tags, such as ``"digits resnet"``,
                 regardless of case; all must match.
-            filters: ``pattern`` (glob over names), ``kind``, ``tags`` (a mapping), ``model`` (glob), ``channels``,
-                ``label`` (a class), ``anchor``, ``parent``, ``text``, ``latest``, ``withdrawn``, ``limit``, ``offset``:
-                see ``compatkit.registry.index.search.Query``.
+            pattern: Glob over whole names; ``*`` also matches ``/``.
+            kind: ``"extractor"``, ``"head"``, ``"recombination"``, ...
+            tags: Each must be there with this value.
+            model: Glob over the model of the blueprint.
+            channels: One of the feature widths.
+            label: A class, by any of its names, regardless of case, spaces and underscores.
+            anchor: First hexadecimal digits of the digest of an anchor.
+            parent: A parent: its manifest digest, or a reference.
+            digest: Manifest digest.
+            text: As ``words``, without the name.
+            latest: Only the latest version of each name that is not withdrawn.
+            withdrawn: Include withdrawn versions.
+            limit: Most versions; None for all.
+            offset: Number of first versions to leave out.
 
         Returns:
             A list of ``Found``, displayed as a table.
 
         Raises:
-            UsageError: A filter is unknown or invalid.
+            UsageError: A filter is invalid.
         """
         from compatkit.reports.listing import Listing
 
-        return Listing(self.store.index.search(anywhere=words, **filters))
+        found = self.store.index.search(
+            anywhere=words,
+            pattern=pattern,
+            kind=kind,
+            tags=tags or {},
+            model=model,
+            channels=channels,
+            label=label,
+            anchor=anchor,
+            parent=parent,
+            digest=digest,
+            text=text,
+            latest=latest,
+            withdrawn=withdrawn,
+            limit=limit,
+            offset=offset,
+        )
+        return Listing(found)
 
     def check(
         self, extractor: str, head: str, *, data: Classes | None = None, bn_policy: str = DEFAULT
@@ -289,6 +356,60 @@ class Registry(Shown):
 
         states = (self.store.load_state(self.store.manifest(one)) for one in (old, new))
         return attrs.evolve(found, tensors=tensor_changes(*states))
+
+    def rank(
+        self,
+        extractors: str | Sequence[str],
+        data: DataSet | Split,
+        *,
+        scores: Sequence[str] | None = None,
+        examples: int = 1000,
+        controls: bool = False,
+        seed: int = 0,
+        batch_size: int = 256,
+        device: str = "cpu",
+        sources: Callable[[str], DataSet] | None = None,
+        progress: Progress | None = None,
+    ) -> Ranking:
+        """Score extractors for a data set before any training.
+
+        Each extractor runs once over a sample of the target's training images, with its stored statistics, and its own
+        head over the features. Accuracy that was measured on the target's test images is read from evidence: of heads
+        trained on the extractor's features, and of extractors that started from it.
+
+        Args:
+            extractors: Pattern, or patterns.
+            data: The target; of a data set the training split is scored.
+            scores: Names of metrics whose first figure is the score; None for all that compatkit brings. One with a setting ``source`` is given images,
+                labels and class names of the extractor's own training data.
+            examples: Most examples, balanced over classes.
+            controls: Score extractors with Gaussian weights of equal norms, too.
+            seed: Seed of the sample and the controls.
+            batch_size: Images per pass.
+            device: Device to run on.
+            sources: Returns the data set of an extractor by its reference; None looks where it was found before.
+            progress: Called with done, total and the extractor.
+
+        Raises:
+            NotFound: A pattern matches nothing.
+            UnknownName: A score is not installed.
+            UsageError: ``data`` is no data set; no score is named; a number is too small.
+        """
+        from compatkit.components.scoring import SCORES, rank
+
+        return rank(
+            self.store,
+            extractors,
+            data,
+            scores=SCORES if scores is None else scores,
+            examples=examples,
+            controls=controls,
+            seed=seed,
+            batch_size=batch_size,
+            device=device,
+            sources=sources,
+            progress=progress,
+        )
 
     def matrix(
         self,
@@ -441,19 +562,89 @@ class Registry(Shown):
 
     @overload
     def publish(
-        self, what: Fit, *, prefix: str, dry_run: Literal[False] = False, **settings: Any
+        self,
+        what: Fit,
+        *,
+        prefix: str,
+        version: str | None = None,
+        about: About | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+        dry_run: Literal[False] = False,
     ) -> dict[str, str]: ...
     @overload
     def publish(
-        self, what: Fit, *, prefix: str, dry_run: Literal[True], **settings: Any
+        self,
+        what: Fit,
+        *,
+        prefix: str,
+        version: str | None = None,
+        about: About | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+        dry_run: Literal[True],
     ) -> dict[str, Outcome]: ...
     @overload
-    def publish(self, what: Bridge, name: str, **settings: Any) -> dict[str, str]: ...
+    def publish(
+        self,
+        what: Bridge,
+        name: str,
+        *,
+        rung: str | None = None,
+        accept_doubtful: bool = False,
+        about: About | None = None,
+    ) -> dict[str, str]: ...
     @overload
     def publish(
-        self, what: Adapted | Adapter | Manifest | Recombination, name: str, **settings: Any
+        self,
+        what: Adapted,
+        name: str,
+        *,
+        version: str | None = None,
+        about: About | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
     ) -> str: ...
-    def publish(self, what: object, *name: str, **settings: Any) -> Any:
+    @overload
+    def publish(
+        self,
+        what: Adapter | Recombination,
+        name: str,
+        *,
+        version: str | None = None,
+        about: About | None = None,
+    ) -> str: ...
+    @overload
+    def publish(
+        self,
+        what: Manifest,
+        name: str,
+        *,
+        state: Mapping[str, Tensor],
+        version: str | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+    ) -> str: ...
+    def publish(
+        self,
+        what: object,
+        name: str | None = None,
+        *,
+        prefix: str | None = None,
+        state: Mapping[str, Tensor] | None = None,
+        rung: str | None = None,
+        accept_doubtful: bool = False,
+        version: str | None = None,
+        about: About | None = None,
+        major: bool = False,
+        data: Given = (),
+        progress: Progress | None = None,
+        dry_run: bool = False,
+    ) -> Any:
         """Publish what was trained, recombined or made elsewhere.
 
         - A ``Fit`` of ``Trainer.fit``: extractors, then auxiliary heads, then heads, as ``<prefix>/<task>.extractor``,
@@ -476,19 +667,19 @@ class Registry(Shown):
         Args:
             what: Object to publish.
             name: One to three segments, such as ``"digits/mnist-usps"``; not for a fit, which has a prefix.
-            settings: ``prefix``: of the names of a fit.
-                ``state``: tensors by name, with a manifest.
-                ``rung``: of a bridge; None for the chosen one.
-                ``accept_doubtful``: of a bridge: publish a rung whose verdict is not ``fit``.
-                ``version``: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a
-                fit get the same. Not with a bridge.
-                ``about``: title, description, tags, license and source. Not with a manifest, which has them.
-                ``major``: use the next MAJOR number, which policies do not bind. This and all below apply to a fit,
-                an adapted extractor and a manifest.
-                ``data``: images of policies, if they are neither the fit's own nor found by name.
-                ``progress``: called with done, total and what is being done while policies are measured.
-                ``dry_run``: with a fit: return the outcomes of policies and publish nothing. The figures are recorded;
-                the parts' blobs are stored, and ``gc`` collects them.
+            prefix: Prefix of the names of a fit.
+            state: Tensors by name, with a manifest.
+            rung: Rung of a bridge; None for the chosen one.
+            accept_doubtful: Publish a rung of a bridge whose verdict is not ``fit``.
+            version: None for the smallest step that the change requires, 1.0.0 for a new name. All parts of a fit get
+                the same. Not with a bridge.
+            about: Title, description, tags, license and source. Not with a manifest, which has them.
+            major: Use the next MAJOR number, which policies do not bind. This and all below apply to a fit, an adapted
+                extractor and a manifest.
+            data: Images of policies, if they are neither the fit's own nor found by name.
+            progress: Called with done, total and what is being done while policies are measured.
+            dry_run: With a fit: return the outcomes of policies and publish nothing. The figures are recorded; the
+                parts' blobs are stored, and ``gc`` collects them.
 
         Returns:
             The pinned reference ``name@version``. For a fit, pinned references by ``"<task>.extractor"``,
@@ -510,7 +701,20 @@ class Registry(Shown):
         """
         from compatkit.components.publishing import publish
 
-        return publish(self.store, what, *name, **settings)
+        settings = {
+            "prefix": prefix,
+            "state": state,
+            "rung": rung,
+            "accept_doubtful": accept_doubtful,
+            "version": version,
+            "about": about,
+            "major": major,
+            "data": data,
+            "progress": progress,
+            "dry_run": dry_run,
+        }
+        stated = {key: value for key, value in settings.items() if value not in (None, False, ())}
+        return publish(self.store, what, *(() if name is None else (name,)), **stated)
 
     def adopt(
         self,
@@ -949,7 +1153,13 @@ class Registry(Shown):
         create: bool = False,
         measure: bool = False,
         data: Given = (),
-        **choice: Any,
+        versions: Literal["all", "latest"] = "all",
+        aliases: bool = True,
+        evidence: bool = True,
+        unmeasured: bool = False,
+        jobs: int = 8,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> Moved:
         """Copy components to a remote; only what is missing is transferred.
 
@@ -960,8 +1170,13 @@ class Registry(Shown):
             create: Create a registry at the remote if there is none; else that is an error.
             measure: If the remote is a folder with policies: measure what evidence does not decide.
             data: Available images for that.
-            choice: ``versions`` (``"all"``, ``"latest"``), ``aliases``, ``evidence``, ``unmeasured``, ``jobs``,
-                ``dry_run``, ``progress``: see ``compatkit.registry.copy.choice.Choice``.
+            versions: ``"all"``, with the tombstones of withdrawn ones, or ``"latest"``, one of each name.
+            aliases: Whether aliases of the names come along.
+            evidence: Whether measured results of pairs come along, where both parts do.
+            unmeasured: Accept what nobody measured as a policy asks; its log records that.
+            jobs: Blobs that move at once.
+            dry_run: Only report what would move.
+            progress: Called with done, total and what is being done.
 
         Raises:
             Incomplete: Something was refused, such as a version that exists there with other content; the rest was
@@ -974,7 +1189,17 @@ class Registry(Shown):
         from compatkit.registry.copy.choice import Choice
         from compatkit.registry.remotes.pushpull import push
 
-        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), "create": create, **choice})
+        chosen = Choice(
+            deciding=deciding(measure=measure, data=data),
+            create=create,
+            versions=versions,
+            aliases=aliases,
+            evidence=evidence,
+            unmeasured=unmeasured,
+            jobs=jobs,
+            dry_run=dry_run,
+            progress=progress,
+        )
         return push(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def pull(
@@ -986,7 +1211,13 @@ class Registry(Shown):
         require_signature: Trust = False,
         measure: bool = False,
         data: Given = (),
-        **choice: Any,
+        versions: Literal["all", "latest"] = "all",
+        aliases: bool = True,
+        evidence: bool = True,
+        unmeasured: bool = False,
+        jobs: int = 8,
+        dry_run: bool = False,
+        progress: Progress | None = None,
     ) -> Moved:
         """Copy components from a remote, verified on arrival; nothing here is overwritten.
 
@@ -998,7 +1229,13 @@ class Registry(Shown):
                 before anything of them is copied.
             measure: Measure what policies here require and evidence does not decide.
             data: Available images for that.
-            choice: As for ``push``.
+            versions: As for ``push``.
+            aliases: As for ``push``.
+            evidence: As for ``push``.
+            unmeasured: As for ``push``.
+            jobs: As for ``push``.
+            dry_run: As for ``push``.
+            progress: As for ``push``.
 
         Raises:
             Incomplete: Something was refused: bytes that differ from their digest, a version that exists here with
@@ -1014,9 +1251,16 @@ class Registry(Shown):
         from compatkit.registry.copy.choice import Choice
         from compatkit.registry.remotes.pushpull import pull
 
-        chosen = Choice.of({"deciding": deciding(measure=measure, data=data), **choice}).requiring(
-            require_signature
-        )
+        chosen = Choice(
+            deciding=deciding(measure=measure, data=data),
+            versions=versions,
+            aliases=aliases,
+            evidence=evidence,
+            unmeasured=unmeasured,
+            jobs=jobs,
+            dry_run=dry_run,
+            progress=progress,
+        ).requiring(require_signature)
         return pull(self.store, remote, patterns, options=options, choice=chosen).check()
 
     def _told(self) -> str:

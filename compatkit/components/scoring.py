@@ -16,7 +16,7 @@ from compatkit.data.dataset import DataSet, Split
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.evaluation.component import Component
 from compatkit.evaluation.records import read_figures
-from compatkit.foundation.arguments import named, texts_of
+from compatkit.foundation.arguments import texts_of
 from compatkit.limits import COUNT, SEED, Number
 from compatkit.metrics import (
     Cell,
@@ -35,54 +35,28 @@ from compatkit.metrics import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from compatkit.components.registry import Registry
-    from compatkit.registry.store import Store
+    from compatkit.store import Store
 
 SCORES = ("logme", "h_score", "leep", "nce", "theory_transfer")
 SOURCE = 1000
 """Most examples of a source."""
 
 
-@named
 def rank(
-    registry: Registry,
+    store: Store,
     extractors: str | Sequence[str],
     data: DataSet | Split,
     *,
-    scores: Sequence[str] = SCORES,
-    examples: int = 1000,
-    controls: bool = False,
-    seed: int = 0,
-    batch_size: int = 256,
-    device: str = "cpu",
-    sources: Callable[[str], DataSet] | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    scores: Sequence[str],
+    examples: int,
+    controls: bool,
+    seed: int,
+    batch_size: int,
+    device: str,
+    sources: Callable[[str], DataSet] | None,
+    progress: Callable[[int, int, str], None] | None,
 ) -> Ranking:
-    """Score extractors for a data set before any training.
-
-    Each extractor runs once over a sample of the target's training images, with its stored statistics, and its own
-    head over the features. Accuracy that was measured on the target's test images is read from evidence: of heads
-    trained on the extractor's features, and of extractors that started from it.
-
-    Args:
-        registry: Where the extractors are.
-        extractors: Pattern, or patterns.
-        data: The target; of a data set the training split is scored.
-        scores: Names of metrics whose first figure is the score. One with a setting ``source`` is given images, labels
-            and class names of the extractor's own training data.
-        examples: Most examples, balanced over classes.
-        controls: Whether to score extractors with Gaussian weights of equal norms, too.
-        seed: Of the sample and the controls.
-        batch_size: Images a pass.
-        device: Where the networks run.
-        sources: Returns the data set of an extractor by its reference; None looks where they were.
-        progress: Called with done, total and the extractor.
-
-    Raises:
-        NotFound: A pattern matches nothing.
-        UnknownName: A score is not installed.
-        UsageError: ``data`` is no data set; no score is named; a number is too small.
-    """
+    """Score extractors for a data set before any training; see ``Registry.rank``."""
     if not isinstance(data, DataSet | Split):
         raise UsageError(
             f"data= expects a data set or a split with labels; got {type_of(data)}.", subject=data
@@ -96,10 +70,10 @@ def rank(
     offers = {name: _offer(name) for name in chosen}
     split = data.train if isinstance(data, DataSet) else data
     sample = split if len(split) <= examples else split.subset(examples, seed)
-    parts = Parts(registry.store)
-    lefts = [parts.component(place) for place in registry.store.select(extractors, "extractor")]
+    parts = Parts(store)
+    lefts = [parts.component(place) for place in store.select(extractors, "extractor")]
     heads = bounds_of(parts, lefts, [])
-    rows, passes, origins = list[Scored](), dict[str, float](), Origins(registry.store, sources, seed)
+    rows, passes, origins = list[Scored](), dict[str, float](), Origins(store, sources, seed)
     for number, part in enumerate(lefts):
         if progress is not None:
             progress(number, len(lefts), part.reference)
@@ -119,9 +93,7 @@ def rank(
         progress(len(lefts), len(lefts), "")
     tests = data.test if isinstance(data, DataSet) else data
     measured = {
-        part.reference: one
-        for part in lefts
-        if (one := _measured(registry.store, parts, part, tests)) is not None
+        part.reference: one for part in lefts if (one := _measured(store, parts, part, tests)) is not None
     }
     ordered = [
         one

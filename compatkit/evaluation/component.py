@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.contracts.contract import Label
+from compatkit.contracts.contract import Contract, Label
 from compatkit.contracts.evidence import Part
-from compatkit.contracts.manifest import Manifest, function_digest
+from compatkit.contracts.manifest import About, Manifest, function_digest
 from compatkit.contracts.manifest import trained_with as extractors_of
 from compatkit.contracts.rules import protocol_of
 from compatkit.foundation.display import Shown, labeled
@@ -74,6 +74,21 @@ class Component(Shown):
     def kind(self) -> str:
         """Kind: ``"extractor"``, ``"head"``, ``"auxiliary_head"``, ``"recombination"``, ..."""
         return self.manifest.kind
+
+    @property
+    def contract(self) -> Contract:
+        """Contract of the manifest."""
+        return self.manifest.contract
+
+    @property
+    def about(self) -> About:
+        """Title, description, tags, license and source."""
+        return self.manifest.about
+
+    @property
+    def versions(self) -> list[str]:
+        """Versions of its name in its registry, ascending, without withdrawn ones."""
+        return self.registry.versions(self.name)
 
     @property
     def labels(self) -> tuple[Label, ...]:

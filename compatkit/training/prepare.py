@@ -109,7 +109,7 @@ class FitRequest:
     """The arguments of ``Trainer.fit``, which documents them, with its settings."""
 
     settings: Settings
-    tasks: Sequence[Task]
+    tasks: Sequence[Task] = attrs.field(converter=lambda tasks: [tasks] if isinstance(tasks, Task) else tasks)
     regularizers: Sequence[str | Use] = ()
     frozen: Frozen = None
     frozen_statistics: Statistics = "stored"

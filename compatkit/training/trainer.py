@@ -93,7 +93,7 @@ class Trainer(Settings):
 
     def fit(
         self,
-        tasks: Sequence[Task],
+        tasks: Task | Sequence[Task],
         regularizers: Sequence[str | Use] = (),
         *,
         frozen: Frozen = None,
@@ -103,7 +103,7 @@ class Trainer(Settings):
         """Train ``tasks`` together, or one task against frozen heads.
 
         Args:
-            tasks: Networks with their data sets; one step of each in turn.
+            tasks: Networks with their data sets; one step of each in turn. Or a single one.
             regularizers: Names or ``compatkit.use(...)``; only these plugins take part.
             frozen: Auxiliary heads that are not trained (incremental training): an earlier fit, or
                 ``registry.frozen(...)``.
@@ -126,7 +126,7 @@ class Trainer(Settings):
 
     def explain(
         self,
-        tasks: Sequence[Task],
+        tasks: Task | Sequence[Task],
         regularizers: Sequence[str | Use] = (),
         *,
         frozen: Frozen = None,
@@ -151,7 +151,7 @@ class Trainer(Settings):
 
     def profile(
         self,
-        tasks: Sequence[Task],
+        tasks: Task | Sequence[Task],
         regularizers: Sequence[str | Use] = (),
         *,
         steps: int = 20,

@@ -130,7 +130,7 @@ def test_without_a_name_nothing_is_published(run: Run, place: Path) -> None:
     found = run("--registry", "parts", "adapt", *NAMES, "--data", "photos", *QUICK)
     assert found.code == 0
     assert "not measured" in found.out and "nothing was published" in found.out
-    assert len(ck.Registry.open("parts").names()) == 3
+    assert len(ck.Registry.open("parts").store.names()) == 3
 
 
 @pytest.mark.parametrize(
@@ -152,4 +152,4 @@ def test_bad_input_is_one_clear_error(run: Run, place: Path, words: tuple[object
     found = run("--registry", "parts", "adapt", *words, "--json")
     assert found.code == 2, found.out
     assert told in found.json["error"]["message"]
-    assert len(ck.Registry.open("parts").names()) == 3
+    assert len(ck.Registry.open("parts").store.names()) == 3

@@ -136,4 +136,4 @@ def test_the_parts_can_be_measured_like_any_other(run: Any, file: Path, trained:
     )
     said = run(*pair, "--no-measure", "--json")
     assert said.code == 0 and said.json["check"]["wiring"] == "direct"
-    assert ck.Registry.open("parts").names() == ["zoo/small.extractor", "zoo/small.head"]
+    assert ck.Registry.open("parts").store.names() == ["zoo/small.extractor", "zoo/small.head"]

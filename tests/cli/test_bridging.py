@@ -70,14 +70,14 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
     run: Any, work: Path, monkeypatch: pytest.MonkeyPatch, name: str, taken: str, kind: str
 ) -> None:
     registry = ck.Registry.open("parts")
-    if taken not in registry.names():
+    if taken not in registry.store.names():
         old = registry.store.manifest("digits/left.extractor")
         registry.publish(old, taken, state=registry.store.load_state(old))
     monkeypatch.setattr(ck.Registry, "bridge", lambda *given, **named: pytest.fail("it was climbed first"))
-    before = registry.names()
+    before = registry.store.names()
     said = run("bridge", *PAIR, "--data", "left.npz", "--publish", name)
     told = " ".join(said.err.split())
-    assert said.code == 2 and registry.names() == before
+    assert said.code == 2 and registry.store.names() == before
     assert f"{taken}@1.0.0 is of kind extractor, but this would publish kind {kind}" in told
     assert "Choose another name" in told and registry.store.resolve(taken).version is not None
 
@@ -208,7 +208,7 @@ def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: py
     said = run(*asked, "--publish", "pairs/doubted")
     assert said.code == 1 and "--accept-doubtful" in said.out
     assert run(*asked, "--publish", "pairs/doubted", "--json").json["published"] is None
-    assert "pairs/doubted" not in ck.Registry.open("parts").names()
+    assert "pairs/doubted" not in ck.Registry.open("parts").store.names()
     assert run(*asked).code == 0  # only looked at
     told = run(*asked, "--publish", "pairs/doubted", "--accept-doubtful")
     assert told.code == 0 and "published recombination pairs/doubted@1.0.0" in told.out

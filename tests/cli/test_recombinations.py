@@ -76,7 +76,7 @@ def test_what_is_at_chance_is_measured_and_not_published(run: Any, parts: Path) 
     found = said.json
     at_chance = found["cell"]["grade"] == "chance"
     assert (found["published"] is None) == at_chance
-    assert bool(ck.Registry.open(parts).names("pairs/*")) != at_chance
+    assert bool(ck.Registry.open(parts).store.names("pairs/*")) != at_chance
     told = run("recombine", LEFT, RIGHT, "--publish", "pairs/cd")
     assert ("not published: it is at chance. --no-measure publishes" in words(told.out)) == at_chance
 

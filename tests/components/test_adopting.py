@@ -190,7 +190,7 @@ def test_another_network_is_refused_with_what_differs_and_what_would_fit(
     assert "does not hold the weights of resnet20_cifar of timm" in text
     assert "tensors are missing: layer1.1.conv1.weight, layer1.1.bn1.weight, layer1.1.bn1.bias and" in text
     assert "Names and shapes are those of resnet8_cifar of timm: name that" in text
-    assert not registry.names()
+    assert not registry.store.names()
 
 
 def test_the_other_library_is_suggested(registry: ck.Registry, tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_weights_that_are_not_finite_are_refused(registry: ck.Registry, tmp_path
     bad["conv1.weight"][0] = float("nan")
     with pytest.raises(IntegrityError, match=r"net.safetensors: the tensor 'conv1.weight' .* not finite"):
         adopted(registry, tmp_path, bad)
-    assert not registry.names()
+    assert not registry.store.names()
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         adopted(registry, tmp_path, state, **more)
-    assert not registry.names()
+    assert not registry.store.names()
 
 
 def test_old_files_without_counters_are_completed(

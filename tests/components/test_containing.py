@@ -30,7 +30,7 @@ def registry(tmp_path: Path) -> ck.Registry:
 
 
 def test_names_are_walked_over_counted_and_looked_for(registry: ck.Registry) -> None:
-    assert list(registry) == ["nets/a.extractor", HEAD] == registry.names() and len(registry) == 2
+    assert list(registry) == ["nets/a.extractor", HEAD] == registry.store.names() and len(registry) == 2
     for name in registry:
         assert name in registry and registry[name].name == name
     for there in (HEAD, f"{HEAD}@1.0.0", f"{HEAD}@^1"):

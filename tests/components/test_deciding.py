@@ -320,10 +320,10 @@ def test_a_fit_brings_its_own_images_and_nothing_of_it_is_published_where_a_part
     registry: ck.Registry, stranger: ck.Fit
 ) -> None:
     policy(registry)
-    before = registry.names()
+    before = registry.store.names()
     with pytest.raises(PolicyBroken, match="Nothing was published"):
         registry.publish(stranger, prefix="digits")
-    assert registry.names() == before
+    assert registry.store.names() == before
     assert [str(one) for one in registry.store.versions(HEAD)] == ["1.0.0"]
     parts = registry.publish(stranger, prefix="digits", major=True)
     assert parts == {"left.extractor": f"{EXTRACTOR}@2.0.0", "left.head": f"{HEAD}@2.0.0"}
@@ -343,7 +343,7 @@ def test_a_fit_that_was_trained_on_stays_within_the_line(registry: ck.Registry, 
     }
     parts = registry.publish(later, prefix="digits")
     assert parts["left.extractor"] == f"{EXTRACTOR}@1.1.0" and parts["left.head"] == f"{HEAD}@1.1.0"
-    assert registry.names() == ["digits/left.extractor", "digits/left.head", "digits/shared.dcc"]
+    assert registry.store.names() == ["digits/left.extractor", "digits/left.head", "digits/shared.dcc"]
 
 
 def test_what_was_measured_is_not_measured_again_when_a_head_comes_meanwhile(

@@ -192,7 +192,7 @@ def test_what_is_published_says_where_it_came_from(registry: ck.Registry) -> Non
     assert torch.equal(
         registry.load(reference).state_dict()["conv1.weight"], adapted.extractor.state_dict()["conv1.weight"]
     )
-    assert registry.names("d/*") == [
+    assert registry.store.names("d/*") == [
         "d/left.extractor",
         "d/left.head",
         "d/right.extractor",

@@ -129,7 +129,7 @@ def test_weights_that_are_not_finite_are_refused_before_anything_is_written(
     next(fit.tasks["left"].head.parameters()).data[0] = float("nan")
     with pytest.raises(IntegrityError, match=r"left.head: the tensor '.*' holds values that are not finite"):
         registry.publish(fit, prefix="digits")
-    assert registry.names() == []
+    assert registry.store.names() == []
 
 
 def test_parts_that_no_longer_make_the_network_are_refused(
@@ -141,7 +141,7 @@ def test_parts_that_no_longer_make_the_network_are_refused(
     norm.eps = 0.5
     with pytest.raises(CutError):
         registry.publish(fit, prefix="digits")
-    assert registry.names() == []
+    assert registry.store.names() == []
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def sources(reference: str) -> ck.DataSet:
 
 @pytest.fixture(scope="module")
 def ranking(place: Path) -> Any:
-    return ck.rank(ck.Registry.open(place), "zoo/*.extractor", TARGET, controls=True, sources=sources)
+    return ck.Registry.open(place).rank("zoo/*.extractor", TARGET, controls=True, sources=sources)
 
 
 def test_a_ranking_is_a_table(ranking: Any) -> None:
@@ -115,7 +115,7 @@ def test_measured_transfer_is_read_from_evidence(place: Path) -> None:
         parts = registry.publish(quick(steps=20 if name == "near" else 2).fit([task]), prefix="tuned")
         extractor = parts.get(f"{name}.extractor", f"zoo/{name}.extractor")
         registry.matrix(extractor, parts[f"{name}.head"], {"*": TARGET.test}, bn_policy="running")
-    found = ck.rank(registry, "zoo/*.extractor", TARGET, scores=["logme", "h_score"])
+    found = registry.rank("zoo/*.extractor", TARGET, scores=["logme", "h_score"])
     hows = {name.split("@")[0]: how for name, (_, how) in found.measured.items()}
     assert hows["zoo/near.extractor"] == "a head on its features"
     assert hows["zoo/far.extractor"] == "fine-tuned from it"
@@ -130,8 +130,8 @@ def test_a_source_that_is_gone_leaves_its_score_undefined(place: Path) -> None:
     def gone(reference: str) -> ck.DataSet:
         raise DataError("it is gone")
 
-    found = ck.rank(
-        ck.Registry.open(place), "zoo/near.extractor", TARGET, scores=["theory_transfer"], sources=gone
+    found = ck.Registry.open(place).rank(
+        "zoo/near.extractor", TARGET, scores=["theory_transfer"], sources=gone
     )
     assert found.rows[0].cell.status == "undefined" and "it is gone" in str(found)
     with pytest.raises(DataError) as caught:
@@ -144,7 +144,7 @@ def test_nothing_in_the_registry_or_the_network_changes(place: Path) -> None:
     before = {
         path: path.read_bytes() for path in place.rglob("*") if path.is_file() and "index" not in path.name
     }
-    ck.rank(registry, "zoo/noise.extractor", TARGET.train, scores=["logme"], controls=True, examples=20)
+    registry.rank("zoo/noise.extractor", TARGET.train, scores=["logme"], controls=True, examples=20)
     after = {
         path: path.read_bytes() for path in place.rglob("*") if path.is_file() and "index" not in path.name
     }
@@ -238,7 +238,7 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
 
     def measured(*names: str) -> list[Cell]:
         references = [f"more/{name}.extractor" if name != "other" else "zoo/near.extractor" for name in names]
-        ranking = ck.rank(registry, references, TARGET, scores=["theory_transfer"], sources=source_of)
+        ranking = registry.rank(references, TARGET, scores=["theory_transfer"], sources=source_of)
         return [row.cell for name in references for row in ranking.rows if row.extractor.startswith(name)]
 
     def source_of(reference: str) -> ck.DataSet:
@@ -265,12 +265,12 @@ def test_data_sets_are_scored_once(place: Path, tmp_path: Path, monkeypatch: pyt
 )
 def test_bad_input(place: Path, patterns: str, data: Any, settings: dict[str, Any], error: type) -> None:
     with pytest.raises(error):
-        ck.rank(ck.Registry.open(place), patterns, data, **settings)
+        ck.Registry.open(place).rank(patterns, data, **settings)
 
 
 def test_the_best_by_a_score_that_was_not_asked_for_or_not_measured_says_so(place: Path) -> None:
     settings = {"scores": ["logme", "cka"], "examples": 20}
-    found = ck.rank(ck.Registry.open(place), "zoo/noise.extractor", TARGET.train, **settings)
+    found = ck.Registry.open(place).rank("zoo/noise.extractor", TARGET.train, **settings)
     with pytest.raises(
         UsageError, match=r"'nce' is no score of this ranking\. It has logme, cka, and measured"
     ):

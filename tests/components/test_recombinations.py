@@ -186,7 +186,7 @@ def test_a_recombination_that_was_changed_since_is_not_published(registry: ck.Re
         next(made.head.parameters()).add_(1)
     with pytest.raises(IntegrityError, match=r"pairs/ab: this recombination is not what its parts .* head\."):
         registry.publish(made, "pairs/ab")
-    assert not registry.names("pairs/*")
+    assert not registry.store.names("pairs/*")
 
 
 def test_parts_of_another_registry_are_missing_here(registry: ck.Registry, tmp_path: Path) -> None:

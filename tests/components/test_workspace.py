@@ -92,7 +92,11 @@ def test_the_main_job_in_ten_lines(tmp_path: Path, tasks: list[ck.Task]) -> None
 
 def test_opening(tmp_path: Path, registry: ck.Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     root = registry.store.root
-    assert ck.Registry.open(root).names() == ck.Registry.open(str(root)).names() == registry.names()
+    assert (
+        ck.Registry.open(root).store.names()
+        == ck.Registry.open(str(root)).store.names()
+        == registry.store.names()
+    )
     assert ck.Registry.init(root, exist_ok=True).store.id == registry.store.id
     with pytest.raises(LayoutError, match="is a registry already"):
         ck.Registry.init(root)
@@ -109,8 +113,8 @@ def test_publishing_names_versions_and_order(registry: ck.Registry, fit: ck.Fit)
     parts = registry.publish(fit, prefix="digits")  # again: nothing changes
     keys = ["left.extractor", "right.extractor", "shared.dcc", "shared.rotation", "left.head", "right.head"]
     assert parts == {key: f"digits/{key}@1.0.0" for key in keys}
-    assert registry.names() == sorted(f"digits/{key}" for key in keys)
-    assert registry.names("*.head") == ["digits/left.head", "digits/right.head"]
+    assert registry.store.names() == sorted(f"digits/{key}" for key in keys)
+    assert registry.store.names("*.head") == ["digits/left.head", "digits/right.head"]
     assert registry.store.manifest("digits/shared.dcc").kind == "auxiliary_head"
 
 
@@ -147,7 +151,7 @@ def test_a_part_whose_weights_belong_to_another_is_found_by_its_probe(mine: ck.R
 
 
 def test_check_reads_no_weights(mine: ck.Registry) -> None:
-    for name in mine.names():
+    for name in mine.store.names():
         blob = mine.store.manifest(name).payload.file.blob.removeprefix("sha256:")
         (mine.store.root / "blobs" / "sha256" / blob[:2] / blob).unlink()
     report = mine.check(LEFT, RIGHT)
@@ -238,7 +242,7 @@ def test_recombining_asks_for_images_only_where_they_are_used(
 ) -> None:
     with pytest.raises(DataError):  # found again nowhere: the test made them
         registry.recombine(LEFT, RIGHT, bn_policy="reestimate")
-    with pytest.raises(UsageError, match="leave them out"):
+    with pytest.raises(UsageError, match="leave it out"):
         registry.recombine(LEFT, RIGHT, bn_policy="running", data=tests[0])
     with pytest.raises(UsageError, match="reestimate"):
         registry.recombine(LEFT, RIGHT, bn_policy="restimate")

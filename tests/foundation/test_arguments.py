@@ -48,17 +48,17 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     "publish": (
         lambda registry: registry.publish(NO_FIT, prefx="digits"),
         "prefx",
-        "Publish.fit has no argument 'prefx'; did you mean 'prefix'?",
+        "Registry.publish has no argument 'prefx'; did you mean 'prefix'?",
     ),
     "publish by place": (
         lambda registry: registry.publish(NO_FIT, "digits"),
         "prefix",
         "Publish.fit lacks 'prefix' (as prefix=...); it takes fit, prefix, version",
     ),
-    "publish twice": (
+    "publish what": (
         lambda registry: registry.publish(NO_FIT, fit=None, prefix="a"),
         "fit",
-        "Publish.fit got 'fit' twice",
+        "Registry.publish has no argument 'fit'",
     ),
     "recombine": (
         lambda registry: registry.recombine("a", "b", bn_polcy="batch"),
@@ -72,7 +72,6 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
     ),
     "no fit": (lambda registry: registry.publish(None, prefix="x"), None, "Trainer.fit"),
     "a title that is misspelt": (lambda registry: ck.About(titel="x"), "titel", "did you mean 'title'?"),
-    "a folder in place of a store": (lambda registry: ck.Registry("parts"), "parts", "Registry.open(FOLDER)"),
     "a number without its name": (
         lambda registry: ck.Trainer("2"),
         "steps",

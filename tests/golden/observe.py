@@ -133,7 +133,7 @@ def registry(folder: Path) -> dict[str, Any]:
     """
     root = folder / "parts"
     held = ck.Registry.open(root)
-    versions = [f"{name}@{version}" for name in held.names() for version in held.store.versions(name)]
+    versions = [f"{name}@{version}" for name in held.store.names() for version in held.store.versions(name)]
     lines = [*COMMANDS, *(f"show {reference}" for reference in versions)]
     found = {line: asked(root, line) for line in lines}
     return json.loads(json.dumps(found).replace(str(folder), "FOLDER"))

@@ -55,7 +55,7 @@ def test_the_manifests_of_that_day_are_written_byte_for_byte(folder: Path) -> No
     held = ck.Registry.open(folder / "parts")
     found = [
         held.store.resolve(f"{name}@{version}")
-        for name in held.names()
+        for name in held.store.names()
         for version in held.store.versions(name)
     ]
     assert len(found) >= 14
@@ -66,7 +66,7 @@ def test_the_manifests_of_that_day_are_written_byte_for_byte(folder: Path) -> No
 
 def test_parts_of_that_day_load_and_pass_their_probe(folder: Path) -> None:
     held = ck.Registry.open(folder / "parts")
-    for name in held.names():
+    for name in held.store.names():
         assert held.load(name, verify="always").training is False
 
 

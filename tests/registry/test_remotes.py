@@ -813,7 +813,7 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
 @pytest.mark.parametrize(
     ("choice", "said"),
     [
-        ({"speed": 9}, "no choice speed; there are versions"),
+        ({"speed": 9}, "no argument 'speed'"),
         ({"jobs": 0}, "from 1"),
         ({"versions": "new"}, "'all' or 'latest'"),
     ],

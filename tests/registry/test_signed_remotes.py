@@ -169,7 +169,7 @@ def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, so
     assert len(strict.pull(str(source.root), HEAD, require_signature=mine, versions="latest").made) == 1
     with pytest.raises(Incomplete, match="is not signed"):
         Registry.clone(str(source.root), tmp_path / "copy", require_signature=mine)
-    assert Registry.open(tmp_path / "copy").names() == [HEAD]
+    assert Registry.open(tmp_path / "copy").store.names() == [HEAD]
     with pytest.raises(KeyFileError, match="nowhere"):
         Registry.clone(str(source.root), tmp_path / "none", require_signature="nowhere")
     assert not (tmp_path / "none").exists()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -70,18 +70,6 @@ class Choice:
             raise UsageError(f"versions is 'all' or 'latest', got {self.versions!r}.")
         if self.jobs < 1:
             raise UsageError(f"jobs is the number of blobs that move at once, from 1; got {self.jobs}.")
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Choice:
-        """Return a choice as keywords give it.
-
-        Raises:
-            UsageError: A keyword is unknown.
-        """
-        known = attrs.fields_dict(cls)
-        if unknown := sorted(given.keys() - known.keys()):
-            raise UsageError(f"there is no choice {', '.join(unknown)}; there are {', '.join(known)}.")
-        return cls(**given)
 
     def requiring(self, trust: Trust) -> Choice:
         """Return this choice, which also refuses components without a signature that counts.

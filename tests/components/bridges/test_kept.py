@@ -410,10 +410,10 @@ def test_a_bridge_never_takes_the_name_of_a_head_that_was_trained(
     registry: ck.Registry, images: ck.Split
 ) -> None:
     found = registry.bridge("zoo/convs.extractor", "zoo/again.head", images, rungs=["absorbed"], until=None)
-    before = registry.names()
+    before = registry.store.names()
     with pytest.raises(UsageError, match=r"zoo/again.head is a trained head.*under another name"):
         registry.publish(found, "zoo/again", accept_doubtful=True)
-    assert registry.names() == before
+    assert registry.store.names() == before
     kept = registry.publish(found, "pairs/one", accept_doubtful=True)
     assert registry.publish(found, "pairs/one", accept_doubtful=True) == kept
     with pytest.raises(IncompatibleError, match=r"was refitted by a bridge.*Use its origin \(sha256:"):
@@ -458,7 +458,7 @@ def test_what_is_not_shown_to_fit_is_published_only_when_told(
         with pytest.raises(UsageError) as caught:
             registry.publish(found, "pairs/doubted")
         assert caught.value.subject == "pairs/doubted"
-        assert not any(name.startswith("pairs/doubted") for name in registry.names())
+        assert not any(name.startswith("pairs/doubted") for name in registry.store.names())
     registry.publish(found, "pairs/doubted", accept_doubtful=True)
     kept = registry.store.manifest("pairs/doubted")
     assert kept.training["bridge"]["says"] == "no fit"

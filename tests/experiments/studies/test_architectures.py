@@ -78,7 +78,7 @@ def test_what_is_frozen_stays_and_what_learns_moves(data: Path, tmp_path: Path, 
     parts = update(given, images, registry, first(given, images, registry))
     moves = arm == "rp-frozen"
     assert set(parts) == {"update.head", *(["update.extractor"] if moves else [])}
-    assert registry.names("of-all/shared.*") == [
+    assert registry.store.names("of-all/shared.*") == [
         "of-all/shared.dcc",
         *(["of-all/shared.rotation"] if moves else []),
     ]
