@@ -380,8 +380,8 @@ class Registry(Shown):
         Args:
             extractors: Pattern, or patterns.
             data: The target; of a data set the training split is scored.
-            scores: Names of metrics whose first figure is the score; None for all that compatkit brings. One with a setting ``source`` is given images,
-                labels and class names of the extractor's own training data.
+            scores: Names of metrics whose first figure is the score; None for all that compatkit brings. One with a
+                setting ``source`` is given images, labels and class names of the extractor's own training data.
             examples: Most examples, balanced over classes.
             controls: Score extractors with Gaussian weights of equal norms, too.
             seed: Seed of the sample and the controls.
