@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,16 @@ import torch
 from numpy.typing import NDArray
 
 import compatkit as ck
+from compatkit.errors import UnknownName
 from compatkit.experiments.studies import Run
 from compatkit.reports.pictures import beside
+from compatkit_plugins.data_sets.cars3d import cars3d  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.data_sets.celeba import celeba  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.data_sets.dsprites import dsprites  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.data_sets.smallnorb import smallnorb  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.data_sets.solids import solids  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.data_sets.sprites import sprites  # pyright: ignore[reportMissingImports]
+from compatkit_plugins.factored import Factored  # pyright: ignore[reportMissingImports]
 
 REFERENCE = "Bonheme and Grzes 2023, How Good Are Variational Autoencoders at Transfer Learning?"
 TASK = "net"
@@ -51,16 +59,36 @@ DECODER = {
 Arrays = dict[str, NDArray[Any]]
 
 
+SETS: dict[str, Callable[[str | None, int, int | None], Factored]] = {
+    "cars3d": lambda root, size, count: cars3d(root, size=size),
+    "celeba": lambda root, size, count: celeba(root, size=size, count=count),
+    "dsprites": lambda root, size, count: dsprites(root, count=count),
+    "smallnorb": lambda root, size, count: smallnorb(root, size=size),
+    "solids": lambda root, size, count: solids(size=size, count=count or 5000),
+    "solids-moved": lambda root, size, count: solids(
+        size=size, count=count or 5000, positions=8, scales=4, name="solids-moved"
+    ),
+    "sprites": lambda root, size, count: sprites(size=size),
+}
+"""Images with factors by root, size and number of images (None for all); dSprites' are always 64x64."""
+
+
 @lru_cache(maxsize=8)
-def _factored(name: str, root: str | None, size: int, count: int) -> ck.data.Factored:
-    return ck.data.load_factored(name, root=root, size=size, count=count or None)
+def _factored(name: str, root: str | None, size: int, count: int) -> Factored:
+    if name not in SETS:
+        raise UnknownName(
+            f"There are no images with factors called {name!r:.60}; known are {', '.join(SETS)}.",
+            subject=name,
+        )
+    images = SETS[name](root, size, count or None)
+    return images.take(count) if count else images
 
 
-def factored(run: Run, name: str) -> ck.data.Factored:
+def factored(run: Run, name: str) -> Factored:
     """Return images with factors at the size of the run, read once; the run records their digests."""
-    found = _factored(name, run.root, run.settings["image"], run.settings["images"])
-    run.note(_labeled(found))
-    return found
+    images = _factored(name, run.root, run.settings["image"], run.settings["images"])
+    run.note(_labeled(images))
+    return images
 
 
 def data_of(run: Run, name: str) -> ck.DataSet:
@@ -68,8 +96,8 @@ def data_of(run: Run, name: str) -> ck.DataSet:
     return _labeled(factored(run, name))
 
 
-def _labeled(found: ck.data.Factored) -> ck.DataSet:
-    return found.labeled(next(iter(found.factors)))
+def _labeled(images: Factored) -> ck.DataSet:
+    return images.labeled(next(iter(images.factors)))
 
 
 def samples_of(run: Run, name: str) -> ck.Split:
@@ -214,7 +242,7 @@ def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
     return given
 
 
-def means_of(fit: ck.Fit, images: ck.data.Factored, places: NDArray[np.int64]) -> NDArray[np.float32]:
+def means_of(fit: ck.Fit, images: Factored, places: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the means of the latent variables for images at ``places``, ``(n, variables)``."""
     split = ck.Split(
         images.images[places], np.zeros(len(places), np.int64), ("any",), images.name, sample=True

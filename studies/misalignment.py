@@ -25,6 +25,7 @@ from torch import Tensor
 import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
+from compatkit_plugins.gaussian import gaussian, gaussian_normalization  # pyright: ignore[reportMissingImports]
 
 from ._alignment import CENTERED, REFERENCE, learned, misaligned, seen_by, sgd
 from ._curves import panels
@@ -40,9 +41,9 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
     settings = run.settings
     if run.arm in GAUSSIAN:
         variances = [1.0] * len(EIGENVALUES) if run.arm == "white" else EIGENVALUES
-        data = ck.data.gaussian(variances, train=settings["vectors"], test=200, seed=run.seed)
+        data = gaussian(variances, train=settings["vectors"], test=200, seed=run.seed)
         kwargs = {"widths": settings["widths"], "img_size": [1, len(variances)]}
-        normalize = ck.data.gaussian_normalization(variances)
+        normalize = gaussian_normalization(variances)
         task = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
         return task, "blocks.0.linear"
     data = run.load("cifar10").subset(train=settings["images"])

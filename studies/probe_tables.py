@@ -61,7 +61,8 @@ def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, ck.Probed]]:
     else:
         made = train(run, called[source])
     sides = [
-        place[: run.settings[which]] for place, which in zip(images.places(), ("train", "test"), strict=True)
+        place[: run.settings[which]]
+        for place, which in zip(images.partition(), ("train", "test"), strict=True)
     ]
     features = [means_of(made, images, places) for places in sides]
     found: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}

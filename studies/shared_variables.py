@@ -55,7 +55,7 @@ def run(run: Run) -> Outcome:
         made = untrained(run, sets[target], seed=run.seed + OTHER)
     else:
         made = train(run, sets[target if source == "shuffled" else source])
-    sides = images.places()
+    sides = images.partition()
     features = [means_of(made, images, places) for places in sides]
     if source == "shuffled":
         draw = np.random.default_rng(run.seed)

@@ -26,6 +26,7 @@ import compatkit as ck
 from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 from compatkit.reports.pictures import COLORS, png
+from compatkit_plugins.gaussian import gaussian, gaussian_normalization  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.metrics.transfer_function import transfer_curve  # pyright: ignore[reportMissingImports]
 from compatkit_plugins.patch_covariance import filter_covariance  # pyright: ignore[reportMissingImports]
 
@@ -85,11 +86,11 @@ def task_of(run: Run) -> tuple[ck.Task, str]:
     settings = run.settings
     if run.arm in GAUSSIAN:
         variances, widths, vectors = GAUSSIAN[run.arm]
-        data = ck.data.gaussian(
+        data = gaussian(
             variances, train=min(vectors, settings["vectors"]), test=200, seed=run.seed, name=run.arm
         )
         kwargs: dict[str, Any] = {"widths": settings[widths], "img_size": [1, len(variances)]}
-        normalize = ck.data.gaussian_normalization(variances)
+        normalize = gaussian_normalization(variances)
         made = ck.Task("first", data, "fully_connected", "blocks.0", kwargs=kwargs, normalize=normalize)
         return made, "blocks.0.linear"
     some = run.load("cifar10").train.subset(settings["images"], seed=run.seed)

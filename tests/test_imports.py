@@ -43,7 +43,7 @@ ONLY_IN = {
         "compatkit.adapters.mixing",
         "compatkit.adapters.optimizers",
     ),
-    "xarray": ("compatkit.data.weatherbench",),
+    "xarray": ("compatkit_plugins.data_sets.weatherbench",),
     "torchvision": (
         "compatkit.adapters.torchvision",
         "compatkit.adapters.augmentation",

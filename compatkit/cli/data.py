@@ -111,7 +111,6 @@ def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], di
     from compatkit.data import load
     from compatkit.data.leftout import LeftOutWarning
     from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
-    from compatkit.plugins.discovery import providers
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -119,7 +118,7 @@ def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], di
             splits = [read_unlabeled(options.name)]
         else:
             where = {"root": options.data_root, "download": options.download}
-            data = load(options.name, **where, providers=providers(), progress=report)
+            data = load(options.name, **where, progress=report)
             splits = [data.train, data.test]
     others: dict[str, int] = {}
     for warning in caught:

@@ -92,10 +92,9 @@ def load_data_set(name: str, root: str | None, download: bool, damaged: str = "r
         damaged: As for ``load``.
     """
     from compatkit.data import load
-    from compatkit.plugins.discovery import providers
 
     try:
-        return load(name, root=root, download=download, damaged=damaged, providers=providers())
+        return load(name, root=root, download=download, damaged=damaged)
     except (DataError, UnknownName) as error:
         error.add_note(WAYS)
         raise
@@ -169,10 +168,9 @@ def found_in(root: str | None, download: bool, damaged: str = "refuse") -> Calla
         from pathlib import Path
 
         from compatkit.data import load
-        from compatkit.plugins.discovery import providers
 
         family = name if Path(name).exists() else name.removesuffix("/test").removesuffix("/train")
-        return load(family, root=root, download=download, damaged=damaged, providers=providers())
+        return load(family, root=root, download=download, damaged=damaged)
 
     return find
 

@@ -128,7 +128,6 @@ def images_again(
         DataError: An extractor was not trained here, or its images cannot be loaded.
     """
     from compatkit.data.loading import load
-    from compatkit.plugins.discovery import providers
 
     loaded: dict[str, DataSet] = {}
     chosen: dict[str, DataSet] = {}
@@ -146,7 +145,7 @@ def images_again(
             continue
         if family not in loaded:
             try:
-                loaded[family] = load(family, root=root, download=download, providers=providers())
+                loaded[family] = load(family, root=root, download=download)
             except (DataError, UnknownName) as error:
                 raise DataError(
                     f"{name} was trained on {family!r}, which could not be loaded. {error} {remedy}",
@@ -167,14 +166,13 @@ def images_again(
 def _remembered(store: Store, name: str, digest: str) -> DataSet | None:
     """Return the data set with exactly these training images, or None; warn if it has gone."""
     from compatkit.data.specification import load_spec
-    from compatkit.plugins.discovery import providers
 
     known: Any = store.memory.source(digest)
     if known is None:
         return None
     where = " in ".join(filter(None, (known["spec"]["name"], known["root"])))
     try:
-        data = load_spec(known["spec"], root=known["root"], providers=providers())
+        data = load_spec(known["spec"], root=known["root"])
     except CompatkitError as error:
         warnings.warn(
             f"{name} was trained on {where}, which cannot be loaded any more: {error}", stacklevel=6

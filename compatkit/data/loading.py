@@ -1,4 +1,4 @@
-"""Data sets by name or path: packs, torchvision's folders, sets made in code, sets that plugins bring."""
+"""Load data sets by name or path: packs, torchvision's folders, data sets of plugins."""
 
 from __future__ import annotations
 
@@ -35,42 +35,17 @@ from compatkit.errors import (
 from compatkit.foundation.addresses import is_url, local, normalized
 from compatkit.foundation.arguments import named
 from compatkit.limits import Number
+from compatkit.plugins.discovery import providers
 
 DIGESTS = ("bytes", "unverified")
 """What the digest of images in files may be over."""
 SPLITS = ("train", "test")
 """Splits of a data set; a split is called ``mnist/test``."""
-Provider = Callable[..., DataSet]
-"""``factory(root=None, download=False) -> DataSet``, as plugins register it."""
-
 MADE = {
-    "captured-smoke": ("compatkit.data.smoke_images", "captured_smoke"),
-    "flow-forecasts": ("compatkit.data.forecasts", "flow_forecasts"),
     "digits": ("compatkit.data.handwritten", "handwritten_digits"),
-    "peaks": ("compatkit.data.peaks", "peaks"),
-    "smoke": ("compatkit.data.smoke_images", "smoke"),
-    "solids": ("compatkit.data.solid_images", "labeled_solids"),
-    "sphere-rule": ("compatkit.data.sphere_rule", "sphere_rule"),
-    "sphere-rule-swapped": ("compatkit.data.sphere_rule", "swapped_sphere_rule"),
-    "sprites": ("compatkit.data.sprite_images", "labeled_sprites"),
     "typeset-digits": ("compatkit.data.typeset", "typeset_digits"),
 }
 """Data sets that need no file: module and function."""
-
-COMPOSED = {
-    "cue-conflict": ("compatkit.data.cue_conflict", "cue_conflict"),
-    "cue-conflict-edges": ("compatkit.data.cue_conflict", "cue_conflict"),
-    "cue-conflict-silhouettes": ("compatkit.data.cue_conflict", "cue_conflict"),
-    "cars3d": ("compatkit.data.cars3d_files", "labeled_cars3d"),
-    "celeba": ("compatkit.data.celeba_folder", "labeled_celeba"),
-    "cifar10.1": ("compatkit.data.cifar101", "cifar101"),
-    "cifar10.1-v4": ("compatkit.data.cifar101", "cifar101"),
-    "dsprites": ("compatkit.data.dsprites_file", "labeled_dsprites"),
-    "scalar-flow": ("compatkit.data.scalarflow", "scalar_flow"),
-    "weatherbench": ("compatkit.data.weatherbench", "weatherbench"),
-    "smallnorb": ("compatkit.data.smallnorb_files", "labeled_smallnorb"),
-}
-"""Data sets read from files that are no packs: module and function, ``function(name, folders) -> DataSet``."""
 
 FETCHED = {
     "mnist": "mnist",
@@ -90,7 +65,6 @@ def load(
     *,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
-    providers: Mapping[str, Provider] | None = None,
     hold_out: float | None = None,
     seed: int | None = None,
     damaged: str = "refuse",
@@ -99,11 +73,11 @@ def load(
 ) -> DataSet:
     """Load a data set.
 
-    A name is looked for in this order: sets made in code (``digits``, ``typeset-digits``, ``peaks``, ``sphere-
-    rule``); ``providers``; sets composed of other files (``cue-conflict``, ``cifar10.1``); packs ``<name>.npz``
-    and ``<name>.webp.npz`` in ``root``, or else in the folder ``COMPATKIT_DATA``; torchvision's own sets in the
-    same folder, then in torchvision's (``$TORCH_HOME/datasets``). Case, hyphens and underscores make no
-    difference. ``hf:NAME`` is a data set of the Hugging Face Hub.
+    A name is looked up in this order: ``digits`` and ``typeset-digits``; data sets of plugins (``peaks``,
+    ``cifar10.1``, ...); packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder
+    ``COMPATKIT_DATA``; torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``).
+    Plugins are not asked for the names of torchvision's sets. Case, hyphens and underscores make no difference.
+    ``hf:NAME`` is a data set of the Hugging Face Hub.
 
     Args:
         name_or_path: A name; or the path of a folder of class folders (see ``read_folder``), of shards
@@ -112,7 +86,6 @@ def load(
         root: Folder to look in, in place of ``COMPATKIT_DATA``.
         download: Let torchvision or the Hub's library fetch what is missing, torchvision into the first of these
             folders.
-        providers: Data sets that plugins bring: name to ``factory(root=None, download=False)``.
         hold_out: Share of each class that becomes test images, where a source does not divide its images: a tenth
             by default.
         seed: Draws that share; 0 by default.
@@ -153,7 +126,7 @@ def load(
         source = Source({"name": spec, **stated})
     else:
         name = str(name_or_path)
-        found = _named(name, folders, root, download, providers or {})
+        found = _by_name(name, folders, root, download)
         source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
     if hold_out is not None and isinstance(found, DataSet):
         raise DataError(
@@ -232,7 +205,7 @@ def _check_no_split(text: str, folders: list[Path]) -> None:
     if (
         not slash
         or not split
-        or _key(name) not in {_key(one) for one in (*packs, *MADE, *COMPOSED, *FETCHED)}
+        or _key(name) not in {_key(one) for one in (*packs, *MADE, *providers(), *FETCHED)}
     ):
         return
     hint = f" Load {name!r} and take its .{split}." if split in SPLITS else suggest(split, SPLITS)
@@ -242,37 +215,25 @@ def _check_no_split(text: str, folders: list[Path]) -> None:
     )
 
 
-def _named(
-    name: str,
-    folders: list[Path],
-    root: str | os.PathLike[str] | None,
-    download: bool,
-    offered: Mapping[str, Provider],
-) -> DataSet:
+def _by_name(name: str, folders: list[Path], root: str | os.PathLike[str] | None, download: bool) -> DataSet:
     key = _key(name)
-    made, provider, composed = _match(key, MADE), _match(key, offered), _match(key, COMPOSED)
-    if made is not None:
+    if (made := _match(key, MADE)) is not None:
         module, function = MADE[made]
         return getattr(import_module(module), function)()
-    if (
-        provider is not None and composed is None and key not in FETCHED
-    ):  # names of compatkit's own come first
-        return _provided(offered[provider], provider, root, download)
-    if composed is not None:
-        module, function = COMPOSED[composed]
-        return getattr(import_module(module), function)(composed, folders)
+    plugins = {} if key in FETCHED else providers()
+    if (plugin := _match(key, plugins)) is not None:
+        return _provided(plugins[plugin], plugin, root, download)
     for folder in folders:
         packs = _packs(folder)
         if key in packs:
             return read_pack(packs[key], name=_name(packs[key]))
-    return _torchvision(name, folders, download, offered)
+    return _torchvision(name, folders, download)
 
 
 def known() -> dict[str, str]:
-    """Return the data sets that have a name without any plugin, each with a line on what it is."""
+    """Return the data sets that no plugin offers, each with its description."""
     own = {
-        name: (import_module(module).__doc__ or "").partition("\n")[0]
-        for name, (module, _) in (MADE | COMPOSED).items()
+        name: (import_module(module).__doc__ or "").partition("\n")[0] for name, (module, _) in MADE.items()
     }
     return own | {name: "A pack of this name, or torchvision's own files." for name in FETCHED.values()}
 
@@ -311,7 +272,7 @@ def _found(path: Path, folders: list[Path]) -> Path:
     return next((place for place in places if is_there(place)), path)
 
 
-def _torchvision(name: str, folders: list[Path], download: bool, offered: Mapping[str, Provider]) -> DataSet:
+def _torchvision(name: str, folders: list[Path], download: bool) -> DataSet:
     from compatkit.data.torchvision import default_root, read_torchvision
 
     key, roots = _key(name), [*folders, default_root()]
@@ -328,7 +289,8 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
             + " Give the path of a pack, set COMPATKIT_DATA or root to a folder that holds it, or allow the download.",
             subject=name,
         )
-    known = sorted({*MADE, *COMPOSED, *(one for one in offered if ":" not in one), *packs, *FETCHED.values()})
+    plugins = (plugin for plugin in providers() if ":" not in plugin)
+    known = sorted({*MADE, *plugins, *packs, *FETCHED.values()})
     there = bool(name) and Path(name).is_dir()
     hint = (
         f" To load the folder {name} that is here, write {name}/." if there else suggest(name.lower(), known)
@@ -339,7 +301,9 @@ def _torchvision(name: str, folders: list[Path], download: bool, offered: Mappin
     )
 
 
-def _provided(factory: Provider, name: str, root: str | os.PathLike[str] | None, download: bool) -> DataSet:
+def _provided(
+    factory: Callable[..., DataSet], name: str, root: str | os.PathLike[str] | None, download: bool
+) -> DataSet:
     try:
         data = factory(root=root, download=download)
     except CompatkitError:

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from compatkit.data.dataset import DataSet
-from compatkit.data.loading import Provider, is_path, is_there, load
+from compatkit.data.loading import is_path, is_there, load
 from compatkit.data.transforms import Shift
 from compatkit.errors import DataError, suggest
 from compatkit.limits import Number
@@ -36,7 +36,6 @@ def load_spec(
     *,
     root: str | os.PathLike[str] | None = None,
     download: bool = False,
-    providers: Mapping[str, Provider] | None = None,
     relative_to: str | os.PathLike[str] | None = None,
 ) -> DataSet:
     """Load a data set as a recipe describes it.
@@ -54,7 +53,6 @@ def load_spec(
         spec: The table, or just a name or path.
         root: As in ``load``.
         download: As in ``load``.
-        providers: As in ``load``.
         relative_to: Folder that relative paths are tried against first (the recipe's).
 
     Raises:
@@ -74,7 +72,7 @@ def load_spec(
         name = Path(relative_to) / name
     chosen = {key: table[key] for key in ("hold_out", "damaged", "digest") if key in table}
     seed = _seed(table.get("seed"))
-    data = load(name, root=root, download=download, providers=providers, seed=seed, **chosen)
+    data = load(name, root=root, download=download, seed=seed, **chosen)
     source = data.source and attrs.evolve(data.source, spec={**table, **data.source.spec})
     if "classes" in table:
         data = data.of_classes(_names(table["classes"]))

@@ -109,7 +109,10 @@ class Offer:
             with state_kept(drawing=drawing) as changed:
                 yield
         except (Exception, SystemExit) as error:
-            if isinstance(error, CompatkitError) and not isinstance(error, UsageError):
+            of_data = (
+                self.kind == "data_sets"
+            )  # which raise DataError, a usage error, where files are missing
+            if isinstance(error, CompatkitError) and (of_data or not isinstance(error, UsageError)):
                 error.add_note(f"Raised by {self.owner}, {what}.")
                 raise
             raise self.owner.error(f"{failed}: {raised(error)}") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from compatkit.data import DataSet, load, load_spec
+from compatkit.data import DataSet, load, load_spec, loading
 from compatkit.errors import DataError, EnvironmentFailure, PluginError, UnknownName
 
 
@@ -109,44 +109,62 @@ def small(make_split, name: str = "noise") -> DataSet:
     return DataSet(name, make_split([0, 1, 2] * 4), make_split([0, 1, 2] * 2, name=f"{name}/test"))
 
 
-def test_a_provider_is_called_with_root_and_download(make_split, tmp_path):
+def offer(monkeypatch, **factories):
+    """Let plugins offer these data sets and no others."""
+    monkeypatch.setattr(loading, "providers", lambda: factories)
+
+
+def test_the_factory_of_a_plugin_is_called_with_root_and_download(make_split, tmp_path, monkeypatch):
     calls = []
 
     def factory(root=None, download=False):
         calls.append((root, download))
         return small(make_split)
 
-    assert load("noise", root=tmp_path, download=True, providers={"noise": factory}).name == "noise"
+    offer(monkeypatch, noise=factory)
+    assert load("Noise", root=tmp_path, download=True).name == "noise"
     assert calls == [(tmp_path, True)]
     with pytest.raises(UnknownName, match="Did you mean 'noise'"):
-        load("noises", providers={"noise": factory})
+        load("noises")
 
 
 @pytest.mark.parametrize("name", ["digits", "Fashion-MNIST"])
-def test_a_provider_never_replaces_a_name_of_our_own(make_split, name):
+def test_a_plugin_never_replaces_a_name_of_the_core(make_split, monkeypatch, name):
     called = []
 
-    def provider(**_):
+    def factory(**_):
         called.append(name)
         return small(make_split)
 
+    offer(monkeypatch, **{name: factory, f"demo:{name}": factory})
     with suppress(DataError):  # of a name whose files are not here
-        assert load(name, providers={name: provider}).name == "digits"
+        assert load(name).name == "digits"
     assert not called
+    assert load(f"demo:{name}").name == "noise"
 
 
-def test_a_provider_that_fails_is_named():
-    with pytest.raises(
-        DataError, match=r"'noise' must be a compatkit.data.DataSet, its factory returned int"
-    ):
-        load("noise", providers={"noise": lambda **_: 3})  # type: ignore[dict-item]
-
+def test_a_factory_that_fails_is_named(monkeypatch):
     def broken(**_):
         raise KeyError("lost")
 
-    with pytest.raises(PluginError, match="'noise' failed with KeyError: 'lost'") as caught:
-        load("noise", providers={"noise": broken})
-    assert caught.value.plugin == "noise"
+    offer(monkeypatch, noise=lambda **_: 3, lost=broken)
+    with pytest.raises(DataError) as caught:
+        load("noise")
+    assert caught.value.subject == "noise"
+    with pytest.raises(PluginError) as failure:
+        load("lost")
+    assert failure.value.plugin == "lost"
+
+
+def test_data_sets_of_plugins_are_imported_only_when_they_are_loaded():
+    script = (
+        "import sys\nfrom compatkit.data import load\nfrom compatkit.errors import UnknownName\n"
+        "try:\n    load('spritez')\nexcept UnknownName as error:\n    print(\"'sprites'\" in str(error))\n"
+        "load('peaks')\n"
+        "print(sorted(name for name in sys.modules if name.startswith('compatkit_plugins.data_sets.')))"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.splitlines() == ["True", "['compatkit_plugins.data_sets.peaks']"]
 
 
 def test_importing_data_imports_nothing_heavy():
@@ -202,9 +220,9 @@ def test_a_relative_path_is_tried_beside_the_recipe_first(source, tmp_path, monk
     assert load_spec("insects.npz", relative_to=recipes).name == "insects"
 
 
-def test_a_recipe_passes_providers_on(make_split):
-    data = load_spec({"name": "noise", "train": 3}, providers={"noise": lambda **_: small(make_split)})
-    assert len(data.train) == 3
+def test_a_recipe_may_name_the_data_set_of_a_plugin(make_split, monkeypatch):
+    offer(monkeypatch, noise=lambda **_: small(make_split))
+    assert len(load_spec({"name": "noise", "train": 3}).train) == 3
 
 
 @pytest.mark.parametrize(

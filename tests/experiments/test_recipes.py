@@ -18,7 +18,6 @@ import compatkit as ck
 from compatkit.errors import UsageError
 from compatkit.experiments.recipes import read
 from compatkit.experiments.recipes.values import check_values, only
-from compatkit.plugins.discovery import providers
 from compatkit.registry.weights.tensorfile import serialize
 
 EXAMPLES = sorted((Path(__file__).resolve().parents[2] / "examples").glob("*.toml"))
@@ -226,10 +225,6 @@ def test_what_fine_tuning_does_not_take_is_said_with_the_nearest(
     with pytest.raises(UsageError) as found:
         read(small)
     assert said in str(found.value) and found.value.code == "usage"
-
-
-def test_no_plugin_is_imported_for_its_name() -> None:
-    assert providers() == {}  # built-in data sets are no plugins
 
 
 @attrs.frozen

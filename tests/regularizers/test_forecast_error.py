@@ -14,13 +14,14 @@ from compatkit.adapters.networks.forecast import SPAN, ForecastResNet, Unstack, 
 from compatkit.adapters.timm import create
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.training.testing import assert_regularizer
+from compatkit_plugins.data_sets.flow_forecasts import flow_forecasts
 from compatkit_plugins.regularizers.forecast_error import ForecastError, latitude_weights, wanted
 
 KWARGS = {"inputs": 2, "outputs": 1, "channels": 4, "blocks": 2}
 
 
 def task(**settings: Any) -> ck.Task:
-    data = ck.data.flow_forecasts(simulations=2, each=8, size=8, back=(0, 2), lead=2)
+    data = flow_forecasts(simulations=2, each=8, size=8, back=(0, 2), lead=2)
     given = {"kwargs": {**KWARGS, "inputs": 6, "outputs": 3}, "size": data.train.size, **settings}
     return ck.Task("a", data, given.pop("model", "forecast_resnet"), given.pop("cut", "last"), **given)
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from compatkit.errors import EnvironmentFailure, UsageError
 from compatkit.experiments.recipes.recipe import Recipe, Start, check
 from compatkit.foundation.addresses import local
-from compatkit.plugins.discovery import providers
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -57,7 +56,7 @@ def loader(file: Path, root: str | None, download: bool) -> Callable[[Any], Data
     """
     from compatkit.data import load_spec
 
-    return partial(load_spec, root=root, download=download, providers=providers(), relative_to=file.parent)
+    return partial(load_spec, root=root, download=download, relative_to=file.parent)
 
 
 def read(

@@ -42,10 +42,9 @@ class Shelf:
         """
         if name not in self._read:
             from compatkit.data import load
-            from compatkit.plugins.discovery import providers
 
             try:
-                found = load(name, root=self.root, providers=providers())
+                found = load(name, root=self.root)
             except (DataError, UnknownName) as error:
                 plain = name.rstrip("/")
                 if str(error.subject) != plain:  # found but damaged

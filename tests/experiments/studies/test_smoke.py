@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from compatkit.adapters.networks.generative import image_autoencoder, super_resolution
-from compatkit.data import loading, smoke_images
-from compatkit.data.smoke_images import captured_smoke, smoke
+from compatkit.data import loading
 from compatkit.experiments.studies import carry_out
+from compatkit_plugins.data_sets.smoke import captured_smoke, smoke
 from compatkit_plugins.regularizers.reverse_pass.full import reconstruct
 from compatkit_studies import _smoke
 
@@ -23,10 +23,11 @@ TINY: dict[str, Any] = {"steps": 2, "batch_size": 4, "pre_steps": 1, "test": 4}
 def small_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """Smoke of two short simulations under the usual names."""
     few = {"simulations": 2, "frames": 4}
-    monkeypatch.setattr(smoke_images, "few_smoke", lambda: smoke(**few), raising=False)
-    monkeypatch.setattr(smoke_images, "few_captured", lambda: captured_smoke(**few), raising=False)
-    for name, function in (("smoke", "few_smoke"), ("captured-smoke", "few_captured")):
-        monkeypatch.setitem(loading.MADE, name, (smoke_images.__name__, function))
+    factories = {
+        "smoke": lambda **_: smoke(**few),
+        "captured-smoke": lambda **_: captured_smoke(**few),
+    }
+    monkeypatch.setattr(loading, "providers", lambda: factories)
 
 
 def test_an_encoder_from_a_generator_is_its_reverse_pass_inside_the_borders() -> None:

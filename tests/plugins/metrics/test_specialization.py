@@ -13,6 +13,7 @@ import compatkit as ck
 from compatkit.errors import DataError, UsageError
 from compatkit.metrics import Observation, Table
 from compatkit.training.testing import assert_metric
+from compatkit_plugins.gaussian import gaussian, gaussian_normalization
 from compatkit_plugins.metrics.specialization import Specialization
 
 
@@ -76,14 +77,14 @@ def test_it_agrees_with_a_slow_reference() -> None:
 
 def test_in_a_network_half_of_the_units_are_active_at_first() -> None:
     """For He weights without biases, the sign of each unit of the first layer is even on centered inputs."""
-    data = ck.data.gaussian([1.0] * 20, train=64, test=2000, classes=2)
+    data = gaussian([1.0] * 20, train=64, test=2000, classes=2)
     task = ck.Task(
         "a",
         data,
         "fully_connected",
         "blocks.0",
         kwargs={"widths": [50, 50], "img_size": [1, 20]},
-        normalize=ck.data.gaussian_normalization([1.0] * 20),
+        normalize=gaussian_normalization([1.0] * 20),
     )
     fit = quick(steps=0).fit([task])
     found = ck.measure(fit.tasks["a"], data.test, ["specialization"], layers=["blocks.*.act"])

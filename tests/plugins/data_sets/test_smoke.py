@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import compatkit as ck
-from compatkit.data.fluid import Flow, Fluid, confinement, projected, sampled
-from compatkit.data.smoke_images import captured_smoke, smoke
 from compatkit.errors import DataError
+from compatkit_plugins.data_sets._fluid import Flow, Fluid, confinement, project, sample
+from compatkit_plugins.data_sets.smoke import captured_smoke, smoke
 
 STILL = Flow(buoyancy=0, confinement=0, dissipation=0, drag=0)
 DRAW = np.random.default_rng(0)
@@ -22,7 +22,7 @@ def noise(*shape: int) -> np.ndarray:
 
 def test_places_between_cells_are_interpolated_as_by_loops() -> None:
     field, rows, columns = noise(1, 1, 5, 6), 7 * noise(1, 5, 6), 9 * noise(1, 5, 6)
-    found = sampled(field, rows, columns)[0, 0]
+    found = sample(field, rows, columns)[0, 0]
     for i in range(5):
         for j in range(6):
             row, column = min(max(float(rows[0, i, j]), 0), 4), float(columns[0, i, j])
@@ -62,9 +62,9 @@ def divergence(across: np.ndarray, down: np.ndarray) -> np.ndarray:
 def test_what_is_projected_has_no_divergence_and_is_projected_onto_itself() -> None:
     across, down = noise(2, 12, 10), noise(2, 12, 10)
     assert np.abs(divergence(across, down)).max() > 0.1
-    once = projected(across, down)
+    once = project(across, down)
     assert np.abs(divergence(*once)).max() < 1e-6
-    np.testing.assert_allclose(projected(*once), once, atol=1e-5)
+    np.testing.assert_allclose(project(*once), once, atol=1e-5)
 
 
 def test_a_whirl_stays_and_a_gradient_vanishes() -> None:
@@ -72,9 +72,9 @@ def test_a_whirl_stays_and_a_gradient_vanishes() -> None:
     # stream function sin(y) sin(x) and potential cos(y) cos(x), with y from wall to wall and x around
     whirl = np.cos(rows) / 2 * np.sin(columns), -np.sin(rows) * np.cos(columns)
     across, down = (one[None].astype(np.float32) for one in whirl)
-    np.testing.assert_allclose(projected(across, down), (across, down), atol=1e-6)
+    np.testing.assert_allclose(project(across, down), (across, down), atol=1e-6)
     slope = np.cos(rows) * -np.sin(columns) * 2, -np.sin(rows) * np.cos(columns)
-    found = projected(*(one[None].astype(np.float32) for one in slope))
+    found = project(*(one[None].astype(np.float32) for one in slope))
     np.testing.assert_allclose(found, 0, atol=1e-6)
 
 
@@ -113,7 +113,7 @@ def test_frames_are_divided_by_simulation_and_repeat_with_the_seed(make, channel
     assert (len(few.train), len(few.test), few.train.size, few.train.channels) == (6, 18, (16, 16), channels)
     assert few.train.counts == (3, 3)
     # a simulation depends on its number, not on how many there are
-    fewer = make(simulations=2, frames=6, size=16, name="fewer")
+    fewer = make(simulations=2, frames=6, size=16)
     assert np.array_equal(fewer.train.images, few.train.images)
     assert np.array_equal(fewer.test.images, few.test.images[:6])
     assert not np.array_equal(make(simulations=2, frames=6, size=16, seed=1).train.images, few.train.images)

@@ -11,20 +11,21 @@ from PIL import Image
 
 import compatkit as ck
 from compatkit.adapters.networks import forecast
-from compatkit.data.forecasts import SPAN, flow_forecasts, samples, stacked, unstacked
-from compatkit.data.weatherbench import ALOFT, GROUND, LEVELS, _year, weatherbench
 from compatkit.errors import DataError
+from compatkit_plugins.data_sets._forecasts import SPAN, samples, stack, unstack
+from compatkit_plugins.data_sets.flow_forecasts import flow_forecasts
+from compatkit_plugins.data_sets.weatherbench import ALOFT, GROUND, LEVELS, _year, weatherbench
 from compatkit_plugins.regularizers import forecast_error
 
 
 def test_rounding_costs_what_the_page_says_and_far_values_are_clipped() -> None:
     fields = np.random.default_rng(0).uniform(-4, 4, (3, 4, 20, 10)).astype(np.float32)
-    back = unstacked(stacked(fields), 4)
+    back = unstack(stack(fields), 4)
     assert np.abs(back - fields).max() <= SPAN / 255 / 2 + 1e-6
     assert np.sqrt(np.square(back - fields).mean()) == pytest.approx(
         SPAN / 255 / np.sqrt(12), rel=0.05
     )  # .009
-    assert unstacked(stacked(np.full((1, 1, 2, 2), 7.0)), 1).max() == SPAN / 2
+    assert unstack(stack(np.full((1, 1, 2, 2), 7.0)), 1).max() == SPAN / 2
     assert SPAN == forecast.SPAN == forecast_error.SPAN
 
 
@@ -38,7 +39,7 @@ def test_flows_are_standardized_by_the_training_simulations_and_divided_by_simul
     data = flow_forecasts(simulations=4, each=4, size=8, lead=2, back=(0, 2))
     assert (len(data.train), len(data.test), data.train.size) == (4, 12, (9 * 8, 8))
     # frames are two apart: what is known two frames before is what was known a sample earlier
-    fields = unstacked(data.test.read(range(12)), 9)
+    fields = unstack(data.test.read(range(12)), 9)
     assert np.array_equal(fields[1, 3:6], fields[0, :3])
     assert np.array_equal(fields[1, :3], fields[0, 6:])
 
@@ -52,7 +53,7 @@ def test_forecasts_that_cannot_be_made_are_refused(wrong) -> None:
         flow_forecasts(**wrong)
     for fields in (np.zeros((1, 200, 32, 2)), np.zeros((2, 4, 4)), np.full((1, 1, 4, 4), np.nan)):
         with pytest.raises(DataError):
-            stacked(fields)
+            stack(fields)
 
 
 def test_captures_are_divided_by_folder(tmp_path: Path) -> None:
@@ -131,9 +132,9 @@ def weather(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_weather_is_read_year_by_year(weather: Path) -> None:
-    data = weatherbench("weatherbench", [weather], **YEARS, every=6)
+    data = weatherbench(weather, **YEARS, every=6)
     assert data.train.size == (120 * 32, 64) and len(data.train) == HOURS // 6 - 2 - 12
-    fields = unstacked(data.train.read(range(len(data.train))), 120)
+    fields = unstack(data.train.read(range(len(data.train))), 120)
     # Z500 three days after t is what sample t + 12 knows; the lags and the constants lie where they should
     np.testing.assert_array_equal(fields[0, 117], fields[12, LEVELS.index(500)])
     np.testing.assert_array_equal(fields[0, 118], fields[12, 7 + LEVELS.index(850)])
@@ -142,9 +143,9 @@ def test_weather_is_read_year_by_year(weather: Path) -> None:
     np.testing.assert_array_equal(fields[0, 114:117], fields[-1, 114:117])
     assert (np.diff(fields[0, 116, :, 0]) > 0).all()  # latitudes
     with pytest.raises(DataError):
-        weatherbench("weatherbench", [weather], every=5)
+        weatherbench(weather, every=5)
     with pytest.raises(DataError):
-        weatherbench("weatherbench", [weather], train=(2001, 1979))
+        weatherbench(weather, train=(2001, 1979))
 
 
 def test_precipitation_and_radiation_lie_at_the_hours_of_the_other_fields(weather: Path) -> None:
@@ -196,7 +197,7 @@ def test_a_file_unlike_the_others_is_brought_to_them_or_named(weather: Path, wro
             np.testing.assert_array_equal(_year(weather, 2001)[0], expected)
             return
         with pytest.raises(DataError) as caught:
-            weatherbench("weatherbench", [weather], **YEARS)
+            weatherbench(weather, **YEARS)
         assert caught.value.subject == (weather if wrong == "gap" else file)
     finally:
         kept.replace(file)

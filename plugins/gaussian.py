@@ -1,8 +1,8 @@
-"""Centered Gaussian vectors with a given covariance, as images of one row: data whose eigenvectors are known.
+"""Data with known eigenvectors: centered Gaussian vectors of a given covariance, as images of one row.
 
 Maennel et al. 2020, "What Do Neural Networks Learn When Trained With Random Labels?", Prop. 1 and Sec. 2.3. A vector
 of d numbers is a gray image of 1 x d pixels of 8 bits. Values from ``-reach`` to ``reach`` become 0 to 255, where
-``reach`` is ``CLIP`` standard deviations of the largest eigenvalue; the few beyond are clipped. Rounding adds a
+``reach`` is ``CLIP`` standard deviations of the largest eigenvalue; values beyond are clipped. Rounding adds a
 variance of ``(2 reach / 255)^2 / 12`` to every direction: 8e-5 of the largest eigenvalue.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from compatkit.data.dataset import DataSet
+from compatkit import DataSet
 from compatkit.errors import DataError
 
 CLIP = 4.0
@@ -29,16 +29,16 @@ def gaussian(
     classes: int = 10,
     name: str = "gaussian",
 ) -> DataSet:
-    """Return vectors drawn from ``N(0, V diag(eigenvalues) V')``, with labels that say nothing about them.
+    """Return vectors drawn from ``N(0, V diag(eigenvalues) V')``, with random labels.
 
     Args:
-        eigenvalues: Variances along the eigenvectors, ``(d,)``, above 0 or equal to it, not all 0.
-        train: Vectors for training.
-        test: Vectors for testing.
+        eigenvalues: Variances along the eigenvectors, ``(d,)``, none below 0, not all 0.
+        train: Number of training vectors.
+        test: Number of test vectors.
         seed: Draws vectors and labels.
         vectors: Orthonormal eigenvectors as the columns of V, ``(d, d)``; None for the axes.
-        classes: Of the labels, which are drawn evenly and apart from the vectors.
-        name: Of the data set.
+        classes: Number of classes, drawn uniformly and independently of the vectors.
+        name: Name of the data set.
 
     Raises:
         DataError: Eigenvalues are no variances, or the vectors not orthonormal.
@@ -52,12 +52,12 @@ def gaussian(
             f"gaussian expects {len(variances)} orthonormal eigenvectors as the columns of a square matrix; got an "
             f"array {basis.shape}. Take those of numpy.linalg.eigh or numpy.linalg.qr."
         )
-    draw = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     splits = []
     for count in (train, test):
-        drawn = draw.standard_normal((count, len(variances))) * np.sqrt(variances) @ basis.T
-        pixels = np.clip(np.rint((drawn / _reach(variances) + 1) * 127.5), 0, 255).astype(np.uint8)
-        splits.append((pixels[:, None, :, None], draw.integers(classes, size=count)))
+        rows = rng.standard_normal((count, len(variances))) * np.sqrt(variances) @ basis.T
+        pixels = np.clip(np.rint((rows / _reach(variances) + 1) * 127.5), 0, 255).astype(np.uint8)
+        splits.append((pixels[:, None, :, None], rng.integers(classes, size=count)))
     names = [f"{number:0{len(str(classes - 1))}d}" for number in range(classes)]
     return DataSet.of(name, splits[0], splits[1], names)
 
@@ -72,18 +72,18 @@ def gaussian_normalization(eigenvalues: ArrayLike) -> dict[str, Any]:
 
 
 def _variances(eigenvalues: ArrayLike) -> NDArray[np.float64]:
-    found = np.asarray(eigenvalues, dtype=np.float64)
+    variances = np.asarray(eigenvalues, dtype=np.float64)
     if (
-        found.ndim != 1
-        or not found.size
-        or not np.isfinite(found).all()
-        or found.min() < 0
-        or not found.max()
+        variances.ndim != 1
+        or not variances.size
+        or not np.isfinite(variances).all()
+        or variances.min() < 0
+        or not variances.max()
     ):
         raise DataError(
             f"gaussian expects eigenvalues of a covariance: finite, none below 0, not all 0; got {eigenvalues!r:.100}."
         )
-    return found
+    return variances
 
 
 def _reach(variances: NDArray[np.float64]) -> float:

@@ -1,4 +1,4 @@
-"""Twelve bits on a sphere: a rule that no rotation changes, exact and small enough to count everything.
+"""Twelve bits on a sphere, labeled by a rule that no rotation changes; small enough to compute everything exactly.
 
 Shwartz-Ziv and Tishby (2017) place twelve binary inputs evenly on a sphere and label the 4,096 patterns by a threshold
 on their power spectrum in spherical harmonics. The places are the corners of an icosahedron, so the spectrum depends on
@@ -17,36 +17,39 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from compatkit.data.dataset import DataSet
+from compatkit import DataSet, hookimpl
+from compatkit.hooks import Register
 
+compatkit_api = 1
 CORNERS = 12
 HEIGHT, WIDTH = 3, 4
-"""Of a pattern as an image."""
+"""Pixels of a pattern as an image."""
 TRAIN = 3277
 """Patterns for training, four fifths; the other 819 are for testing."""
 CLASSES = ("no", "yes")
 _THRESHOLDS = {5: 6.25, 6: 5.75, 7: 7.25}
 
 
-def sphere_rule(*, swapped: bool = False, seed: int = 0, name: str = "sphere-rule") -> DataSet:
+@hookimpl
+def compatkit_data_sets(register: Register) -> None:
+    """Offer ``sphere-rule``, and ``sphere-rule-swapped`` with exchanged labels."""
+    register("sphere-rule", lambda root=None, download=False: sphere_rule())
+    register("sphere-rule-swapped", lambda root=None, download=False: sphere_rule(swapped=True))
+
+
+def sphere_rule(*, swapped: bool = False, seed: int = 0) -> DataSet:
     """Return all 4,096 patterns as gray images of 3 x 4 pixels, 0 or 255, in two splits.
 
     Args:
-        swapped: Whether the labels are exchanged: the second task of transfer studies, of the same images.
+        swapped: Whether the labels are exchanged, for the second task of transfer studies.
         seed: Draws which patterns are for testing.
-        name: Of the data set.
     """
     bits, labels = patterns(), rule()
     order = np.random.default_rng(seed).permutation(len(bits))
     images = (bits * 255).astype(np.uint8).reshape(-1, HEIGHT, WIDTH, 1)
-    given = 1 - labels if swapped else labels
-    splits = [(images[part], given[part]) for part in (np.sort(order[:TRAIN]), np.sort(order[TRAIN:]))]
-    return DataSet.of(name, splits[0], splits[1], CLASSES)
-
-
-def swapped_sphere_rule() -> DataSet:
-    """Return the same patterns in the same splits with the labels exchanged."""
-    return sphere_rule(swapped=True, name="sphere-rule-swapped")
+    labels = 1 - labels if swapped else labels
+    splits = [(images[part], labels[part]) for part in (np.sort(order[:TRAIN]), np.sort(order[TRAIN:]))]
+    return DataSet.of("sphere-rule-swapped" if swapped else "sphere-rule", splits[0], splits[1], CLASSES)
 
 
 def patterns() -> NDArray[np.int64]:
@@ -55,7 +58,7 @@ def patterns() -> NDArray[np.int64]:
 
 
 def counts() -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Return for every pattern its ones, its edges and its opposite pairs, each ``(4096,)``."""
+    """Return the numbers of ones, edges and opposite pairs of every pattern, each ``(4096,)``."""
     bits, (edges, opposite) = patterns(), _pairs()
     return bits.sum(1), _pairs_of(bits, edges), _pairs_of(bits, opposite)
 
@@ -72,7 +75,7 @@ def rule() -> NDArray[np.int64]:
 def _pairs() -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return which corners of the icosahedron share an edge, and which are opposite, each ``(12, 12)``."""
     golden = (1 + np.sqrt(5)) / 2
-    flat = [(0.0, one, other * golden) for one in (1, -1) for other in (1, -1)]
+    flat = [(0.0, a, b * golden) for a in (1, -1) for b in (1, -1)]
     corners = np.array([np.roll(corner, turn) for turn in range(3) for corner in flat])
     cosines = corners @ corners.T / (1 + golden**2)
     return np.isclose(cosines, 1 / np.sqrt(5)), np.isclose(cosines, -1)
