@@ -39,7 +39,7 @@ from compatkit.foundation.codec import dumps, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.maintenance.check import Soundness, examine, open_damaged
 from compatkit.registry.maintenance.plan import RepairPlan
-from compatkit.registry.maintenance.repair import REASON, plan
+from compatkit.registry.maintenance.repair import plan
 from compatkit.registry.names import Version
 from compatkit.registry.store import Store
 
@@ -226,19 +226,35 @@ def test_a_repair_needs_no_hard_links(parts: Parts, copy: Store, monkeypatch: py
     assert serious(examine(parts.store)) == []
 
 
-def test_a_withdrawn_version_never_comes_back_to_life(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_withdrawn_version_never_comes_back_to_life(
+    parts: Parts, copy: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = parts.root / parts.path("tombstone")
+    sound = path.read_bytes()
     overwrite(path, b"garbage")
     (parts.root / parts.path("withdrawal")).unlink()
+    found = planned(parts)
+    assert not found.actions and [fault.code for fault in found.left] == ["tombstone-damaged"]
+    assert Version(1, 0, 0) not in parts.store.versions(EXTRACTOR)
     seen: list[bool] = []
     monkeypatch.setattr(durable, "step", lambda operation, place: seen.append(path.exists()))
-    planned(parts).apply()
+    planned(parts, copy).apply()
     assert all(seen) and len(seen) > 3
-    tombstone = parts.store.tombstone(EXTRACTOR, "1.0.0")
-    assert tombstone is not None and tombstone.reason == REASON == "tombstone was damaged"
-    assert tombstone.time.startswith("2023-11-14T22:13:20")  # when the damaged file was written
-    assert Version(1, 0, 0) not in parts.store.versions(EXTRACTOR)
-    assert [one.read_bytes() for one in (parts.root / "quarantine").iterdir()] == [b"garbage"]
+    assert path.read_bytes() == sound and Version(1, 0, 0) not in parts.store.versions(EXTRACTOR)
+    assert [file.read_bytes() for file in (parts.root / "quarantine").iterdir()] == [b"garbage"]
+
+
+def test_a_lost_last_move_is_not_made_up(parts: Parts, copy: Store) -> None:
+    path = parts.root / parts.path("log/3")
+    move = path.read_bytes()
+    path.unlink()
+    found = planned(parts)
+    assert not found.actions and [fault.code for fault in found.left] == ["alias-damaged"]
+    planned(parts, copy).apply()
+    assert path.read_bytes() == move and examine(parts.store).faults == ()
+    path.unlink()
+    parts.store.set_alias(HEAD, "prod", "1.0.0")
+    assert parts.store.aliases(HEAD) == {"prod": "1.0.0"} and examine(parts.store).faults == ()
 
 
 def test_a_version_that_was_cut_off_makes_room_for_the_next(

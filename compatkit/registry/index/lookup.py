@@ -1,7 +1,7 @@
 """The index: a disposable SQLite copy of ``refs`` and the manifests, for fast searches and lists.
 
-The files of the registry are the truth. The copy lies in the user's cache folder. If it is damaged or missing it is
-rebuilt; if no file can be used there, it is kept in memory. No state of the copy is ever an error.
+The files of the registry are the truth. The index lies in the user's cache folder. If it is damaged or missing it is
+rebuilt; if no file can be used there, each process fills one in memory. No state of the index is ever an error.
 """
 
 from __future__ import annotations
@@ -151,7 +151,6 @@ class Index:
     _kept: Kept = attrs.field(init=False, default="file")
     _reason: str = attrs.field(init=False, default="")
     _renewed: bool = attrs.field(init=False, default=False)
-    _copy: bool = attrs.field(init=False, default=True)
     _inode: int = attrs.field(init=False, default=0)
     _read: int = attrs.field(init=False, default=0)
     _lock: Any = attrs.field(init=False, repr=False, factory=threading.RLock)
@@ -283,7 +282,7 @@ class Index:
         self._enter()
         with self._lock:
             self._drop()
-            self._kept, self._reason, self._renewed, self._copy = "file", "", False, True
+            self._kept, self._reason, self._renewed = "file", "", False
 
     def _ready(self, query: Query | None, filters: dict[str, Any]) -> Query:
         known = attrs.fields_dict(Query)
@@ -329,9 +328,9 @@ class Index:
                         self._sync(opened, False, None)
                     return work(self._open())
                 except (*FAILURES, *_ODD) as error:
-                    if isinstance(error, _ODD) and (self._kept == "memory" or self._renewed):
+                    if self._kept == "memory" or (isinstance(error, _ODD) and self._renewed):
                         raise  # a defect of this program: what was just made anew cannot be damaged
-                    self._retreat(error)
+                    self._replace(error)
 
     def _open(self) -> Opened:
         if self._opened is None:
@@ -339,7 +338,7 @@ class Index:
                 self._inode = inode_of(self.path)
                 tables = Tables.in_file(self.path, self.identity)
             else:
-                tables = Tables.in_memory(self.path, self.identity, copy=self._copy)
+                tables = Tables.in_memory(self.path, self.identity)
             connection, root = tables.connection, self.references.root
             sync = Sync(connection, self.references, self.objects)
             self._opened = Opened(tables, sync, ResultTable(connection, root))
@@ -359,21 +358,13 @@ class Index:
             self._opened.tables.close()
         self._opened = None
 
-    def _retreat(self, error: Exception) -> None:
-        """After a failure, go on with a new file if the old one is broken, else in memory.
-
-        Raises:
-            sqlite3.Error: Even memory failed.
-        """
+    def _replace(self, error: Exception) -> None:
+        """Delete a broken file, once, so that it is made anew; if no file can be used, go on in memory."""
         inode = self._opened.tables.inode if self._opened is not None else self._inode
         broken = is_broken(error)
         self._drop()
-        if self._kept == "file" and broken and not self._renewed:
+        if broken and not self._renewed:
             remove(self.path, inode)
             self._renewed = True
-        elif self._kept == "file":
-            self._kept, self._reason, self._copy = "memory", str(error), not broken
-        elif self._copy:
-            self._copy = False
         else:
-            raise error
+            self._kept, self._reason = "memory", str(error)

@@ -1,6 +1,6 @@
 """The SQLite tables of the index: in a file, or in memory where no file can be used.
 
-A file that is broken is deleted and made anew. Never in WAL mode, which needs memory that all users of a file share:
+A broken file is deleted and made anew. Never in WAL mode, which needs memory that all users of a file share:
 home folders may lie on a network. What is known of a manifest is keyed by its digest and so stays true for ever; names
 and versions point at it.
 """
@@ -11,7 +11,7 @@ import os
 import sqlite3
 import stat
 import weakref
-from contextlib import closing, suppress
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +22,7 @@ SCHEMA = 4
 """Raised with every change of the tables or of what is put into them."""
 FILE = "index.sqlite"
 PATIENCE = 2.0
-"""Seconds to wait for a process that is writing; then this one goes on with a copy of its own."""
+"""Seconds to wait for a process that is writing; then this one fills tables of its own in memory."""
 SYNCHRONOUS = "NORMAL"
 """Waits for the disk where a power failure could otherwise leave a file that is wrong and looks right."""
 Kept = Literal["file", "memory"]
@@ -141,23 +141,15 @@ class Tables:
             raise
 
     @classmethod
-    def in_memory(cls, path: Path, identity: str, *, copy: bool) -> Tables:
-        """Make tables of this process only.
+    def in_memory(cls, path: Path, identity: str) -> Tables:
+        """Make empty tables of this process only.
 
         Args:
-            path: Of the file.
+            path: Of the file that cannot be used.
             identity: Of the registry.
-            copy: Whether to begin with what the file holds, where that can be read.
         """
         connection = _connected(":memory:")
-        try:
-            if copy and _is_plain(path):
-                _copy(path.absolute(), connection)
-            _prepare(connection, identity)
-        except FAILURES:  # the copy was not good
-            connection.close()
-            connection = _connected(":memory:")
-            _prepare(connection, identity)
+        _prepare(connection, identity)
         return cls(connection, "memory", path)
 
     def is_there(self) -> bool:
@@ -296,14 +288,6 @@ def _connected(target: str) -> sqlite3.Connection:
     connection.execute("PRAGMA cache_spill = OFF")
     connection.create_function("fnmatch", 2, fnmatchcase, deterministic=True)
     return connection
-
-
-def _copy(path: Path, target: sqlite3.Connection) -> None:
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=PATIENCE / 10)) as source:
-        source.execute("BEGIN")
-        # now it is ours to read; backup would wait for ever
-        source.execute("SELECT count(*) FROM sqlite_master")
-        source.backup(target)
 
 
 def _prepare(connection: sqlite3.Connection, identity: str) -> None:

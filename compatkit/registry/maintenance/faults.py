@@ -81,10 +81,15 @@ CODES: Mapping[str, FaultCode] = {
         "a version number that is too small a step for what changed",
         "`compatkit withdraw` it and publish it again without a version number",
     ),
-    "tombstone-damaged": _error("a tombstone that cannot be read", "--repair rewrites it"),
+    "tombstone-damaged": _error(
+        "a tombstone that cannot be read",
+        "--repair restores it from its second file, --from ROOT from another copy of the registry; without either, "
+        "remove it and `compatkit withdraw` the version again",
+    ),
     "tombstone-missing": _error(
         "the tombstone of a withdrawn version is missing, so the version can be found again",
-        "--repair writes the tombstone",
+        "--repair restores it from its second file, --from ROOT from another copy of the registry; without either, "
+        "`compatkit withdraw` the version again",
     ),
     "tombstone-orphan": _warning(
         "a tombstone without its version",

@@ -13,7 +13,6 @@ import stat
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,7 @@ from compatkit.registry.maintenance.references import policy_file
 from compatkit.registry.maintenance.uses import RESULTS
 from compatkit.registry.names import Version
 from compatkit.registry.reach import edges, walk
-from compatkit.registry.refs import LIMIT, now, pointed, version_line, withdrawal_path
+from compatkit.registry.refs import LIMIT, pointed, version_line, withdrawal_path
 from compatkit.registry.scan import (
     HEXADECIMAL,
     AliasMove,
@@ -53,8 +52,6 @@ from compatkit.registry.scan import (
 if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
-REASON = "tombstone was damaged"
-"""Reason in a rewritten tombstone."""
 SETTLED = 60
 """Seconds; without hard links, a younger version file may still be in the process of being written."""
 MOST_GONE = 1_000
@@ -198,7 +195,7 @@ class _Repair:
         return None
 
     def tombstone(self, fault: Fault, place: TombstoneFile | WithdrawalFile) -> bool:
-        """Restore a tombstone from its second file, or the reverse; without either, write one with a new reason."""
+        """Restore a tombstone from its second file, or the reverse; without either, from a copy of the registry."""
         if fault.code == "folder-for-file":
             return False
         label = f"{place.name}@{place.version}"
@@ -206,12 +203,7 @@ class _Repair:
         (twin,) = both - {place.path}
         data = self.planned.content(twin)
         if data is None or fault_of(place, data):
-            if self._copied(fault, place):
-                return True
-            there = next(path for path in (place.path, twin) if os.path.lexists(self.planned.root / path))
-            when = max(0.0, os.lstat(self.planned.root / there).st_mtime)
-            time = datetime.fromtimestamp(when, UTC).isoformat(timespec="seconds")
-            data = dumps({"reason": REASON, "time": time})
+            return self._copied(fault, place)
         words = f"write {place.path} ({label} stays withdrawn)"
         return self.planned.rewrite(fault, place.path, words, data, self._damaged(place))
 
@@ -229,7 +221,7 @@ class _Repair:
         return self._bring_version(fault, version)
 
     def alias(self, fault: Fault, place: AliasPointer) -> bool:
-        """Make pointer and log agree: the last move counts, unless the pointer names the one after it."""
+        """Rewrite the pointer from the last move of its log, unless it names the one after, which was lost."""
         moves = self._moves(place)
         last = max((one.number for one in moves), default=0)
         pointer = read_pointer(self.planned.content(place.path) or b"")
@@ -237,7 +229,7 @@ class _Repair:
             move = AliasMove(
                 f"refs/{place.name}/@log/{place.alias}/{pointer[1]}", place.name, place.alias, pointer[1]
             )
-            return self.move(fault, move)
+            return self._copied(fault, move) or self.planned.leave(fault, CODES["alias-dangling"].remedy)
         if moves and (move := moves[-1]).after is not None:
             words = f"write {place.path}: {move.after}, as move {move.number} of its log says"
             data = f"{move.after} {move.number}\n".encode()
@@ -255,20 +247,9 @@ class _Repair:
         return sorted((one for one in read if one is not None), key=lambda one: one.number)
 
     def move(self, fault: Fault, place: AliasMove) -> bool:
-        """Restore a move from a copy of the registry, or the last one from the pointer, which repeats it.
-
-        Otherwise it remains a gap in the log.
-        """
+        """Restore a move from a copy of the registry; otherwise it remains a gap in the log."""
         if self._copied(fault, place):
             return True
-        pointer = read_pointer(self.planned.content(f"refs/{place.name}/@aliases/{place.alias}") or b"")
-        if pointer is not None and pointer[1] == place.number:
-            before = next(
-                (one.after for one in reversed(self._moves(place)) if one.number < place.number), None
-            )
-            data = dumps({"from": before, "rebuilt": True, "time": now(), "to": pointer[0]})
-            words = f"write {place.path}: to {pointer[0]}, as its pointer says"
-            return self.planned.rewrite(fault, place.path, words, data, self._damaged(place))
         if fault.code != "alias-log-gap":
             self.planned.set_aside(fault, REFER, f": move {place.number} is lost", self._damaged(place))
         return self.planned.leave(fault, CODES["alias-log-gap"].remedy)
