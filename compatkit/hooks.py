@@ -202,6 +202,29 @@ class PretrainingLike(Protocol):
     def bar(self, title: str, steps: int, batch_size: int) -> Any: ...
 
 
+class LoggerLike(Protocol):
+    """Writes figures of a run as they come; only one process of a run calls its logger."""
+
+    def begin(self, step: int) -> None:
+        """Open what is written to, for a run of which ``step`` steps are done, and drop later figures.
+
+        A run that was killed may have logged steps after its last checkpoint; the resumed run takes them again.
+        """
+        ...
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write figures, such as ``<task>/losses/<name>`` and ``<task>/accuracy``, after ``step`` steps of each task."""
+        ...
+
+    def flush(self) -> None:
+        """Write everything to disk: a checkpoint is saved, and these figures are not logged again."""
+        ...
+
+    def close(self) -> None:
+        """Close what ``begin`` opened."""
+        ...
+
+
 class Register:
     """Callback passed to registration hooks: ``register(name, factory)``."""
 
@@ -272,6 +295,19 @@ class Registration:
             @compatkit.hookimpl
             def compatkit_loaders(register):
                 register("mine", lambda split, data, batch_size: DataLoader(Mine(split, data), batch_size))
+        """
+
+    @hookspec
+    def compatkit_loggers(self, register: Register) -> None:
+        """Offer loggers of a run: ``factory(folder) -> LoggerLike``, which writes nothing before ``begin``.
+
+        Further arguments are settings: ``Trainer(loggers={"mine": {"folder": "runs", "project": "digits"}})``.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_loggers(register):
+                register("mine", MyLogger)
         """
 
     @hookspec

@@ -13,11 +13,14 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from distributions import Install, install
 from small import data_set, quick
 
 import compatkit as ck
 from compatkit.metrics import KNOWN, OBSERVED
 from compatkit.training.testing import assert_builder, assert_metric, assert_regularizer
+
+__all__ = ["install"]
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "plugins.md").read_text()
 GIVEN: dict[str, type] = {
@@ -168,52 +171,50 @@ def test_classes_are_matched_as_the_page_does() -> None:
     assert space["outputs"](state, head).tolist() == [-1, 1, 0]
 
 
-def steps_of(fit: ck.Fit, every: int) -> dict[str, dict[int, float]]:
-    """What a logger should have said of a fit with a row for each step."""
+def last_losses(fit: ck.Fit) -> dict[str, float]:
+    """What a logger should have written last of each loss and accuracy of a fit."""
+    names = (name.split("/", 1) for name in fit.history.names)
     return {
-        name: {
-            int(step): value
-            for step, value in zip(fit.history.steps(name), fit.history[name], strict=True)
-            if step % every == 0
-        }
-        for name in fit.history.names
+        f"{task}/{name if name == 'accuracy' else f'losses/{name}'}": fit.history[f"{task}/{name}"][-1]
+        for task, name in names
     }
 
 
+def install_logger(install: Install, name: str) -> None:
+    ((_, text),) = re.findall(
+        rf"^( *)```python\n( *# my_package/{name}_logger\.py\n.*?)^ *```$", PAGE, re.MULTILINE | re.DOTALL
+    )
+    module = f"my_{name}_logger"
+    install("my-package", {f"loggers.{name}": module}, {module: text})
+
+
 @pytest.mark.filterwarnings("default")  # what its own dependencies warn of
-def test_mlflow_has_the_losses_of_a_run_while_it_is_trained(tmp_path: Path) -> None:
+def test_mlflow_has_the_figures_of_a_run(tmp_path: Path, install: Install) -> None:
     mlflow = pytest.importorskip("mlflow")
-    logger = module("mlflow_losses").MLflowLosses
-    seen: list[int] = []
-
-    class Looks:
-        @ck.hookimpl
-        def compatkit_after_step(self, step: ck.Step) -> None:
-            if step.number == 3 and step.task.name == "right":
-                run = mlflow.active_run().info.run_id
-                seen.extend(one.step for one in client.get_metric_history(run, "left/task"))
-
-    mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    install_logger(install, "mlflow")
+    fit = quick(steps=6, log_every=2, loggers={"mlflow": tmp_path}).fit(TASKS, ["dcc"])
     client = mlflow.MlflowClient()
-    experiment = mlflow.create_experiment("runs", artifact_location=(tmp_path / "artifacts").as_uri())
-    with mlflow.start_run(experiment_id=experiment) as run:
-        uses = ["dcc", ck.use("mlflow", every=2), ck.use("looks", after="mlflow")]
-        fit = quick(steps=6).fit(TASKS, uses, factories={"mlflow": logger, "looks": Looks})
-        mlflow.log_dict(dict(fit.run), "run.json")
-    assert seen == [2, 4]
-    for name, expected in steps_of(fit, 2).items():
-        told = {one.step: one.value for one in client.get_metric_history(run.info.run_id, name)}
-        assert told == pytest.approx(expected), name
+    (run,) = client.search_runs([client.get_experiment_by_name("compatkit").experiment_id])
+    assert run.info.status == "FINISHED"
+    for name, expected in last_losses(fit).items():
+        assert run.data.metrics[name] == pytest.approx(expected), name
+    assert [point.step for point in client.get_metric_history(run.info.run_id, "left/losses/task")] == [
+        2,
+        4,
+        6,
+    ]
 
 
 @pytest.mark.filterwarnings("default")  # what its own dependencies warn of
-def test_wandb_has_the_losses_of_a_run_offline(tmp_path: Path) -> None:
+def test_wandb_has_the_figures_of_a_run_offline(
+    tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wandb = pytest.importorskip("wandb")
-    logger = module("wandb_losses").WandbLosses
-    with wandb.init(mode="offline", dir=tmp_path, project="runs") as run:
-        uses = ["dcc", ck.use("wandb", every=2)]
-        fit = quick(steps=6).fit(TASKS, uses, factories={"wandb": logger})
-        run.log({"end": True}, step=7)  # a step is complete when the next one begins
-        told = dict(run.summary)
-    for name, expected in steps_of(fit, 2).items():
-        assert told[name] == pytest.approx(expected[6]), name
+    install_logger(install, "wandb")
+    summaries: list[dict[str, Any]] = []
+    finish = wandb.Run.finish
+    monkeypatch.setattr(wandb.Run, "finish", lambda run: (summaries.append(dict(run.summary)), finish(run)))
+    settings = {"folder": str(tmp_path), "mode": "offline", "project": "runs"}
+    fit = quick(steps=6, log_every=2, loggers={"wandb": settings}).fit(TASKS, ["dcc"])
+    for name, expected in last_losses(fit).items():
+        assert summaries[0][name] == pytest.approx(expected), name

@@ -13,7 +13,7 @@ import attrs
 import click
 
 from compatkit.cli.images import found_in, named_options, offline
-from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option
+from compatkit.cli.options import DataOptions, PathType, argument, command, command_line, option, tags
 from compatkit.cli.output import emit, news, speaks
 from compatkit.cli.publish import Publication, ReleaseOptions, check_numbers, load
 from compatkit.cli.roots import check_folder, destination
@@ -55,8 +55,12 @@ class TrainOptions(ReleaseOptions, DataOptions):
         "Go on from a run (--out, --checkpoint) whose recipe had another `augment`, and was otherwise the same; the "
         "manifest records it."
     )
-    scalars: str | None = option(
-        "Write TensorBoard event files to this folder.", type=PathType(), metavar="FOLDER"
+    loggers: dict[str, str] = option(
+        "Log figures of the run to this folder: tensorboard=FOLDER, csv=FOLDER, or a plugin's; may be repeated.",
+        "--logger",
+        multiple=True,
+        metavar="NAME=FOLDER",
+        callback=tags,
     )
     explain: bool = option(
         "Show the plan (tasks, owners of parameters, hooks, how steps execute); train nothing."
@@ -91,7 +95,8 @@ def train_command(context: click.Context, options: TrainOptions) -> None:
         root,
         options.data_root,
         settings={
-            **options.only("seed", "steps", "checkpoint", "scalars"),
+            **options.only("seed", "steps", "checkpoint"),
+            "loggers": options.loggers or None,
             "new_augment": options.new_augment or None,
         },
         prefix=options.prefix,

@@ -27,12 +27,12 @@ from compatkit.training.batches.loaders import deaths_named
 from compatkit.training.distributed import World, spread
 from compatkit.training.execution import Execution
 from compatkit.training.fit import Fit
+from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.manifest import describe
 from compatkit.training.networks import parameters_digest, prepare_task, redraw
 from compatkit.training.optim import check_owners
 from compatkit.training.precision import Precision
-from compatkit.training.progress import check_tensorboard
 from compatkit.training.randomness import determined, generator, preserved, reseed, seed_of
 from compatkit.training.recompute import recomputing
 from compatkit.training.replicas import sync_batchnorm
@@ -123,11 +123,13 @@ class PreparedRun:
     Attributes:
         manifest: Everything that decides the result, as JSON values; the same for the same run.
         held: Images held out of training, by task.
+        log: The loggers of the run, which have not begun.
     """
 
     loop: Loop
     manifest: Mapping[str, Any]
     held: Mapping[str, Split]
+    log: RunLog
 
     @property
     def plan(self) -> str:
@@ -155,6 +157,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
             request, tasks=[changed(task, plugins, settings.seed) for task in request.tasks]
         )
         _check(request, world)
+        log = RunLog.of(settings.loggers, settings.batch_size)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         shown, held = hold_out(request.tasks, settings.validation, settings.seed)
         with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
@@ -174,7 +177,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
                     "plans",
                     "Give all the same script, settings, data and versions.",
                 )
-                yield PreparedRun(loop, manifest, held)
+                yield PreparedRun(loop, manifest, held, log)
 
 
 def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
@@ -238,8 +241,6 @@ def _check(request: FitRequest, world: World) -> None:
                 f"Task {task.name!r} has no {lacks}, so that nothing can be evaluated while it trains. Leave "
                 "validation, evaluate_every and stop_early out, and measure afterwards."
             )
-    if settings.scalars is not None:
-        check_tensorboard(settings.scalars)
 
 
 def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> SetUp:

@@ -20,12 +20,13 @@ from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.evaluating import Evaluator, Stopper
 from compatkit.training.fit import Fit, anchor
+from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.loss_history import LossHistory
 from compatkit.training.memory import does_not_fit, ran_out
 from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
-from compatkit.training.progress import Bar, Scalars
+from compatkit.training.progress import Bar
 from compatkit.training.randomness import reseed, seed_of
 from compatkit.training.replicas import check_replicas
 from compatkit.training.set_up import check_weights
@@ -51,12 +52,12 @@ def run(prepared: PreparedRun) -> Fit:
     with ExitStack() as stack:
         stack.enter_context(silent())
         held = stack.enter_context(Interruption(made.checkpoint is not None and loop.world.size == 1))
-        scalars = None
-        if settings.scalars is not None and first:
-            scalars = stack.enter_context(closing(Scalars.open(settings.scalars, done, settings.batch_size)))
+        if first:
+            made.log = stack.enter_context(closing(prepared.log))
+            made.log.begin(done)
         title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
         bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
-        made.to_the_end(done, bar, scalars, held)
+        made.to_the_end(done, bar, held)
     for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
         module.eval()
     checkpoints.check_trained(loop, made.steps)
@@ -80,6 +81,7 @@ class Run:
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
         evaluations: Rows of figures measured during training.
         changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
+        log: Loggers of the run; on other processes than the first it has none.
         pretrained: What plugins reported that trained before the first step; None where none did.
     """
 
@@ -93,7 +95,7 @@ class Run:
     evaluations: list[dict[str, Any]] = attrs.field(factory=list)
     pretrained: Pretrained | None = None
     changes: list[dict[str, Any]] = attrs.field(factory=list)
-    _scalars: Scalars | None = None
+    log: RunLog = attrs.field(factory=RunLog)
     _kept: int | None = None
     _saved: float = 0.0
     _saving: float = 0.0
@@ -138,22 +140,19 @@ class Run:
             if self.pretrained is not None:
                 self._save(0)
 
-    def to_the_end(
-        self, start: int, bar: Bar, scalars: Scalars | None = None, held: Interruption | None = None
-    ) -> None:
+    def to_the_end(self, start: int, bar: Bar, held: Interruption | None = None) -> None:
         """Take the steps from ``start`` on.
 
         Args:
             start: Steps that are done.
             bar: Shows where the run is.
-            scalars: Files to write rows into.
             held: Signals that end the run once its state is saved.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
-        self._scalars, done, self._saved = scalars, start, time.monotonic()
+        done, self._saved = start, time.monotonic()
         last = False
         while done < self.steps and not self._stopped and not (held is not None and held.came):
             self._step(done)
@@ -235,8 +234,7 @@ class Run:
         bar.evaluated(done, _figures(rows))
         if self.stopper is not None:
             self.stopper.see(done, rows, self.loop.weights())
-        if self._scalars is not None:
-            self._scalars.evaluations(rows, time.perf_counter() - began)
+        self.log.log_evaluations(rows, time.perf_counter() - began)
 
     def _due(self, done: int, row: bool) -> bool:
         """Return whether a checkpoint is due after ``done`` steps: by their count, or by the time since the last one.
@@ -260,8 +258,7 @@ class Run:
             self._add_checkpoint(error)
             raise
         bar.at(done, self._shown(self.history.latest()))
-        if self._scalars is not None:
-            self._scalars.losses(rows, self.loop.rate(done - 1))
+        self.log.log_losses(rows, self.loop.rate(done - 1))
 
     def _shown(self, losses: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
         """Return losses of each task with its last evaluation, of the averages where there are any."""
@@ -300,8 +297,7 @@ class Run:
             raise
         self._kept, self._saved = done, time.monotonic()
         self._saving = self._saved - began
-        if self._scalars is not None:
-            self._scalars.flush()
+        self.log.flush()
 
     def _add_checkpoint(self, error: CompatkitError) -> None:
         """Add to an error how many steps of the run are kept, and where."""

@@ -13,6 +13,7 @@ from compatkit.errors import FormatError, UsageError
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import dumps, loads
 from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
+from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
@@ -47,6 +48,35 @@ def _local(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Non
     PATH(instance, attribute, value)
     if value is not None:
         local(value, f"'{attribute.name}'")
+
+
+def logger_settings(loggers: Any) -> dict[str, dict[str, Any]]:
+    """Return the settings of each logger of a run; a text or path is its folder.
+
+    Args:
+        loggers: Settings or folder by name, or None for none.
+
+    Raises:
+        UnknownName: No logger of this name is installed.
+        UsageError: A folder is missing or not on a local disk, or settings are not a table.
+    """
+    example = "such as {'tensorboard': 'runs/digits'}"
+    if not isinstance(loggers, Mapping | None):
+        raise UsageError(
+            f"'loggers' must be a table from loggers to folders, {example}; got {loggers!r:.100}."
+        )
+    settings = {
+        require("loggers", name): dict(value) if isinstance(value, Mapping) else {"folder": value}
+        for name, value in (loggers or {}).items()
+    }
+    for name, values in settings.items():
+        folder = values.get("folder")
+        if not isinstance(folder, str | os.PathLike):
+            raise UsageError(
+                f"The logger {name!r} needs a folder, {example}; got {folder!r:.100}.", subject=name
+            )
+        local(folder, f"'loggers' ({name})")
+    return settings
 
 
 def _optimizer(instance: object, attribute: object, value: Any) -> None:
@@ -120,7 +150,9 @@ class Settings:
         validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
         metadata=_WHERE_ON,
     )
-    scalars: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
+    loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
+        factory=dict, converter=logger_settings, metadata=_BESIDE
+    )
     synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
 
     def __attrs_post_init__(self) -> None:

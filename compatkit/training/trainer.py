@@ -83,7 +83,8 @@ class Trainer(Settings):
         evaluate_on: ``"validation"`` (the share held out), ``"test"``, or ``"train"`` (all images trained on, as
             they are without augmentation).
         stop_early: When to end before the last step, by the images held out.
-        scalars: Folder of TensorBoard's event files; None writes none.
+        loggers: Where figures of the run are logged as they come: folders, or tables of settings with a folder, by the
+            logger's name: ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
         synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
             each normalizes its share of a batch by itself.
 
@@ -117,7 +118,7 @@ class Trainer(Settings):
             DataError: A data set is of one class, or smaller than a batch.
             PluginError: A regularizer is broken or set up wrongly.
             TrainingError: A loss or weight is not finite, or the checkpoint belongs to another plan.
-            MissingDependency: ``scalars`` is set, and TensorBoard is not installed.
+            MissingDependency: A logger needs a library that is not installed.
             EnvironmentFailure: The memory is too small, or a checkpoint cannot be written.
         """
         request = FitRequest(self, tasks, regularizers, frozen, frozen_statistics, factories)

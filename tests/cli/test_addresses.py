@@ -86,7 +86,7 @@ DOORS: dict[str, Callable[[Any], object]] = {
     "load": lambda place: ck.data.load(place),
     "load root": lambda place: ck.data.load("mnist", root=place),
     "checkpoint": lambda place: ck.Trainer(checkpoint=place),
-    "scalars": lambda place: ck.Trainer(scalars=place),
+    "logger": lambda place: ck.Trainer(loggers={"csv": place}),
     "exported": lambda place: ck.load_exported(place),
     "report": lambda place: write_report(place, "text"),
     "activations": lambda place: ck.activations(None, (ARRAY, ARRAY), layers=["a"], folder=place),

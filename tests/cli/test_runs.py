@@ -111,7 +111,7 @@ def test_what_makes_another_run_has_another_folder(
 ) -> None:
     root = tmp_path / "parts"
     words = "train", recipe(LONGER), "--registry", root
-    for more in ((), ("--prefix", "other"), ("--scalars", tmp_path / "events")):
+    for more in ((), ("--prefix", "other"), ("--logger", f"csv={tmp_path / 'events'}")):
         interrupted(*words, *more)
         assert len(folders(root)) == 1
     interrupted("train", recipe(("steps = 2", "steps = 5\ncheckpoint_every = 3")), "--registry", root)

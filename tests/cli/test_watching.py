@@ -22,7 +22,9 @@ stop_early = { patience = 3, on = "accuracy" }
 
 def test_averages_are_published_with_what_was_measured(run: Any, recipe: Any, tmp_path: Path) -> None:
     root, scalars = tmp_path / "parts", tmp_path / "runs"
-    said = run("--registry", root, "train", recipe(("steps = 2\n", WATCHED)), "--scalars", scalars)
+    said = run(
+        "--registry", root, "train", recipe(("steps = 2\n", WATCHED)), "--logger", f"tensorboard={scalars}"
+    )
     assert said.code == 0, said.err
     assert "What is published are the moving averages of the weights" in said.err
     lines = [line.split() for line in said.out.splitlines()]

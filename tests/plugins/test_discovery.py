@@ -51,6 +51,7 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
         ("builders", "compatkit_builders"),
         ("data_sets", "compatkit_data_sets"),
         ("loaders", "compatkit_loaders"),
+        ("loggers", "compatkit_loggers"),
         ("studies", "compatkit_studies"),
     ],
 )

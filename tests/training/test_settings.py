@@ -25,7 +25,7 @@ def test_every_setting_is_on_the_page() -> None:
 
 def test_what_is_off_is_in_no_plan() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
-    said = quick(steps=1, scalars=None).fit([task]).run["trainer"]
+    said = quick(steps=1, loggers=None).fit([task]).run["trainer"]
     always = {one.name for one in attrs.fields(ck.Trainer) if "manifest" not in one.metadata}
     assert set(said) - {"scheduling", "steps_are"} == always
     assert {"steps", "seed", "lr", "log_every"} <= always and not {"ema", "images", "evaluate_on"} & always

@@ -17,6 +17,7 @@ from compatkit.experiments.recipes import check, loader
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.foundation.codec import dumps
+from compatkit.training.settings import logger_settings
 
 if TYPE_CHECKING:
     from compatkit.data.dataset import DataSet
@@ -99,9 +100,10 @@ class DataCache:
     def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
         kept = records.checkpoint(Path(job.folder), job.run)
-        scalars = job.tables["trainer"].get("scalars")
-        own = None if scalars is None else str(Path(scalars) / job.run)
-        written = check(job.tables, Path(job.file), checkpoint=str(kept), progress=False, scalars=own)
+        loggers = logger_settings(job.tables["trainer"].get("loggers"))
+        for settings in loggers.values():
+            settings["folder"] = str(Path(settings["folder"]) / job.run)
+        written = check(job.tables, Path(job.file), checkpoint=str(kept), progress=False, loggers=loggers)
         return written.load(self.data(job))
 
 

@@ -1,0 +1,115 @@
+"""Figures of a run on their way to its loggers, which plugins bring: TensorBoard, CSV, and third parties'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from compatkit.errors import CompatkitError
+from compatkit.hooks import LoggerLike
+from compatkit.plugins.discovery import find
+from compatkit.plugins.isolation import Owner, raised
+from compatkit.registry.os_errors import environment
+
+METHODS = ("begin", "log_metrics", "flush", "close")
+UNPREFIXED = ("accuracy", "gradient_norm")
+"""Entries of a row of the history that are no losses."""
+
+
+@attrs.define(eq=False)
+class RunLog:
+    """Loggers of a run, and the clock for its speed; without loggers it does nothing.
+
+    Names of figures begin with the task: ``<task>/losses/<name>``, ``<task>/accuracy``, ``<task>/gradient_norm``,
+    ``<task>/learning_rate``, ``<task>/images_per_second``, ``<task>/<validation or test>/<trained or averages>/loss``
+    and ``.../accuracy``.
+    """
+
+    _loggers: Sequence[tuple[Owner, Path, LoggerLike]] = ()
+    _batch_size: int = 0
+    _step: int = 0
+    _time: float = 0.0
+
+    @classmethod
+    def of(cls, loggers: Mapping[str, Mapping[str, Any]], batch_size: int) -> RunLog:
+        """Make the loggers of a run; nothing is written before ``begin``.
+
+        Args:
+            loggers: Settings of each, by name; see ``Trainer``.
+            batch_size: Images of one step of a task.
+
+        Raises:
+            CompatkitError: A logger lacks a library, refuses a setting, or is broken.
+        """
+        made = []
+        for name, settings in loggers.items():
+            offer = find("loggers", name)
+            logger = offer.make(settings)
+            lacking = [method for method in METHODS if not callable(getattr(logger, method, None))]
+            if lacking:
+                raise offer.owner.error(
+                    f"the logger lacks {', '.join(lacking)}; it needs {', '.join(METHODS)}."
+                )
+            made.append((offer.owner, Path(settings["folder"]), logger))
+        return cls(made, batch_size)
+
+    def begin(self, step: int) -> None:
+        """Begin to log a run of which ``step`` steps are done."""
+        self._step, self._time = step, time.perf_counter()
+        self._call("begin", step)
+
+    def log_losses(self, rows: Sequence[Mapping[str, Any]], lr: float) -> None:
+        """Log rows of the history that were closed at the same step.
+
+        Args:
+            rows: At least one.
+            lr: Learning rate at that step.
+        """
+        step, now = rows[0]["step"], time.perf_counter()
+        speed = (step - self._step) * self._batch_size / max(now - self._time, 1e-9)
+        self._step, self._time = step, now
+        metrics: dict[str, float] = {}
+        for row in rows:
+            task = row["task"]
+            for name, value in row["losses"].items():
+                metrics[f"{task}/{name if name in UNPREFIXED else f'losses/{name}'}"] = value
+            metrics |= {f"{task}/learning_rate": lr, f"{task}/images_per_second": speed}
+        self._call("log_metrics", metrics, step)
+
+    def log_evaluations(self, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
+        """Log rows of an evaluation, whose time does not count as training.
+
+        Args:
+            rows: Of ``Evaluator.measure``.
+            seconds: Time that the evaluation took.
+        """
+        self._time += seconds
+        metrics = {
+            f"{row['task']}/{row['on']}/{row['weights']}/{name}": row[name]
+            for row in rows
+            for name in ("loss", "accuracy")
+        }
+        self._call("log_metrics", metrics, rows[0]["step"])
+
+    def flush(self) -> None:
+        """Write everything to disk, since rows before a checkpoint are not logged again."""
+        self._call("flush")
+
+    def close(self) -> None:
+        """Close the loggers."""
+        self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every logger; name the logger, or its folder, in errors."""
+        for owner, folder, logger in self._loggers:
+            try:
+                with environment("write", folder):
+                    getattr(logger, method)(*arguments)
+            except CompatkitError:
+                raise
+            except Exception as error:
+                raise owner.error(f"{method} failed: {raised(error)}", "compatkit_loggers") from error

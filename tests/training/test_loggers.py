@@ -1,0 +1,222 @@
+"""Loggers, read back: what they receive, no point twice after a kill, a third party's, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributions import Install, install
+from small import data_set, quick, same_parts
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import compatkit as ck
+from compatkit.errors import EnvironmentFailure, MissingDependency, PluginError, UnknownName, UsageError
+
+__all__ = ["install"]
+
+
+def task(name: str = "a") -> ck.Task:
+    return ck.Task(name, data_set(name), "resnet8_cifar", "layer2", size=16)
+
+
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard shows of a folder: by tag, steps and values."""
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return {
+        tag: [(point.step, point.value) for point in events.Scalars(tag)] for tag in events.Tags()["scalars"]
+    }
+
+
+SETTINGS: dict[str, Any] = {
+    "steps": 4,
+    "log_every": 2,
+    "clip_norm": 1.0,
+    "ema": 0.5,
+    "validation": 0.25,
+    "evaluate_every": 2,
+}
+
+
+def test_figures_are_those_of_the_history(tmp_path: Path) -> None:
+    trainer = quick(**SETTINGS, schedule="step", loggers={"tensorboard": tmp_path / "runs"})
+    fit = trainer.fit([task("a"), task("b")], ["dcc"])
+    found = points(tmp_path / "runs")
+    for row in fit.history:
+        for name, value in row["losses"].items():
+            tag = f"{row['task']}/{name if name in ('accuracy', 'gradient_norm') else f'losses/{name}'}"
+            assert dict(found[tag])[row["step"]] == pytest.approx(value, rel=1e-6)
+    for row in fit.evaluations:
+        tag = f"{row['task']}/validation/{row['weights']}/loss"
+        assert dict(found[tag])[row["step"]] == pytest.approx(row["loss"], rel=1e-6)
+    assert found["a/learning_rate"] == [(2, pytest.approx(1e-3)), (4, pytest.approx(1e-5))]
+    assert {step for step, value in found["b/images_per_second"] if value > 0} == {2, 4}
+    assert all(len(of_tag) == 2 for of_tag in found.values()) and len(found) == 2 * (2 + 2 + 2 + 4)
+    assert same_parts(fit, quick(**SETTINGS, schedule="step").fit([task("a"), task("b")], ["dcc"]))
+    assert "loggers" not in fit.run["trainer"]
+
+
+def test_a_resumed_run_has_no_point_twice(tmp_path: Path, killed: Callable[..., None]) -> None:
+    class Kill:
+        @ck.hookimpl
+        def compatkit_after_step(self, step: ck.Step) -> None:
+            if step.number == 5 and alive:
+                raise KeyboardInterrupt
+
+    settings: dict[str, Any] = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 3}
+    trainer = quick(steps=6, **settings, loggers={"tensorboard": tmp_path / "runs"})
+    alive = True
+    with pytest.raises(KeyboardInterrupt):  # after the points of steps 4 and 5, which no checkpoint knows
+        trainer.fit([task()], ["kill"], factories={"kill": Kill})
+    assert [step for step, _ in points(tmp_path / "runs")["a/losses/task"]] == [1, 2, 3, 4, 5]
+    alive = False
+    fit = trainer.fit([task()], ["kill"], factories={"kill": Kill})
+    shown = points(tmp_path / "runs")["a/losses/task"]
+    assert [step for step, _ in shown] == [1, 2, 3, 4, 5, 6]
+    assert [value for _, value in shown] == pytest.approx([row["losses"]["task"] for row in fit.history])
+
+
+def test_without_tensorboard_nothing_is_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    with pytest.raises(MissingDependency, match=r"pip install 'compatkit\[tensorboard\]'"):
+        quick(steps=1, loggers={"tensorboard": tmp_path / "runs"}).fit([task()])
+    assert not (tmp_path / "runs").exists()
+    quick(steps=1).fit([task()])
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "csv"])
+def test_a_folder_that_cannot_be_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EnvironmentFailure, match=r"a part of the path is a file|a file stands"):
+        quick(steps=1, loggers={name: tmp_path / "file" / "runs"}).fit([task()])
+
+
+def csv_points(folder: Path) -> dict[str, dict[int, float]]:
+    with (folder / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    points: dict[str, dict[int, float]] = {}
+    for row in rows:
+        assert int(row["step"]) not in points.setdefault(row["name"], {})
+        points[row["name"]][int(row["step"])] = float(row["value"])
+    return points
+
+
+def test_csv_has_what_tensorboard_has(tmp_path: Path) -> None:
+    folders = {"tensorboard": tmp_path / "events", "csv": tmp_path / "table"}
+    quick(**SETTINGS, loggers=folders).fit([task("a"), task("b")], ["dcc"])
+    table = csv_points(tmp_path / "table")
+    for name, found in points(tmp_path / "events").items():
+        assert table[name] == pytest.approx(dict(found), rel=1e-6), name
+    assert len(table) == len(points(tmp_path / "events"))
+
+
+def test_csv_of_a_resumed_run_drops_later_rows(tmp_path: Path, killed: Callable[..., None]) -> None:
+    def trainer(log_every: int) -> ck.Trainer:
+        checkpoint = tmp_path / "run.safetensors"
+        return quick(
+            steps=6, checkpoint=checkpoint, checkpoint_every=3, log_every=log_every, loggers={"csv": tmp_path}
+        )
+
+    killed(trainer(1), [task()], after=3)
+    text = (tmp_path / "metrics.csv").read_text()
+    (tmp_path / "metrics.csv").write_text(
+        text + "4,a/losses/task,99\n5,a/los"
+    )  # written after the checkpoint
+    fit = trainer(1).fit([task()])
+    losses = csv_points(tmp_path)["a/losses/task"]
+    assert list(losses) == [1, 2, 3, 4, 5, 6]
+    assert list(losses.values()) == pytest.approx([row["losses"]["task"] for row in fit.history])
+
+
+THIRD_PARTY = """
+from compatkit import hookimpl
+
+CALLS = []
+
+class Mine:
+    def __init__(self, folder, fail=""):
+        self.fail = fail
+        CALLS.append(("made", folder))
+
+    def begin(self, step):
+        self._call("begin", step)
+
+    def log_metrics(self, metrics, step):
+        self._call("log_metrics", step, dict(metrics))
+
+    def flush(self):
+        self._call("flush")
+
+    def close(self):
+        self._call("close")
+
+    def _call(self, method, *arguments):
+        CALLS.append((method, *arguments))
+        if method == self.fail:
+            raise RuntimeError("no connection")
+
+@hookimpl
+def compatkit_loggers(register):
+    register("mine", Mine)
+"""
+
+
+def test_a_third_party_brings_a_logger(install: Install, tmp_path: Path) -> None:
+    install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": THIRD_PARTY})
+    trainer = quick(steps=4, log_every=2, checkpoint=tmp_path / "run.safetensors", loggers={"mine": "here"})
+    assert "demo_logger" not in sys.modules
+    fit = trainer.fit([task()])
+    calls = sys.modules["demo_logger"].CALLS
+    assert [call[0] for call in calls] == ["made", "begin", "log_metrics", "log_metrics", "flush", "close"]
+    assert calls[:2] == [("made", "here"), ("begin", 0)]
+    for (_, step, metrics), row in zip(calls[2:4], fit.history, strict=True):
+        assert step == row["step"] and metrics["a/losses/task"] == row["losses"]["task"]
+    assert same_parts(fit, quick(steps=4, log_every=2).fit([task()]))
+
+
+@pytest.mark.parametrize("method", ["begin", "log_metrics", "close"])
+def test_a_logger_that_fails_is_named_and_closed(install: Install, method: str) -> None:
+    install("demo", {"loggers.mine": "demo_logger"}, {"demo_logger": THIRD_PARTY})
+    with pytest.raises(PluginError, match="no connection") as caught:
+        quick(steps=2, loggers={"mine": {"folder": "here", "fail": method}}).fit([task()])
+    assert caught.value.subject == "loggers.mine"
+    assert sys.modules["demo_logger"].CALLS[-1] == ("close",)
+
+
+def test_a_logger_without_a_method_is_refused_before_training(install: Install) -> None:
+    source = (
+        "from compatkit import hookimpl\n@hookimpl\ndef compatkit_loggers(register): register('mine', dict)\n"
+    )
+    install(
+        "demo",
+        {"loggers.mine": "demo_logger"},
+        {"demo_logger": source.replace("dict", "lambda folder: folder")},
+    )
+    with pytest.raises(PluginError, match="begin, log_metrics, flush, close"):
+        quick(steps=1, loggers={"mine": "here"}).explain([task()])
+
+
+@pytest.mark.parametrize(
+    ("loggers", "error"),
+    [
+        ("runs", UsageError),
+        (["csv"], UsageError),
+        ({"csv": None}, UsageError),
+        ({"csv": {"file": "x"}}, UsageError),
+        ({"csv": {"folder": "s3://bucket/runs"}}, UsageError),
+        ({"tensorbord": "runs"}, UnknownName),
+    ],
+)
+def test_settings_that_cannot_be_used(loggers: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        quick(steps=1, loggers=loggers)
+
+
+def test_an_unknown_setting_of_a_logger_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PluginError, match="csv"):
+        quick(steps=1, loggers={"csv": {"folder": tmp_path, "speed": 1}}).fit([task()])
