@@ -213,7 +213,7 @@ class LoggerLike(Protocol):
         ...
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write figures, such as ``<task>/losses/<name>`` and ``<task>/accuracy``, after ``step`` steps of each task."""
+        """Write figures such as ``<task>/losses/<name>`` or ``<task>/accuracy``, after ``step`` steps of each task."""
         ...
 
     def flush(self) -> None:

@@ -18,6 +18,8 @@ from compatkit.registry.os_errors import environment
 METHODS = ("begin", "log_metrics", "flush", "close")
 UNPREFIXED = ("accuracy", "gradient_norm")
 """Entries of a row of the history that are no losses."""
+BoundLogger = tuple[Owner, Path, LoggerLike]
+"""A logger with its plugin and its folder, for messages."""
 
 
 @attrs.define(eq=False)
@@ -29,10 +31,11 @@ class RunLog:
     and ``.../accuracy``.
     """
 
-    _loggers: Sequence[tuple[Owner, Path, LoggerLike]] = ()
+    _loggers: Sequence[BoundLogger] = ()
     _batch_size: int = 0
     _step: int = 0
     _time: float = 0.0
+    _begun: list[BoundLogger] = attrs.field(factory=list)
 
     @classmethod
     def of(cls, loggers: Mapping[str, Mapping[str, Any]], batch_size: int) -> RunLog:
@@ -60,7 +63,9 @@ class RunLog:
     def begin(self, step: int) -> None:
         """Begin to log a run of which ``step`` steps are done."""
         self._step, self._time = step, time.perf_counter()
-        self._call("begin", step)
+        for logger in self._loggers:
+            _call(logger, "begin", step)
+            self._begun.append(logger)
 
     def log_losses(self, rows: Sequence[Mapping[str, Any]], lr: float) -> None:
         """Log rows of the history that were closed at the same step.
@@ -78,7 +83,7 @@ class RunLog:
             for name, value in row["losses"].items():
                 metrics[f"{task}/{name if name in UNPREFIXED else f'losses/{name}'}"] = value
             metrics |= {f"{task}/learning_rate": lr, f"{task}/images_per_second": speed}
-        self._call("log_metrics", metrics, step)
+        self._call_all("log_metrics", metrics, step)
 
     def log_evaluations(self, rows: Sequence[Mapping[str, Any]], seconds: float) -> None:
         """Log rows of an evaluation, whose time does not count as training.
@@ -93,23 +98,28 @@ class RunLog:
             for row in rows
             for name in ("loss", "accuracy")
         }
-        self._call("log_metrics", metrics, rows[0]["step"])
+        self._call_all("log_metrics", metrics, rows[0]["step"])
 
     def flush(self) -> None:
         """Write everything to disk, since rows before a checkpoint are not logged again."""
-        self._call("flush")
+        self._call_all("flush")
 
     def close(self) -> None:
         """Close the loggers."""
-        self._call("close")
+        self._call_all("close")
 
-    def _call(self, method: str, *arguments: Any) -> None:
-        """Call a method of every logger; name the logger, or its folder, in errors."""
-        for owner, folder, logger in self._loggers:
-            try:
-                with environment("write", folder):
-                    getattr(logger, method)(*arguments)
-            except CompatkitError:
-                raise
-            except Exception as error:
-                raise owner.error(f"{method} failed: {raised(error)}", "compatkit_loggers") from error
+    def _call_all(self, method: str, *arguments: Any) -> None:
+        for logger in self._begun:
+            _call(logger, method, *arguments)
+
+
+def _call(logger: BoundLogger, method: str, *arguments: Any) -> None:
+    """Call a method of a logger; name the logger, or its folder, in errors."""
+    owner, folder, instance = logger
+    try:
+        with environment("write", folder):
+            getattr(instance, method)(*arguments)
+    except CompatkitError:
+        raise
+    except Exception as error:
+        raise owner.error(f"{method} failed: {raised(error)}", "compatkit_loggers") from error
