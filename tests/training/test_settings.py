@@ -11,6 +11,7 @@ from small import data_set, quick
 
 import compatkit as ck
 from compatkit.errors import UsageError
+from compatkit.training.settings import plan_key
 
 TIMMS = "Fine-tuning as in timm"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
@@ -26,7 +27,7 @@ def test_every_setting_is_on_the_page() -> None:
 def test_what_is_off_is_in_no_plan() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
     said = quick(steps=1, loggers=None).fit([task]).run["trainer"]
-    always = {one.name for one in attrs.fields(ck.Trainer) if "manifest" not in one.metadata}
+    always = {plan_key(field.name) for field in attrs.fields(ck.Trainer) if "manifest" not in field.metadata}
     assert set(said) - {"scheduling", "steps_are"} == always
     assert {"steps", "seed", "lr", "log_every"} <= always and not {"ema", "images", "evaluate_on"} & always
 
@@ -48,8 +49,8 @@ def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, 
     ("make", "said"),
     [
         (
-            lambda: ck.Trainer(steps=1, optimizer="sgd"),
-            "Trainer has no setting 'optimizer'; did you mean 'optimizer'?",
+            lambda: ck.Trainer(steps=1, optimiser="sgd"),
+            "Trainer has no setting 'optimiser'; did you mean 'optimizer'?",
         ),  # type: ignore[call-arg]
         (lambda: ck.Task("a", sizes=16), "Task has no setting 'sizes'; did you mean 'size'?"),  # type: ignore[call-arg]
         (lambda: ck.Schedule(evry=3), "Schedule has no setting 'evry'; did you mean 'every'?"),  # type: ignore[call-arg]
