@@ -45,7 +45,7 @@ def fill(root: Path) -> None:
         str(root),
         "split",
         "simple_cnn",
-        "--at",
+        "--cut",
         "forward_features",
         "--publish",
         "zoo/small",

@@ -6,6 +6,7 @@ from compatkit import hooks as hooks
 from compatkit import limits as limits
 from compatkit import metrics as metrics
 from compatkit import plugins as plugins
+from compatkit.adapters.cutting.planning import cuts as cuts
 from compatkit.components import domains as domains
 from compatkit.components.bridges.ladder import Bridge as Bridge
 from compatkit.components.checkpoints.reading import read_checkpoint as read_checkpoint
@@ -13,6 +14,7 @@ from compatkit.components.exports.reading import load_exported as load_exported
 from compatkit.components.outcomes import Outcome as Outcome
 from compatkit.components.ranking import Ranking as Ranking
 from compatkit.components.registry import Registry as Registry
+from compatkit.components.splitting import split as split
 from compatkit.contracts.check import Finding as Finding
 from compatkit.contracts.check import Report as Report
 from compatkit.contracts.check import check as check

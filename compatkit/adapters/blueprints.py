@@ -14,7 +14,7 @@ from compatkit.adapters.bounds import bounded_building, check_numbers
 from compatkit.adapters.builders import whole_of
 from compatkit.adapters.cutting.assigned import attributes, changed_attributes, differing_state
 from compatkit.adapters.cutting.discovery import CutPoint
-from compatkit.adapters.cutting.planning import CutPlan, channels_of, cut_points, plan
+from compatkit.adapters.cutting.planning import CutPlan, channels_of, cuts, plan
 from compatkit.adapters.cutting.proof import equal, prove, unchanged
 from compatkit.adapters.cutting.remembered import remembered_sides
 from compatkit.adapters.fingerprint import observe, probe, same_probe
@@ -38,7 +38,7 @@ __all__ = [
     "check_builds_again",
     "check_rebuilt",
     "class_layers",
-    "cut_points",
+    "cuts",
     "own_width_of",
     "plan",
     "probe",

@@ -61,10 +61,9 @@ class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
         "The network that the weights were saved from; default: what config.json beside them says.",
         metavar="MODEL",
     )
-    point: str = option(
+    cut: str = option(
         "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-        "--split",
-        metavar="POINT",
+        metavar="MODULE",
     )
     name: str = option("Name of the parts, such as zoo/resnet18.", metavar="NAME")
     key: str | None = option(
@@ -100,7 +99,7 @@ class AdoptOptions(ModelOptions, AboutOptions, NamedDataOptions):
     "adopt",
     AdoptOptions,
     help="Load the weights in FILE (safetensors, or a file of torch.save: .pth, .pt, .bin; or a folder of one) into "
-    "the network MODEL, cut it at POINT, and publish the parts as NAME.extractor and NAME.head. config.json and "
+    "the network MODEL, cut it after MODULE, and publish the parts as NAME.extractor and NAME.head. config.json and "
     "preprocessor_config.json beside the weights say how images are prepared; what contradicts them is refused. "
     "Pickles are read as tensors only, in a "
     "subprocess with limits.",
@@ -123,8 +122,13 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
         Path(options.file).expanduser(),
         labels=labels,
         data=data,
+<<<<<<< HEAD
         preprocessing={name: value for name, value in options.only(*IMAGES).items() if value is not None},
         **options.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
+=======
+        images={name: value for name, value in options.only(*IMAGES).items() if value is not None},
+        **options.only("model", "cut", "builder", "kwargs", "size", "key", "rename"),
+>>>>>>> c91ef43d (ck.cuts and ck.split: a cut is named cut in adopt, split and on the command line; other words for arguments of a task are answered)
     )
     published = adopted.publish(publishing(root).store, options.name, about=options.about())
     if options.json:
@@ -135,5 +139,5 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
     click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
     for one in adopted.told:
         click.echo(f"  {clean(one)}")
-    tell_parts(adopted.model, options.point, adopted.parts, published.values())
+    tell_parts(adopted.model, options.cut, adopted.parts, published.values())
     next_step("compatkit", *command_line(context).words, "check", published["extractor"], "*.head")

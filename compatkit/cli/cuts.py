@@ -12,7 +12,7 @@ from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, columns, emit, next_step, paragraph, progress
 
 if TYPE_CHECKING:
-    from compatkit.adapters.cutting.discovery import CutPoint
+    pass
 
 
 def model_arguments(context: click.Context, parameter: click.Parameter, value: str) -> dict[str, Any]:
@@ -77,18 +77,18 @@ class CutsOptions(ModelOptions):
     registry=False,
 )
 def cuts_command(context: click.Context, options: CutsOptions) -> None:
-    """List split points in the order of the forward pass."""
-    from compatkit.adapters.blueprints import cut_points
+    """List cuts in the order of the forward pass."""
+    from compatkit.adapters.blueprints import cuts
 
     with progress("cuts") as report:
-        points = cut_points(
+        points = cuts(
             options.model, options.kwargs, size=options.size, builder=options.builder, progress=report
         )
     if options.json:
         emit({"model": options.model, "cuts": [attrs.asdict(one) for one in points]})
         return
-    shown = [one for one in points if options.everything or (one.own and not one.refused and not one.same_as)]
-    columns([HEADER, *map(_row, shown)], right=(3, 4, 5, 6))
+    shown = points if options.everything else points.usable
+    columns([points.HEADER, *(point.row() for point in shown)], right=(3, 4, 5, 6))
     hidden = len(points) - len(shown)
     click.echo()
     paragraph(
@@ -112,32 +112,4 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
         words = [] if options.builder == "timm" else ["--builder", options.builder]
         words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
         words += ["--size", "x".join(map(str, options.size))] if options.size else []
-        next_step("compatkit", "split", options.model, "--at", middle.name, *words)
-
-
-HEADER = ("cut", "module", "gives", "parameters", "behind", "FLOPs", "behind", "way")
-
-
-def _row(point: CutPoint) -> tuple[str, ...]:
-    gives = ", ".join("x".join(map(str, shape)) for _, shape in point.crossing)
-    others = [name for name, _ in point.crossing if name != point.name]
-    if others:
-        gives += f" (also of {', '.join(dict.fromkeys(others))})"
-    way = "refused" if point.refused else point.approach or ("declared" if others else "")
-    return (
-        point.name,
-        point.module,
-        gives,
-        f"{point.parameters[0]:,}",
-        f"{point.parameters[1]:,}",
-        _short(point.flops[0]),
-        _short(point.flops[1]),
-        way,
-    )
-
-
-def _short(number: int) -> str:
-    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
-        if number >= size:
-            return f"{number / size:.2f}{unit}"
-    return str(number)
+        next_step("compatkit", "split", options.model, "--cut", middle.name, *words)

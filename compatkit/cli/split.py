@@ -1,4 +1,4 @@
-"""``compatkit split MODEL --at NAME``: cut a model, verify the cut, show and optionally publish both parts."""
+"""``compatkit split MODEL --cut MODULE``: cut a model, verify the cut, show and optionally publish both parts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,9 @@ class SplitOptions(ModelOptions, SigningOptions, AboutOptions, NamedDataOptions)
     """Arguments and options of ``split``."""
 
     model: str = argument()
-    point: str = option(
+    cut: str = option(
         "Where to cut: a module path such as layer3, or forward_features; `compatkit cuts MODEL` lists them.",
-        "--at",
-        metavar="NAME",
+        metavar="MODULE",
     )
     publish: str | None = option("Publish the parts as PREFIX.extractor and PREFIX.head.", metavar="PREFIX")
     pretrained: bool = option("Use the library's pretrained weights instead of random ones.")
@@ -67,7 +66,7 @@ def split_command(context: click.Context, options: SplitOptions) -> None:
 
         parts = split(
             options.model,
-            options.point,
+            options.cut,
             labels=class_names(options.labels),
             data=images,
             **options.only("kwargs", "size", "builder", "pretrained", "seed"),
@@ -80,24 +79,24 @@ def split_command(context: click.Context, options: SplitOptions) -> None:
     if options.json:
         found = {side: part.to_json() for side, part in parts.items()}
         done = {"published": published, **signed, "bitwise_equal": True}
-        emit({"model": options.model, "split": options.point, "parts": found, **done})
+        emit({"model": options.model, "cut": options.cut, "parts": found, **done})
         return
-    tell_parts(options.model, options.point, parts, published.values(), bool(signed))
+    tell_parts(options.model, options.cut, parts, published.values(), bool(signed))
 
 
 def tell_parts(
-    model: str, point: str, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
+    model: str, cut: str, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
     """Print that a cut is exact, both parts, and the published references.
 
     Args:
         model: Name of the network.
-        point: Split point.
+        cut: Module after which it was cut.
         parts: Both parts, by side.
         published: References, if the parts were published.
         signed: Whether they were signed.
     """
-    click.echo(f"{model} cut at {point}: head(extractor(x)) equals the whole network bitwise")
+    click.echo(f"{model} cut at {cut}: head(extractor(x)) equals the whole network bitwise")
     for side, part in parts.items():
         click.echo(click.style(side, bold=True))
         rows(part.describe())

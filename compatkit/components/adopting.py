@@ -83,7 +83,7 @@ def adopt(
     weights: str | os.PathLike[str] | Mapping[str, Any],
     *,
     model: str | None = None,
-    point: str,
+    cut: str,
     builder: str = "timm",
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
@@ -114,9 +114,9 @@ def adopt(
     own, given, state, told = _fitted(checkpoint, whose, builder, model, kwargs, size)
     check_values(state, whose, UNUSABLE, own)
     told += converted(state, own)
-    cut = split(
+    parts = split(
         model,
-        point,
+        cut,
         kwargs=given,
         size=size,
         builder=builder,
@@ -125,9 +125,9 @@ def adopt(
         weights=state,
         images=asked.preprocessing,
     )
-    notes = image_notes(cut["extractor"].contract.data, asked.sources, _assumed(builder, model, given))
+    notes = image_notes(parts["extractor"].contract.data, asked.sources, _assumed(builder, model, given))
     beside_told = () if beside is None else beside.told
-    return Adoption(checkpoint, given, cut, (*beside_told, *checkpoint.told, *told, *asked.told, *notes))
+    return Adoption(checkpoint, given, parts, (*beside_told, *checkpoint.told, *told, *asked.told, *notes))
 
 
 @attrs.frozen

@@ -17,6 +17,7 @@ from compatkit.components.loading import with_module
 from compatkit.components.outcomes import Outcome, refusal
 from compatkit.components.recombinations import publish_recombination
 from compatkit.components.registering import register
+from compatkit.components.splitting import Parts, publish_split
 from compatkit.components.stitching import publish_adapter
 from compatkit.components.verification import remember_proof
 from compatkit.contracts.manifest import About, Manifest, Parent, Payload, to_bytes
@@ -47,12 +48,13 @@ def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
         Adapter: ways.adapter,
         Bridge: ways.bridge,
         Manifest: ways.manifest,
+        Parts: ways.parts,
     }
     for kind, way in known.items():
         if isinstance(what, kind):
             return way(what, *name, **settings)
     raise UsageError(
-        "Expected a result of Trainer.fit, adapt, recombine or bridge, an adapter or a manifest to publish, "
+        "Expected a result of Trainer.fit, split, adapt, recombine or bridge, an adapter or a manifest to publish, "
         f"got {what!r:.80}.",
         subject=what,
     )
@@ -101,6 +103,10 @@ class Publish:
         if dry_run:
             return {key: outcome for key, (_, outcome) in answered.items()}
         return parts.publish(answered, version, major)
+
+    def parts(self, parts: Parts, name: str, *, about: About | None = None) -> dict[str, str]:
+        """Publish a network that was cut as ``<name>.extractor`` and ``<name>.head``; see ``Registry.publish``."""
+        return publish_split(self.store, parts, name, about=about)
 
     def adapted(
         self,

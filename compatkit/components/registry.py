@@ -722,7 +722,7 @@ class Registry(Shown):
         name: str,
         *,
         model: str | None = None,
-        point: str,
+        cut: str,
         builder: str = "timm",
         kwargs: Mapping[str, Any] | None = None,
         size: tuple[int, int] | None = None,
@@ -745,7 +745,7 @@ class Registry(Shown):
                 crop; what contradicts it is refused.
             name: The parts become ``<name>.extractor`` and ``<name>.head``.
             model: Network that the weights were saved from; None where ``config.json`` names it.
-            point: Split point: a module path, or ``"forward_features"``.
+            cut: Module after which it is cut, or ``"forward_features"``.
             builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin.
             kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
                 weights unless given.
@@ -765,7 +765,7 @@ class Registry(Shown):
             CheckpointMismatch: The weights belong to another network; lists missing, unknown and misshapen tensors.
             FormatError: Another format, truncated or damaged.
             IntegrityError: Weights are not finite.
-            UnknownName: No such model, builder or split point.
+            UnknownName: No such model or builder, or no such module to cut after.
             UsageError: The file contains no state dict; or class names or facts about images do not fit.
             CutError: The network cannot be cut there.
             EnvironmentFailure: The file cannot be read, disk full, or no write permission.
@@ -776,7 +776,7 @@ class Registry(Shown):
         adopted = adopt(
             path,
             model=model,
-            cut=point,
+            cut=cut,
             builder=builder,
             kwargs=kwargs,
             size=size,

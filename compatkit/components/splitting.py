@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.component import pinned
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
+from compatkit.foundation.arguments import named
 from compatkit.limits import OneOf
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
@@ -33,9 +34,53 @@ LARGEST_CROP = 4
 """Largest ``crop_pct``; beyond 1 the border would be invented, and no contract states more than this."""
 
 
+@attrs.frozen(eq=False, repr=False)
+class Parts(Mapping[str, Draft]):
+    """A network cut in two, not published yet: drafts by ``"extractor"`` and ``"head"``.
+
+    Attributes:
+        drafts: Modules with their contracts, by side.
+    """
+
+    drafts: Mapping[str, Draft]
+
+    def __getitem__(self, side: str) -> Draft:
+        return self.drafts[side]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.drafts)
+
+    def __len__(self) -> int:
+        return len(self.drafts)
+
+    @property
+    def extractor(self) -> nn.Module:
+        """From images to what crosses the cut; in eval mode."""
+        return self["extractor"].module
+
+    @property
+    def head(self) -> nn.Module:
+        """From what crosses the cut to class scores; in eval mode."""
+        return self["head"].module
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """State dict of the whole network, for ``Task(weights=)``."""
+        return {**self.extractor.state_dict(), **self.head.state_dict()}
+
+    def __repr__(self) -> str:
+        blueprint = self["extractor"].blueprint
+        sides = (
+            f"{side} {sum(tensor.numel() for tensor in draft.module.parameters()):,} parameters"
+            for side, draft in self.items()
+        )
+        return f"Parts({blueprint.model} cut at {blueprint.cut}: {', '.join(sides)})"
+
+
+@named
 def split(
     model: str,
-    point: str,
+    cut: str,
     *,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
@@ -47,12 +92,12 @@ def split(
     samples: int = SAMPLES,
     weights: Mapping[str, Tensor] | None = None,
     images: Mapping[str, Any] | None = None,
-) -> dict[str, Draft]:
-    """Cut ``model`` at ``point``, verify that the parts reproduce it bitwise, and derive their contracts.
+) -> Parts:
+    """Cut ``model`` after the module ``cut``, verify that the parts reproduce it bitwise, and derive their contracts.
 
     Args:
         model: Model name for the builder.
-        point: Split point: a module path, or ``"forward_features"``.
+        cut: Path of the module after which it is cut, or ``"forward_features"``.
         kwargs: Arguments of the builder, as JSON values.
         size: Height and width of the images; None for the model's own.
         builder: Builder of the model.
@@ -67,20 +112,20 @@ def split(
             channel or one for all, ``interpolation``, ``crop_pct``, ``crop_mode``.
 
     Returns:
-        ``{"extractor": ..., "head": ...}``.
+        The parts, which run, can be published and give a task its initial weights.
 
     Raises:
-        UnknownName: No such model or split point.
+        UnknownName: No such model, or no such module to cut after.
         UsageError: The numbers of labels and outputs differ, images cannot be described by a contract, or both
             weights and pretrained ones are requested.
         CutError: The model cannot be cut there, the parts differ from the whole or cannot be rebuilt, or they give
             random outputs in eval mode.
     """
-    named = None if labels is None else tuple(map(label, labels))
-    _check_labels(named)
+    names = None if labels is None else tuple(map(label, labels))
+    _check_labels(names)
     if pretrained and weights is not None:
         raise UsageError("weights= and pretrained=True exclude each other; give one of them.")
-    planned = plan(model, point, kwargs=dict(kwargs or {}), size=size, builder=builder)
+    planned = plan(model, cut, kwargs=dict(kwargs or {}), size=size, builder=builder)
     taken = _data(model, _corrected(planned.input, images or {}))
     chosen = "pretrained" if pretrained else weights
     whole, extractor, head = build_pair(planned.extractor, planned.head, seed=seed, weights=chosen)
@@ -97,9 +142,9 @@ def split(
     seen = () if data is None else feature_moments(extractor, left.outputs, data, taken, samples=samples)
     sides: tuple[tuple[Kind, str, Blueprint, nn.Module, Structural, Data], ...] = (
         ("extractor", "up to", planned.extractor, extractor, left, taken),
-        ("head", "after", planned.head, head, right, attrs.evolve(taken, labels=named)),
+        ("head", "after", planned.head, head, right, attrs.evolve(taken, labels=names)),
     )
-    parts: dict[str, Draft] = {
+    drafts = {
         side: Draft.of(
             side,
             blueprint,
@@ -112,18 +157,18 @@ def split(
         )
         for side, way, blueprint, module, ports, described in sides
     }
-    _check_rebuilt(parts)
-    return parts
+    _check_rebuilt(drafts)
+    return Parts(drafts)
 
 
-def _check_labels(named: tuple[Label, ...] | None) -> None:
+def _check_labels(names: tuple[Label, ...] | None) -> None:
     """Raise for invalid class names, before anything is built.
 
     Raises:
         UsageError: A name is empty, contains control characters, or occurs twice.
     """
     try:
-        check_labels(named or (), "labels")
+        check_labels(names or (), "labels")
     except FormatError as error:
         raise UsageError(f"{error} Names count from 0, in the order of the outputs.") from error
 

@@ -17,6 +17,11 @@ _ELSEWHERE = {
     "max_steps": "steps",
     "learning_rate": "lr",
     "initial_lr": "lr",
+    "backbone": "model",
+    "model_name": "model",
+    "split": "cut",
+    "point": "cut",
+    "pretrained": "weights='pretrained'",
 }
 """Names of arguments in other libraries, and their names here."""
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -105,9 +110,10 @@ def _refusal(
     placed = [name for name, one in takes.items() if one.kind in _BY_PLACE]
     if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
         for name in (one for one in settings if one not in known):
-            other = _ELSEWHERE.get(name)
-            close = [other] if other in known else near(name, known)
-            hint = f"did you mean {close[0]!r}?" if close else f"it takes {', '.join(known) or 'none'}."
+            other = _ELSEWHERE.get(name, "")
+            close = [other] if other.partition("=")[0] in known else near(name, known)
+            meant = close[0] if close and "=" in close[0] else repr(close[0]) if close else ""
+            hint = f"did you mean {meant}?" if close else f"it takes {', '.join(known) or 'none'}."
             return UsageError(f"{whose} has no {what} {name!r}; {hint}", subject=name)
     for name, one in takes.items():
         by_place = name in placed[:places]

@@ -22,14 +22,14 @@ from compatkit.adapters.builders import create
 from compatkit.adapters.fingerprint import probe
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.components.drafts import Draft
-from compatkit.components.splitting import cut
+from compatkit.components.splitting import split
 from compatkit.contracts.contract import Probe
 from compatkit.contracts.manifest import Manifest
 from compatkit.errors import CompatkitError, TooCostly
 
 SECONDS, MEGABYTES = 4.0, 300
 """Processor time and memory of a refusal. Without bounds 20 s and 6.8 GB; other work on a core doubles the time."""
-PART = cut("resnet8_cifar", "layer1", kwargs={"num_classes": 3}, size=(16, 16), labels=("a", "b", "c"))
+PART = split("resnet8_cifar", "layer1", kwargs={"num_classes": 3}, size=(16, 16), labels=("a", "b", "c"))
 
 
 def spent(work: Callable[[], Any]) -> tuple[CompatkitError, float, float]:
@@ -310,7 +310,7 @@ ALL = [*NETWORKS.items(), *(pytest.param(*one, marks=pytest.mark.slow) for one i
 def test_a_network_of_a_library_is_rebuilt_as_it_was(model: str, at: str) -> None:
     with seeded(0), without_draws():
         whole = create("timm", model, {})
-    part = cut(model, at, seed=0)["extractor"]
+    part = split(model, at, seed=0)["extractor"]
     again = build(part.blueprint, state=part.module.state_dict())
     assert part.parameters < sum(one.numel() for one in whole.parameters())
     for (name, one), (_, other) in zip(

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from compatkit.adapters.blueprints import CutPoint, build_pair, cut_points, plan, prove
+from compatkit.adapters.blueprints import CutPoint, build_pair, cuts, plan, prove
 from compatkit.adapters.cutting.discovery import watched
 
 
 @cache
 def points(model: str) -> dict[str, CutPoint]:
-    return {point.name: point for point in cut_points(model, {"num_classes": 10})}
+    return {point.name: point for point in cuts(model, {"num_classes": 10})}
 
 
 def usable(found: dict[str, CutPoint]) -> list[CutPoint]:
@@ -76,7 +76,7 @@ def test_flops_count_multiplications_and_additions_of_one_image():
 
 
 def test_attention_is_counted():
-    found = cut_points("vit_tiny_patch16_224", {"depth": 2}, size=(32, 32))
+    found = cuts("vit_tiny_patch16_224", {"depth": 2}, size=(32, 32))
     (listed,) = [point for point in found if point.name == "blocks.0"]
     tokens, width = 5, 192
     linears = 2 * tokens * (3 * width * width + width * width + 8 * width * width) + 2 * 4 * 768 * width
@@ -85,14 +85,14 @@ def test_attention_is_counted():
 
 
 def test_a_tuple_that_a_module_gives_is_one_point(awkward):
-    found = {point.name: point for point in cut_points("tuples", builder=awkward)}["both"]
+    found = {point.name: point for point in cuts("tuples", builder=awkward)}["both"]
     assert found.own and not found.refused and found.approach == "declared"
     assert [shape for _, shape in found.crossing] == [(6, 8, 8), (6, 8, 8)]
 
 
 def test_what_cannot_be_cut_says_why(awkward):
     def reason(model: str, name: str) -> str:
-        return {point.name: point.refused for point in cut_points(model, builder=awkward)}[name]
+        return {point.name: point.refused for point in cuts(model, builder=awkward)}[name]
 
     assert reason("twice", "second") == "called 2 times"
     assert "9 tensors cross; at most 8" in reason("many", "copies")

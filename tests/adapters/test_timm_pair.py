@@ -37,7 +37,7 @@ def through(folder: Path, models: dict[str, str], images: int) -> ck.Matrix:
     command("init", root)
     for seed, (model, cut) in enumerate(models.items()):
         words = ["--kwargs", '{"num_classes": 3}', "--labels", str(folder / "labels"), "--seed", str(seed)]
-        command("--registry", root, "split", model, "--at", cut, *words, "--publish", f"zoo/{model}")
+        command("--registry", root, "split", model, "--cut", cut, *words, "--publish", f"zoo/{model}")
     registry = ck.Registry.open(root)
     data = data_set("left", channels=3, count=images, size=(224, 224))
     adapters = {}

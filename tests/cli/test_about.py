@@ -65,10 +65,10 @@ def test_parts_of_a_run_are_found_by_data_set_backbone_and_what_was_said(
 def test_parts_of_a_cut_and_of_a_checkpoint_say_what_they_are_told(run: Any, tmp_path: Path) -> None:
     root, kwargs = tmp_path / "parts", ("--kwargs", '{"num_classes": 7}')
     at = "--registry", root
-    assert run(*at, "split", "resnet8_cifar", "--at", "layer2", *kwargs, "--publish", "cut", *SAID).code == 0
+    assert run(*at, "split", "resnet8_cifar", "--cut", "layer2", *kwargs, "--publish", "cut", *SAID).code == 0
     whole = ck.Registry.open(root).recombine("cut.extractor", "cut.head").state_dict()
     torch.save({name.partition(".")[2]: one for name, one in whole.items()}, tmp_path / "net.pth")
-    words = "--model", "resnet8_cifar", "--split", "layer2", "--name", "taken", "--tag", "backbone=mine"
+    words = "--model", "resnet8_cifar", "--cut", "layer2", "--name", "taken", "--tag", "backbone=mine"
     said = run(*at, "adopt", tmp_path / "net.pth", *words, *SAID)
     assert said.code == 0, said.err
     for name in ("cut.extractor", "cut.head", "taken.extractor", "taken.head"):
@@ -108,7 +108,7 @@ def test_what_was_said_of_a_run_is_remembered_until_it_is_published(
 @pytest.mark.parametrize(
     "command",
     [
-        ("split", "resnet8_cifar", "--at", "layer2"),
+        ("split", "resnet8_cifar", "--cut", "layer2"),
         ("recombine", "digits/left.extractor", "digits/right.head"),
         ("bridge", "digits/left.extractor", "digits/right.head", "--data", "left"),
         (

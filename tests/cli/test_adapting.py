@@ -118,7 +118,7 @@ def test_what_no_adapter_mends_is_refused_with_it_too(run: Any) -> None:
     run(
         "split",
         "resnet8_cifar",
-        "--at",
+        "--cut",
         "global_pool",
         "--kwargs",
         '{"in_chans": 1}',

@@ -13,7 +13,7 @@ from savedfiles import touching
 
 import compatkit as ck
 
-COMMON = ("--model", "resnet8_cifar", "--split", "layer2", "--name", "zoo/small", "--size", "16")
+COMMON = ("--model", "resnet8_cifar", "--cut", "layer2", "--name", "zoo/small", "--size", "16")
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_folder_says_how_images_come_and_prefixes_are_renamed(run: Any, file: 
     config = {"architecture": "resnet8_cifar", "num_classes": 3, "label_names": ["cat", "dog", "bird"]}
     config["pretrained_cfg"] = {"mean": [0.1, 0.2, 0.3], "std": [0.5] * 3, "input_size": [3, 16, 16]}
     (snapshot / "config.json").write_text(json.dumps(config))
-    words = ("--registry", "parts", "adopt", snapshot, "--split", "layer2", "--name", "zoo/small")
+    words = ("--registry", "parts", "adopt", snapshot, "--cut", "layer2", "--name", "zoo/small")
     refused = run(*words, "--rename", "encoder.=", "--mean", ".5", "--json").json["error"]
     assert refused["code"] == "usage" and "config.json" in refused["message"]
     said = run(*words, "--rename", "encoder.=")
@@ -105,7 +105,7 @@ def test_classes_of_a_data_set(run: Any, file: Path, trained: Path) -> None:
         (("--model", "resnet20_cifar"), 2, "Names and shapes are those of resnet8_cifar of timm"),
         (("--name", "Zoo"), 2, "Zoo"),
         (("--key", "ema"), 2, "there is no entry 'ema'"),
-        (("--split", "layer7"), 2, "layer7"),
+        (("--cut", "layer7"), 2, "layer7"),
     ],
 )
 def test_what_does_not_fit_leaves_nothing_behind(

@@ -150,7 +150,7 @@ def test_a_folder_that_is_no_registry(run: Any, tmp_path: Path, recipe: Any, unt
         for words in (["ls"], ["show", "a"], ["matrix", "a", "b"]):
             said = run("--registry", tmp_path / "home", *words)
             assert said.code == 3 and "holds no compatkit.json" in said.err and "compatkit init" in said.err
-        for words in (["train", file], ["split", "resnet20_cifar", "--at", "layer2", "--publish", "a"]):
+        for words in (["train", file], ["split", "resnet20_cifar", "--cut", "layer2", "--publish", "a"]):
             said = run("--registry", tmp_path / "home", *words)
             assert said.code == 3 and "holds other files" in said.err
         said = run("--registry", file, "ls")
@@ -229,16 +229,16 @@ def test_a_device_that_is_not_there(run: Any) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["resnet19", "--at", "layer3"], "resnet18"),
-        (["resnet20_cifar", "--at", "layer9"], "layer3"),
-        (["resnet20_cifar", "--at", "layer2", "--kwargs", "{"], "is not JSON"),
-        (["resnet20_cifar", "--at", "layer2", "--kwargs", "[1]"], "JSON object"),
-        (["resnet20_cifar", "--at", "layer2", "--kwargs", '{"depht": 3}'], "depht"),
-        (["resnet20_cifar", "--at", "layer2", "--pretrained"], "no pretrained weights"),
-        (["resnet20_cifar", "--at", "layer2", "--publish", "../up"], "is not valid"),
-        (["resnet20_cifar", "--at", "layer2", "--publish", ""], "is not valid"),
-        (["resnet20_cifar", "--publish", "a"], "Missing option '--at'"),
-        (["../../etc", "--at", "x"], "etc"),
+        (["resnet19", "--cut", "layer3"], "resnet18"),
+        (["resnet20_cifar", "--cut", "layer9"], "layer3"),
+        (["resnet20_cifar", "--cut", "layer2", "--kwargs", "{"], "is not JSON"),
+        (["resnet20_cifar", "--cut", "layer2", "--kwargs", "[1]"], "JSON object"),
+        (["resnet20_cifar", "--cut", "layer2", "--kwargs", '{"depht": 3}'], "depht"),
+        (["resnet20_cifar", "--cut", "layer2", "--pretrained"], "no pretrained weights"),
+        (["resnet20_cifar", "--cut", "layer2", "--publish", "../up"], "is not valid"),
+        (["resnet20_cifar", "--cut", "layer2", "--publish", ""], "is not valid"),
+        (["resnet20_cifar", "--publish", "a"], "Missing option '--cut'"),
+        (["../../etc", "--cut", "x"], "etc"),
     ],
 )
 def test_a_model_that_cannot_be_cut_like_this(

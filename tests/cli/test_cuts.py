@@ -14,7 +14,7 @@ def test_places_are_listed_in_the_order_of_the_forward_pass_with_both_sides(run:
     names = list(lines)
     assert names.index("layer1") < names.index("layer2") < names.index("forward_features")
     assert "layer1.2" not in lines and "layer2.0.conv1" not in lines and "fc" not in lines
-    assert "next: compatkit split resnet20_cifar --at layer2" in said.out
+    assert "next: compatkit split resnet20_cifar --cut layer2" in said.out
 
 
 def test_all_shows_what_else_crosses_and_what_cannot_be_cut(run: Any) -> None:
@@ -40,7 +40,7 @@ def test_bad_arguments_are_usage_errors(run: Any) -> None:
         (["cuts", "resnet20_cifar", "--size", "0x3"], "expects height and width"),
         (["cuts", "resnet20_cifar", "--size", "a"], "expects height and width"),
         (["cuts", "resnet20_cifar", "--builder", "nobody"], "No builder is called"),
-        (["split", "resnet20_cifar"], "Missing option '--at'"),
+        (["split", "resnet20_cifar"], "Missing option '--cut'"),
     ):
         said = run(*words)
         assert said.code == 2 and text in said.err, (words, said.err)

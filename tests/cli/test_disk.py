@@ -57,7 +57,7 @@ def test_a_registry_that_cannot_be_written_is_known_before_the_training(
     file = recipe()
     with untouched(parts.parent):
         said = run("train", file, "--json")
-        cut = run("split", "resnet20_cifar", "--at", "layer2", "--publish", "a/b")
+        cut = run("split", "resnet20_cifar", "--cut", "layer2", "--publish", "a/b")
     for text in (said.json["error"]["message"], cut.err):
         assert errno.errorcode[code] in text and str(parts) in text
     assert said.code == cut.code == 4 and said.json["error"]["code"] == "environment"

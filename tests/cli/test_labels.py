@@ -26,7 +26,7 @@ def test_unusable_names_are_a_usage_error_and_leave_nothing(
     names = tmp_path / "names.txt"
     names.write_bytes(content)
     root = tmp_path / "parts"
-    words = "split", "resnet8_cifar", "--at", "layer2", "--kwargs", KWARGS, "--labels", names
+    words = "split", "resnet8_cifar", "--cut", "layer2", "--kwargs", KWARGS, "--labels", names
     said = run("--registry", root, *words, "--publish", "a/b")
     assert said.code == 2 and text in said.err, said.err
     assert run("--registry", root, "ls").out.count("a/b") == 0
@@ -35,6 +35,6 @@ def test_unusable_names_are_a_usage_error_and_leave_nothing(
 def test_names_reach_the_head(run: Any, tmp_path: Path) -> None:
     names = tmp_path / "names.txt"
     names.write_bytes(b"\xef\xbb\xbfzero\r\none\r\ntwo\r\n")
-    words = "split", "resnet8_cifar", "--at", "layer2", "--kwargs", KWARGS, "--labels", names, "--json"
+    words = "split", "resnet8_cifar", "--cut", "layer2", "--kwargs", KWARGS, "--labels", names, "--json"
     head = run(*words).json["parts"]["head"]
     assert [one["name"] for one in head["contract"]["data"]["labels"]] == ["zero", "one", "two"]

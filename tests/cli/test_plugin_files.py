@@ -71,7 +71,7 @@ def weights(ours: Path) -> Path:
 
 def test_weights_of_a_file_are_adopted_and_used(run: Any, ours: Path, weights: Path, tmp_path: Path) -> None:
     root, file = ("--registry", "parts"), ("--plugin", ours.name)
-    words = ("--builder", "ours", "--model", "any", "--split", "act", "--name", "zoo/mine")
+    words = ("--builder", "ours", "--model", "any", "--cut", "act", "--name", "zoo/mine")
     said = run(*root, "adopt", weights.name, *words, *file)
     assert said.code == 0, said.err
     assert f"next: compatkit --registry parts --plugin {ours.name} check zoo/mine.extractor" in said.out
@@ -79,7 +79,7 @@ def test_weights_of_a_file_are_adopted_and_used(run: Any, ours: Path, weights: P
     class_folder(tmp_path / "photos", {"a": 2})
     for line in (
         ("cuts", "any", "--builder", "ours"),
-        ("split", "any", "--builder", "ours", "--at", "act"),
+        ("split", "any", "--builder", "ours", "--cut", "act"),
         ("predict", "zoo/mine.extractor", "photos"),
         ("export", "zoo/mine.head", "head.safetensors"),
         ("plugins", "ours"),

@@ -195,7 +195,7 @@ def test_what_is_published_may_be_signed_at_once(run: Any, recipe: Any, parts: P
     said = run("train", recipe(), "--prefix", "new", "--sign-with", alice)
     assert said.code == 0 and "published new/left.head@1.0.0 and signed it" in said.out
     assert run("signatures", "new/*").code == 0
-    arguments = ("split", "simple_cnn", "--at", "forward_features", "--size", "16x16")
+    arguments = ("split", "simple_cnn", "--cut", "forward_features", "--size", "16x16")
     said = run(*arguments, "--publish", "cut/net", "--sign-with", alice, "--json").json
     assert [one["reference"] for one in said["signed"]] == ["cut/net.extractor@1.0.0", "cut/net.head@1.0.0"]
     assert run("signatures", "cut/*").code == 0

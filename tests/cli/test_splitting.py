@@ -18,7 +18,7 @@ from compatkit.registry.store import Store
 
 def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
     with untouched(tmp_path):
-        said = run("split", "resnet18", "--at", "layer3")
+        said = run("split", "resnet18", "--cut", "layer3")
     assert said.code == 0 and said.out.startswith(
         "resnet18 cut at layer3: head(extractor(x)) equals the whole network bitwise"
     )
@@ -29,7 +29,7 @@ def test_resnet18_at_layer3(run: Any, tmp_path: Path, untouched: Any) -> None:
 
 def test_parts_are_published_and_make_the_network_again(run: Any, tmp_path: Path) -> None:
     root = tmp_path / "parts"
-    words = "split", "resnet20_cifar", "--at", "layer2", "--kwargs", '{"num_classes": 7}', "--registry", root
+    words = "split", "resnet20_cifar", "--cut", "layer2", "--kwargs", '{"num_classes": 7}', "--registry", root
     found = run(*words, "--publish", "zoo/small", "--seed", 3, "--json").json
     assert found["published"] == {"extractor": "zoo/small.extractor@1.0.0", "head": "zoo/small.head@1.0.0"}
     extractor, head = found["parts"]["extractor"], found["parts"]["head"]
@@ -53,11 +53,11 @@ def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path:
         said = run("--registry", root, "split", "resnet20_cifar", "--kwargs", '{"num_classes": 7}', *words)
         assert said.code == 0, said.err
 
-    cut("--at", "layer2", "--publish", "zoo/small")
+    cut("--cut", "layer2", "--publish", "zoo/small")
     cut(
-        "--at", "layer2", "--publish", "zoo/small", "--seed", 1
+        "--cut", "layer2", "--publish", "zoo/small", "--seed", 1
     )  # as trained on: other weights, version 2.0.0
-    cut("--at", "layer2.0", "--publish", "zoo/earlier")  # the first network, cut elsewhere
+    cut("--cut", "layer2.0", "--publish", "zoo/earlier")  # the first network, cut elsewhere
     said = run("--registry", root, "check", "zoo/small.extractor@1.0.0", "zoo/small.head@1.0.0")
     assert said.code == 0 and said.out.startswith(
         "promised: wiring direct, promise one-network, evidence none"
@@ -76,7 +76,7 @@ def test_the_two_parts_of_one_cut_are_promised_and_no_others(run: Any, tmp_path:
 
 def test_untrained_parts_need_to_be_told_their_images(run: Any, parts: Path) -> None:
     kwargs = '{"in_chans": 1, "num_classes": 3}'
-    assert run("split", "resnet20_cifar", "--at", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0
+    assert run("split", "resnet20_cifar", "--cut", "layer2", "--kwargs", kwargs, "--publish", "raw").code == 0
     said = run("recombine", "raw.extractor", "digits/left.head")
     assert (
         said.code == 2
@@ -108,7 +108,7 @@ def test_pretrained_weights_that_are_not_in_the_cache(
     said = run(
         "split",
         "resnet18",
-        "--at",
+        "--cut",
         "layer3",
         "--pretrained",
         "--registry",

@@ -132,10 +132,10 @@ def test_parts_whose_weights_are_computed_in_each_pass_are_trained_published_and
     ],
 )
 def test_a_part_that_would_not_come_back_is_refused_when_it_is_cut(
-    model: str, point: str, message: str
+    model: str, cut: str, message: str
 ) -> None:
     with pytest.raises(CutError, match=message):
-        split(model, point, builder="bent", seed=1)
+        split(model, cut, builder="bent", seed=1)
 
 
 def test_a_part_that_was_changed_after_it_was_cut_is_refused_before_anything_is_written(

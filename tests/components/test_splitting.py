@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small import data_set
+from small import data_set, quick
 
 import compatkit as ck
 from compatkit.components.splitting import publish_split, split
@@ -78,3 +78,26 @@ def test_without_data_and_labels_nothing_is_claimed() -> None:
 def test_what_a_contract_cannot_state_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ck.errors.UsageError, match=message):
         split("resnet8_cifar", "layer2", size=(16, 16), **settings)
+
+
+def test_public_parts_run_publish_and_give_a_task_its_weights(tmp_path: Path) -> None:
+    found = ck.cuts("resnet8_cifar", size=(16, 16))
+    assert "layer2" in [point.name for point in found.usable] and "layer2 " in str(found)
+    parts = ck.split("resnet8_cifar", "layer2", kwargs={"num_classes": 3}, size=(16, 16), seed=3)
+    images = torch.rand(2, 3, 16, 16)
+    registry = ck.Registry.init(tmp_path / "parts")
+    published = registry.publish(parts, "nets/small")
+    loaded = registry.load(published["head"])
+    assert torch.equal(loaded.module(parts.extractor(images)), parts.head(parts.extractor(images)))
+    task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16, weights=parts.weights)
+    fit = quick(steps=0).fit([task])
+    assert torch.equal(fit.weights("a")["conv1.weight"], parts.weights["conv1.weight"])
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("backbone", "'model'"), ("split", "'cut'"), ("pretrained", "weights=")]
+)
+def test_another_word_for_an_argument_of_a_task_is_answered(name: str, meant: str) -> None:
+    with pytest.raises(ck.errors.UsageError, match=meant) as caught:
+        ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", **{name: "x"})
+    assert caught.value.subject == name

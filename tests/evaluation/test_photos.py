@@ -46,7 +46,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("model", "cut", "size"), NETWORKS, ids=["convolutional", "transformer", "mobile"])
 def test_logits_and_accuracy_are_those_of_timms_validation(
-    photos: Path, tmp_path: Path, model: str, point: str, size: tuple[int, int]
+    photos: Path, tmp_path: Path, model: str, cut: str, size: tuple[int, int]
 ) -> None:
     torch.manual_seed(3)
     network = timm.create_model(model, num_classes=len(NAMES)).eval()
@@ -74,7 +74,7 @@ def test_logits_and_accuracy_are_those_of_timms_validation(
     registry = ck.Registry.init(tmp_path / "parts")
     parts = split(
         model,
-        point,
+        cut,
         kwargs={"num_classes": len(NAMES)},
         size=size,
         labels=NAMES,

@@ -51,7 +51,7 @@ def make(folder: Path) -> None:
     registry.matrix("digits/*.extractor@1.0.0", "digits/*.head@1.0.0", [data.test for data in sets])
 
     split = ("--size", "12", "--kwargs", '{"channels": [4, 8], "in_chans": 1, "num_classes": 3}')
-    run("split", "conv_chain", "--at", "layer2", *split, "--publish", "zoo/wide")
+    run("split", "conv_chain", "--cut", "layer2", *split, "--publish", "zoo/wide")
     pair = "digits/left.extractor@1.0.0", "digits/right.head@1.0.0"
     run("recombine", *pair, "--publish", "mixed/batch", "--no-measure")
     estimated = registry.recombine(*pair, data=sets[0].train)

@@ -47,6 +47,31 @@ class CutPoint:
     approach: str = ""
     refused: str = ""
 
+    def row(self) -> tuple[str, ...]:
+        """Return the cells of a table: name, module, shapes, parameters and FLOPs of both sides, way."""
+        gives = ", ".join("x".join(map(str, shape)) for _, shape in self.crossing)
+        others = [name for name, _ in self.crossing if name != self.name]
+        if others:
+            gives += f" (also of {', '.join(dict.fromkeys(others))})"
+        way = "refused" if self.refused else self.approach or ("declared" if others else "")
+        return (
+            self.name,
+            self.module,
+            gives,
+            f"{self.parameters[0]:,}",
+            f"{self.parameters[1]:,}",
+            _short(self.flops[0]),
+            _short(self.flops[1]),
+            way,
+        )
+
+
+def _short(number: int) -> str:
+    for unit, size in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.2f}{unit}"
+    return str(number)
+
 
 def watched(whole: nn.Module, image: tuple[int, ...]) -> list[CutPoint]:
     """Return what a cut after each called module would mean, in the order in which the modules finish.

@@ -19,6 +19,8 @@ from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError, type_of
+from compatkit.foundation.arguments import named
+from compatkit.foundation.display import aligned
 
 
 @attrs.frozen
@@ -72,17 +74,39 @@ def plan(
     )
 
 
-def cut_points(
+class Cuts(tuple[CutPoint, ...]):
+    """Where a network can be cut and where not, in the order of the forward pass; displayed as a table.
+
+    The table leaves out where other tensors cross too, where the network cannot be cut, and inner modules that end
+    where an outer one does.
+    """
+
+    __slots__ = ()
+    HEADER = ("cut", "module", "gives", "parameters", "behind", "FLOPs", "behind", "way")
+
+    @property
+    def usable(self) -> tuple[CutPoint, ...]:
+        """Those where what crosses is the output of one module."""
+        return tuple(point for point in self if point.own and not point.refused and not point.same_as)
+
+    def __repr__(self) -> str:
+        return "\n".join(aligned([self.HEADER, *(point.row() for point in self.usable)]))
+
+    __str__ = __repr__
+
+
+@named
+def cuts(
     model: str,
     kwargs: Mapping[str, Any] | None = None,
     *,
     size: tuple[int, int] | None = None,
     builder: str = "timm",
     progress: Callable[[int, int, str], None] | None = None,
-) -> list[CutPoint]:
+) -> Cuts:
     """Return where a network can be cut and where not, in the order of the forward pass.
 
-    Every point where nothing but a module's own output crosses is tried; the others only say what crosses.
+    Every place where nothing but a module's own output crosses is tried; the others only say what crosses.
 
     Args:
         model: Name that the builder knows.
@@ -102,7 +126,7 @@ def cut_points(
         if progress is not None:
             progress(number, len(points), point.name)
         found.append(_tried(whole, attrs.evolve(asked, cut=point.name), point) if point.own else point)
-    return found
+    return Cuts(found)
 
 
 def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
