@@ -88,7 +88,7 @@ def test_public_parts_run_publish_and_give_a_task_its_weights(tmp_path: Path) ->
     registry = ck.Registry.init(tmp_path / "parts")
     published = registry.publish(parts, "nets/small")
     loaded = registry.load(published["head"])
-    assert torch.equal(loaded.module(parts.extractor(images)), parts.head(parts.extractor(images)))
+    assert torch.equal(loaded(parts.extractor(images)), parts.head(parts.extractor(images)))
     task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16, weights=parts.weights)
     fit = quick(steps=0).fit([task])
     assert torch.equal(fit.weights("a")["conv1.weight"], parts.weights["conv1.weight"])
