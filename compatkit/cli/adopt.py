@@ -122,13 +122,8 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
         Path(options.file).expanduser(),
         labels=labels,
         data=data,
-<<<<<<< HEAD
         preprocessing={name: value for name, value in options.only(*IMAGES).items() if value is not None},
-        **options.only("model", "point", "builder", "kwargs", "size", "key", "rename"),
-=======
-        images={name: value for name, value in options.only(*IMAGES).items() if value is not None},
         **options.only("model", "cut", "builder", "kwargs", "size", "key", "rename"),
->>>>>>> c91ef43d (ck.cuts and ck.split: a cut is named cut in adopt, split and on the command line; other words for arguments of a task are answered)
     )
     published = adopted.publish(publishing(root).store, options.name, about=options.about())
     if options.json:
