@@ -40,8 +40,8 @@ def suggest(word: object, known: Iterable[str]) -> str:
         word: What was given.
         known: Words that are allowed.
     """
-    found = near(word, known)
-    return f" Did you mean {found[0]!r}?" if found else ""
+    similar = near(word, known)
+    return f" Did you mean {similar[0]!r}?" if similar else ""
 
 
 class CompatkitError(Exception):
@@ -356,4 +356,4 @@ class Incomplete(CompatkitError):
     def __init__(self, message: str, *, errors: tuple[CompatkitError, ...] = (), subject: Any = None) -> None:
         super().__init__(message, subject=subject)
         self.errors = errors
-        self.exit_code = max((one.exit_code for one in errors), default=1)  # type: ignore[misc]
+        self.exit_code = max((error.exit_code for error in errors), default=1)  # type: ignore[misc]

@@ -51,8 +51,8 @@ class Limit:
         if not self.takes(value):
             # Python refuses to write integers of more than 4,300 digits
             long = type(value) is int and value.bit_length() > 1024
-            came = f"an integer of {value.bit_length():,} bits" if long else f"{value!r:.60}"
-            raise error(f"{owner}'{name}' must be {self}; got {came}.{self.hint(value)}", subject=name)
+            shown = f"an integer of {value.bit_length():,} bits" if long else f"{value!r:.60}"
+            raise error(f"{owner}'{name}' must be {self}; got {shown}.{self.hint(value)}", subject=name)
 
 
 def native(value: Any) -> Any:
@@ -121,14 +121,14 @@ class Number(Limit):
             "to" if closed else "up to": self.most,
             "to below" if closed else "below": self.below,
         }
-        said = [
+        limits = [
             f"{word} {bound:,}" if isinstance(bound, int) else f"{word} {bound:g}"
             for word, bound in bounds.items()
             if bound is not None
         ]
-        kind = "a whole number" if self.whole else "a number" if said else "a finite number"
-        up = " up" * (closed and len(said) == 1)
-        return f"{' '.join([kind, (' ' if closed else ' and ').join(said)]).rstrip()}{up}{', or None' * self.optional}"
+        kind = "a whole number" if self.whole else "a number" if limits else "a finite number"
+        up = " up" * (closed and len(limits) == 1)
+        return f"{' '.join([kind, (' ' if closed else ' and ').join(limits)]).rstrip()}{up}{', or None' * self.optional}"
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ from compatkit.components.loading import Parts
 from compatkit.contracts.batchnorm import DEFAULT
 from compatkit.contracts.evidence import METRIC, METRIC_VERSION
 from compatkit.errors import UnknownName, UsageError, type_of
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.names import check_name
 from compatkit.registry.policies import Images, Policy
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from compatkit.registry.policylog import Revision
 
 
-@named
+@checks_arguments
 @attrs.frozen(eq=False)
 class Policies(Mapping[str, Policy]):
     """All policies by scope, the most specific first.

@@ -26,7 +26,7 @@ from compatkit.evaluation.adapter import ADAPTS, TARGETS, Adapter
 from compatkit.evaluation.component import Component, pinned
 from compatkit.evaluation.conditions import Progress
 from compatkit.evaluation.recombination import Recombination
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.foundation.codec import dumps
 from compatkit.registry.names import Reference, Version, check_name
@@ -60,7 +60,7 @@ def publish(store: Store, what: Any, *name: str, **settings: Any) -> Any:
     )
 
 
-@named
+@checks_arguments
 @attrs.frozen
 class Publish:
     """One method per type to publish, with its settings.

@@ -19,7 +19,7 @@ from compatkit.contracts.manifest import About
 from compatkit.errors import CompatkitError, InvalidName, NotFound, UsageError, type_of
 from compatkit.evaluation.component import Component, pinned
 from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import LINES, Shown
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.blobs import Verify
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from compatkit.training.trainer import Trainer
 
 
-@named
+@checks_arguments
 @attrs.frozen(eq=False, repr=False, init=False)
 class Registry(Shown):
     """Components under versioned names in one folder.

@@ -26,7 +26,7 @@ from compatkit.contracts.manifest import Manifest, manifest_digest, trained_with
 from compatkit.contracts.match import Outputs, inputs_of, outputs_of, wiring
 from compatkit.contracts.report import Codes, Finding, Outline, Outlines, Report, Severity, codes_of
 from compatkit.errors import UsageError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 
 __all__ = ["Finding", "Report", "check", "compare"]
 
@@ -43,7 +43,7 @@ RULES: tuple[Callable[[Any, Any], Sequence[Any]], ...] = (
 than the two contracts and are made elsewhere."""
 
 
-@named
+@checks_arguments
 def check(
     extractor: Manifest,
     head: Manifest,

@@ -14,7 +14,7 @@ from functools import lru_cache
 from compatkit.contracts.contract import Label
 from compatkit.contracts.report import Finding
 from compatkit.errors import DataError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 
 _CYRILLIC = (
     ("\u0410\u0430\u0412\u0415\u0435\u0405\u0455\u0406\u0456\u0408\u0458\u041a", "AaBEeSsIiJjK"),
@@ -113,7 +113,7 @@ def same_as(name: str) -> tuple[str, ...]:
     return tuple(other for other in _GROUPS.get(own, ()) if spelling(other) != own)
 
 
-@named
+@checks_arguments
 def label(name: str) -> Label:
     """Return the class as a contract stores it: its name with its synonyms."""
     return Label(name, same_as(name))

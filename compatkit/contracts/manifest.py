@@ -11,7 +11,7 @@ import attrs
 from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import Place, decode, digest, dumps, is_digest, told, unstructure
 from compatkit.foundation.display import network_and_cut
 
@@ -44,7 +44,7 @@ def _count(instance: object, field: attrs.Attribute[int], value: object) -> None
         raise FormatError(f"{field.name}: expected a whole number from 0, got {value!r:.40}.")
 
 
-@named
+@checks_arguments
 @attrs.frozen
 class About:
     """Descriptive fields; the only part that may change in a PATCH.

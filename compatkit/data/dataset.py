@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from compatkit.contracts.contract_rules import name_expected
 from compatkit.data.split import Channels, Split
 from compatkit.errors import DataError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 
 __all__ = ["Channels", "DataSet", "Source", "Split", "describe"]
 
@@ -29,7 +29,7 @@ class Source:
     root: str | None = None
 
 
-@named
+@checks_arguments
 @attrs.frozen(eq=False)
 class DataSet:
     """A training and a test split with the same classes, channels and size.

@@ -33,7 +33,7 @@ from compatkit.errors import (
     suggest,
 )
 from compatkit.foundation.addresses import is_url, local, normalized
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import Number
 from compatkit.plugins.discovery import providers
 
@@ -59,7 +59,7 @@ FETCHED = {
 """torchvision's data sets: key, and the name that they get here."""
 
 
-@named
+@checks_arguments
 def load(
     name_or_path: str | os.PathLike[str],
     *,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from compatkit.errors import DataError, UnknownName, suggest
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 
 Samples = tuple[ArrayLike, ArrayLike]
 """Features ``(n, p)`` and one value each ``(n,)``."""
@@ -64,7 +64,7 @@ class Probed:
     classes: int
 
 
-@named
+@checks_arguments
 def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 0) -> Probed:
     """Train a classifier on features, and test it.
 
@@ -102,7 +102,7 @@ def probe(train: Samples, test: Samples, *, kind: str = "gradient", seed: int = 
     return Probed(float((answers == truth).mean()), chance, len(classes))
 
 
-@named
+@checks_arguments
 def explained(train: Samples, test: Samples) -> float:
     """Return R2 of a factor on test samples, predicted linearly from features: 1 all of it, 0 none.
 

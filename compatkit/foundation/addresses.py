@@ -93,8 +93,8 @@ def _path(text: str, *, written: bool) -> str:
     if re.match(r"[A-Za-z]:(\\|$)", first) and (slash or "\\" in first):
         raise _refused(text, "is a path of Windows, which this machine has not; write it as it is here")
     if first not in ("", ".", "..", "~"):
-        named = scheme and (written or scheme[1].lower() in REMOTE)
-        if named or (first.endswith(":") and slash) or (word in REMOTE and rest.startswith("/")):
+        is_address = scheme and (written or scheme[1].lower() in REMOTE)
+        if is_address or (first.endswith(":") and slash) or (word in REMOTE and rest.startswith("/")):
             raise _refused(text, _advice(text, scheme[1] if scheme else word))
     if "://" in text:
         raise _refused(text, "has an address inside a path; name one of them")

@@ -29,101 +29,106 @@ _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_
 _REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def named(made: Made) -> Made:
+def checks_arguments(made: Made) -> Made:
     """Make a function, or a class with its public methods, raise ``UsageError`` for arguments that do not match.
 
     Raises:
         UsageError: When the result is called: an argument is unknown, missing, or positional where a keyword is
             required; ``subject`` is its name.
     """
-    given: Any = made
-    if not inspect.isclass(given):
-        return _answering(given, given.__name__, "argument")
-    _answer_all(given)
+    target: Any = made
+    if not inspect.isclass(target):
+        return _answering(target, target.__name__, "argument")
+    _answer_all(target)
     return made
 
 
-def texts_of(given: Any, argument: str, what: str) -> list[str]:
+def texts_of(value: Any, argument: str, what: str) -> list[str]:
     """Return an argument that is one text, or several, as a list.
 
     Args:
-        given: What came.
+        value: What came.
         argument: Name of the argument.
         what: What one text is, with an example.
 
     Raises:
         UsageError: It is neither; ``subject`` is what came.
     """
-    if isinstance(given, str):
-        return [given]
-    several = isinstance(given, Iterable) and not isinstance(given, bytes | Mapping)
-    found: list[Any] = list(given) if several else [given]
-    for one in found:
-        if not isinstance(one, str):
+    if isinstance(value, str):
+        return [value]
+    several = isinstance(value, Iterable) and not isinstance(value, bytes | Mapping)
+    texts: list[Any] = list(value) if several else [value]
+    for text in texts:
+        if not isinstance(text, str):
             raise UsageError(
-                f"{argument}= expects {what}, or a list of such texts; got {one!r:.80}.", subject=one
+                f"{argument}= expects {what}, or a list of such texts; got {text!r:.80}.", subject=text
             )
-    return found
+    return texts
 
 
 def _answer_all(made: type) -> None:
     for name, member in inspect.getmembers(made):
-        whose = f"{made.__name__}.{name}"
+        qualified_name = f"{made.__name__}.{name}"
         if name == "__init__":
             setattr(made, name, _answering(member, made.__name__, "setting", bound=1))
         elif name.startswith("_"):
             continue
         elif inspect.isfunction(member):
-            setattr(made, name, _answering(member, whose, "argument", bound=1))
+            setattr(made, name, _answering(member, qualified_name, "argument", bound=1))
         elif inspect.ismethod(member):
-            setattr(made, name, classmethod(_answering(member.__func__, whose, "argument", bound=1)))
+            setattr(made, name, classmethod(_answering(member.__func__, qualified_name, "argument", bound=1)))
 
 
-def _answering(function: Any, whose: str, what: str, bound: int = 0) -> Any:
+def _answering(function: Any, owner: str, what: str, bound: int = 0) -> Any:
     """Wrap a function; the first ``bound`` parameters (self) do not count as arguments."""
     signature = inspect.signature(function)
     takes = dict(list(signature.parameters.items())[bound:])
 
     @functools.wraps(function)
-    def called(*given: Any, **settings: Any) -> Any:
+    def called(*positional: Any, **settings: Any) -> Any:
         try:
-            return function(*given, **settings)
+            return function(*positional, **settings)
         except TypeError:
             try:
-                signature.bind(*given, **settings)
+                signature.bind(*positional, **settings)
             except TypeError:
-                raise _refusal(whose, what, takes, len(given) - bound, settings) from None
+                raise _refusal(owner, what, takes, len(positional) - bound, settings) from None
             raise  # of the function itself
 
     return called
 
 
 def _refusal(
-    whose: str,
+    owner: str,
     what: str,
     takes: Mapping[str, inspect.Parameter],
     places: int,
     settings: Mapping[str, Any],
 ) -> UsageError:
     """Return the error for a call that does not match the signature."""
-    known = [name for name, one in takes.items() if one.kind in _BY_NAME]
-    placed = [name for name, one in takes.items() if one.kind in _BY_PLACE]
-    if all(one.kind is not inspect.Parameter.VAR_KEYWORD for one in takes.values()):
-        for name in (one for one in settings if one not in known):
+    known = [name for name, parameter in takes.items() if parameter.kind in _BY_NAME]
+    placed = [name for name, parameter in takes.items() if parameter.kind in _BY_PLACE]
+    if all(parameter.kind is not inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
+        for name in (setting for setting in settings if setting not in known):
             other = _ELSEWHERE.get(name, "")
             close = [other] if other.partition("=")[0] in known else near(name, known)
             meant = close[0] if close and "=" in close[0] else repr(close[0]) if close else ""
             hint = f"did you mean {meant}?" if close else f"it takes {', '.join(known) or 'none'}."
-            return UsageError(f"{whose} has no {what} {name!r}; {hint}", subject=name)
-    for name, one in takes.items():
+            return UsageError(f"{owner} has no {what} {name!r}; {hint}", subject=name)
+    for name, parameter in takes.items():
         by_place = name in placed[:places]
         if by_place and name in settings:
-            return UsageError(f"{whose} got {name!r} twice: by position and by name.", subject=name)
-        if one.default is one.empty and one.kind not in _REST and not by_place and name not in settings:
-            way = f" (as {name}=...)" if places > len(placed) else ""
-            return UsageError(f"{whose} lacks {name!r}{way}; it takes {', '.join(takes)}.", subject=name)
+            return UsageError(f"{owner} got {name!r} twice: by position and by name.", subject=name)
+        if (
+            parameter.default is parameter.empty
+            and parameter.kind not in _REST
+            and not by_place
+            and name not in settings
+        ):
+            by_name = f" (as {name}=...)" if places > len(placed) else ""
+            return UsageError(f"{owner} lacks {name!r}{by_name}; it takes {', '.join(takes)}.", subject=name)
     alone = ", ".join(placed) or "nothing"
     rest = [name for name in known if name not in placed]
     name = rest[0] if rest else ""
     hint = f" Name the others, such as {name}=...; there are {', '.join(rest)}." if rest else ""
-    return UsageError(f"{whose} takes {alone} by position; got {places} arguments.{hint}", subject=name)
+    return UsageError(f"{owner} takes {alone} by position; got {places} arguments.{hint}", subject=name)

@@ -21,16 +21,18 @@ def folder(root: Path, identity: str) -> Path:
         root: Of the registry.
         identity: ``Layout.id``.
     """
-    place = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:12]
-    safe = "".join(one if one.isalnum() or one == "-" else "_" for one in identity)[:64]
-    return above() / f"{safe}-{place}"
+    location = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:12]
+    safe = "".join(character if character.isalnum() or character == "-" else "_" for character in identity)[
+        :64
+    ]
+    return above() / f"{safe}-{location}"
 
 
 def above() -> Path:
     """Return the folder of all caches: COMPATKIT_CACHE, else the user's cache folder."""
-    named = os.environ.get(VARIABLE)
-    if not named:
+    path = os.environ.get(VARIABLE)
+    if not path:
         from platformdirs import user_cache_dir
 
-        named = user_cache_dir("compatkit", appauthor=False)
-    return Path(local(named, "the cache"))
+        path = user_cache_dir("compatkit", appauthor=False)
+    return Path(local(path, "the cache"))

@@ -167,10 +167,10 @@ def decode_canonical(kind: Any, data: bytes, *, depth: int = MAX_DEPTH - 2) -> A
     with suppress(msgspec.MsgspecError, ValueError, RecursionError):
         text = data.decode()
         if _count(text) <= MAX_VALUES and unicodedata.is_normalized("NFC", text):
-            found = _decoder(kind).decode(data)
-            if _ENCODER.encode(found) == text:
-                _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(found))
-                return found
+            value = _decoder(kind).decode(data)
+            if _ENCODER.encode(value) == text:
+                _check_shape(text, "value", depth, False, lambda: msgspec.to_builtins(value))
+                return value
     raise FormatError("The bytes are not the canonical JSON of this kind of value.")
 
 
@@ -194,10 +194,10 @@ def structure(kind: Any, value: Any, path: str) -> Any:
                 "; it was written by a newer compatkit, upgrade to read it" if isinstance(schema, int) else ""
             )
             raise FormatError(f"{path}.schema: expected {field.default}, got {schema!r:.40}{hint}.")
-    found = _converted(kind, value, path)
+    converted = _converted(kind, value, path)
     if isinstance(value, (dict, list)):
-        _check_known(value, found, path)
-    return found
+        _check_known(value, converted, path)
+    return converted
 
 
 def unstructure(value: Any) -> Any:
@@ -267,7 +267,11 @@ def _written(kind: Any) -> tuple[list[str], Callable[[Any], Any], dict[str, Any]
     fields = sorted(attrs.fields(kind), key=_key)
     optional = {_key(field): field.default for field in fields if "absent_where_default" in field.metadata}
     # attrgetter of a single name returns no tuple, so a second name is added
-    return [_key(field) for field in fields], attrgetter(*(one.name for one in fields), "__class__"), optional
+    return (
+        [_key(field) for field in fields],
+        attrgetter(*(field.name for field in fields), "__class__"),
+        optional,
+    )
 
 
 @cache
@@ -345,18 +349,28 @@ def _check_shape(text: str, what: str, max_depth: int, any_key: bool, read: Call
     level = _containers([read()])
     for _ in range(max_depth):
         if check_keys:
-            for key in (key for one in level if type(one) is dict for key in one if len(key) > MAX_KEY):
+            for key in (
+                key
+                for container in level
+                if type(container) is dict
+                for key in container
+                if len(key) > MAX_KEY
+            ):
                 raise FormatError(
                     f"{what}: a key has {len(key)} characters, at most {MAX_KEY} are read: {key!r:.80}."
                 )
-        level = _containers(item for one in level for item in (one.values() if type(one) is dict else one))
+        level = _containers(
+            item
+            for container in level
+            for item in (container.values() if type(container) is dict else container)
+        )
         if not level:
             return
     raise FormatError(f"{what}: nested deeper than {max_depth} levels.")
 
 
 def _containers(values: Iterable[Any]) -> list[Any]:
-    return [one for one in values if type(one) in (dict, list, tuple)]
+    return [value for value in values if type(value) in (dict, list, tuple)]
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -428,8 +442,8 @@ def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Plac
     """Yield the direct children of a JSON value, each with its annotation and place."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        for one in arguments:
-            yield from _parts(one, value, place)
+        for option in arguments:
+            yield from _parts(option, value, place)
     elif isinstance(value, dict) and attrs.has(kind):
         hints = _hints(kind)
         yield from ((hints[name], item, (place, name)) for name, item in value.items() if name in hints)
@@ -438,5 +452,6 @@ def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Plac
     elif isinstance(value, list) and origin is tuple:
         kinds = arguments[:1] * len(value) if arguments[-1] is Ellipsis else arguments
         yield from (
-            (one, item, (place, at)) for at, (one, item) in enumerate(zip(kinds, value, strict=False))
+            (item_kind, item, (place, at))
+            for at, (item_kind, item) in enumerate(zip(kinds, value, strict=False))
         )

@@ -138,12 +138,14 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        one if unicodedata.category(one)[0] != "C" and one not in "\u2028\u2029" else _escape(one)
-        for one in text
+        character
+        if unicodedata.category(character)[0] != "C" and character not in "\u2028\u2029"
+        else _escape(character)
+        for character in text
     )
 
 
 def _escape(character: str) -> str:
-    named = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    escapes = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
     code = ord(character)
-    return named.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")
+    return escapes.get(character) or (f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from compatkit.errors import DataError, EnvironmentFailure, FormatError, UnknownName, suggest
 from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import OneOf
 from compatkit.measuring.measure import measure
 from compatkit.metrics import FLATTENINGS, Result, flattened
@@ -176,7 +176,7 @@ class _Taker:
         return np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
 
 
-@named
+@checks_arguments
 def activations(
     network: Network,
     data: Images,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from compatkit.errors import DataError, UsageError, type_of
 from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import COUNT
 from compatkit.measuring.activations import unreadable
 from compatkit.measuring.measure import metrics_of
@@ -39,7 +39,7 @@ BLOCK = 2**22
 Layers = Mapping[str, Any]
 
 
-@named
+@checks_arguments
 def measure_arrays(
     metric: str | Metric, /, *arrays: Any, batch_size: int | None = None, **settings: Any
 ) -> Measurement:

@@ -20,7 +20,7 @@ from compatkit.evaluation.layers import LayerRecord, choose, layers_of, listed, 
 from compatkit.evaluation.normalization import batches, evaluation_mode
 from compatkit.evaluation.passes import numerics, placed
 from compatkit.evaluation.preprocessing import normalize, prepare
-from compatkit.foundation.arguments import named, texts_of
+from compatkit.foundation.arguments import checks_arguments, texts_of
 from compatkit.limits import COUNT, SEED
 from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import (
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 """Called with batches done and batches in all."""
 
 
-@named
+@checks_arguments
 def measure(
     network: Network,
     data: Images | None,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from compatkit.errors import DataError, UsageError, type_of
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.measuring.activations import Activations
 from compatkit.measuring.arrays import Layers, on_arrays
 from compatkit.measuring.measure import metrics_of
@@ -19,7 +19,7 @@ from compatkit.measuring.measurement import Measurement
 from compatkit.metrics import Cell, Measured, Metric, Table
 
 
-@named
+@checks_arguments
 def similarity(
     left: Activations | Layers | Sequence[Activations | Layers],
     right: Activations | Layers | Sequence[Activations | Layers] | None = None,

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import PluginError, UsageError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.hooks import Phase
 from compatkit.plugins.isolation import suggestion
 from compatkit.plugins.settings import plain
@@ -90,7 +90,7 @@ class Use:
         return said | plain(self.settings)
 
 
-@named
+@checks_arguments
 def use(
     name: str,
     /,

@@ -15,7 +15,7 @@ import attrs
 from compatkit.contracts.evidence import Cell, Grade, Part, Rung, State
 from compatkit.contracts.report import Promise, Wiring
 from compatkit.errors import UnknownName, UsageError, near, suggest
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports import document, markdown, tidy
 from compatkit.reports.grid import CellGrid
 from compatkit.reports.tabular import Tabular, csv_text
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-@named
+@checks_arguments
 @attrs.frozen(repr=False)
 class Matrix(CellGrid, Tabular):
     """Which extractor works with which head, and how well.

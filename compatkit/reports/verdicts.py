@@ -12,7 +12,7 @@ import attrs
 from compatkit.contracts.batchnorm import DEFAULT, check_policy
 from compatkit.contracts.check import compare
 from compatkit.contracts.report import EQUAL_SHAPES, Finding, Outlines
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.reports.markdown import escape, row
 from compatkit.reports.tabular import Tabular, grid
 from compatkit.reports.wording import of_word
@@ -131,7 +131,7 @@ class Verdicts(Outlines, Tabular):
         return verdict_table(self)
 
 
-@named
+@checks_arguments
 def check_all(
     extractors: Manifests,
     heads: Manifests,

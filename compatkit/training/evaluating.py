@@ -17,7 +17,7 @@ from compatkit.data.split import Split
 from compatkit.errors import TrainingError
 from compatkit.evaluation.normalization import evaluation_mode
 from compatkit.evaluation.preprocessing import Prepared, normalize, prepare
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import COUNT, FLAG, Number, OneOf
 from compatkit.training.distributed import ALONE, World
 from compatkit.training.optim import Averages
@@ -142,7 +142,7 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
     return call(state.head, "head", call(state.extractor, "extractor", pixels))
 
 
-@named
+@checks_arguments
 @attrs.frozen(kw_only=True)
 class EarlyStopping:
     """Ends a run when the figure on held-out training images stops improving.

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from compatkit.errors import UsageError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import WHOLE, Number, OneOf
 
 Decay = Literal["step", "cosine", "constant"]
 DECAYS: tuple[Decay, ...] = get_args(Decay)
 
 
-@named
+@checks_arguments
 @attrs.frozen
 class Schedule:
     """The learning rate over the steps of a task.

@@ -18,7 +18,7 @@ from compatkit.data.checking import LARGEST_SIDE
 from compatkit.data.dataset import DataSet
 from compatkit.errors import UsageError, suggest
 from compatkit.evaluation.component import Component
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import FLAG, TEXT, WHOLE, Number, OfType
 from compatkit.plugins.discovery import require
 from compatkit.registry.names import check_segment
@@ -210,7 +210,7 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     return stated
 
 
-@named
+@checks_arguments
 @attrs.frozen(eq=False)
 class Task:
     """One network to train.

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from compatkit.errors import UsageError
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.plugins import Use
 from compatkit.training.fit import Fit
 from compatkit.training.manifest import Explanation
@@ -19,7 +19,7 @@ from compatkit.training.settings import Settings
 from compatkit.training.task import Task
 
 
-@named
+@checks_arguments
 @attrs.frozen(kw_only=True)
 class Trainer(Settings):
     """Trains tasks by alternating their mini-batches: one step of each in turn.

@@ -131,9 +131,9 @@ def test_types_are_told_with_their_article(name: str, said: str) -> None:
 
 def test_an_error_of_the_call_itself_is_left_alone() -> None:
     """A TypeError from inside is a defect, and no matter of arguments."""
-    from compatkit.foundation.arguments import named
+    from compatkit.foundation.arguments import checks_arguments
 
-    @named
+    @checks_arguments
     def adds(one: int) -> int:
         return one + "a"  # type: ignore[operator]
 

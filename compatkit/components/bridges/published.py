@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from compatkit.components.bridges.ladder import BRIDGED
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.registry.names import Reference
 from compatkit.registry.store import Store
 
@@ -62,7 +62,7 @@ def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[Br
             yield BridgeRecord(str(one), **facts)
 
 
-@named
+@checks_arguments
 @attrs.frozen(eq=False)
 class Bridges:
     """Bridges between the parts of a registry; ``Registry.bridge`` builds one.

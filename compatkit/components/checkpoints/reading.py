@@ -31,7 +31,7 @@ from compatkit.errors import (
     type_of,
 )
 from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import decode
 from compatkit.registry.os_errors import environment
 from compatkit.registry.weights.header import foreign, opened, read_whole
@@ -101,7 +101,7 @@ class Checkpoint:
         return f"{self.name} ({WORDS[self.format]})"
 
 
-@named
+@checks_arguments
 def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> Checkpoint:
     """Read a safetensors file, or a file of torch.save in a subprocess.
 

@@ -14,7 +14,7 @@ from compatkit.contracts.manifest import About, Edge, Manifest, Payload
 from compatkit.errors import FormatError, IntegrityError, UnknownName, UsageError
 from compatkit.evaluation.assembly import Assembly
 from compatkit.foundation.addresses import local
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.codec import digest
 from compatkit.registry.weights.header import read_header, read_whole
 from compatkit.registry.weights.tensorfile import deserialize, tensor_digest
@@ -36,7 +36,7 @@ class Exported(Assembly):
         return f"{self.description.kind}, bn_policy={self.bn_policy!r}"
 
 
-@named
+@checks_arguments
 def load_exported(path: str | os.PathLike[str]) -> Exported:
     """Return the network of an exported file, in eval mode; needs no registry.
 
