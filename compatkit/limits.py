@@ -128,7 +128,8 @@ class Number(Limit):
         ]
         kind = "a whole number" if self.whole else "a number" if limits else "a finite number"
         up = " up" * (closed and len(limits) == 1)
-        return f"{' '.join([kind, (' ' if closed else ' and ').join(limits)]).rstrip()}{up}{', or None' * self.optional}"
+        text = " ".join([kind, (" " if closed else " and ").join(limits)]).rstrip()
+        return f"{text}{up}{', or None' * self.optional}"
 
 
 @attrs.frozen

@@ -271,7 +271,7 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
     if report is not None:
         barred = [one for one in report.findings if one.severity in ("refuses", "adaptable")]
         message = f"{report.head} does not go on {report.extractor} as it is: " + "; ".join(
-            f"it expects {one.expected}, {one.came} came ({one.level} level)" for one in barred
+            f"it expects {one.expected}, got {one.actual} ({one.level} level)" for one in barred
         )
         advice = (
             str(error).removeprefix(str(report)).strip()

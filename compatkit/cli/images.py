@@ -142,7 +142,7 @@ def tests_for(head: Manifest, reference: str, tests: Split | None) -> Split | No
 
     known = head.contract.data.labels or ()
     try:
-        pairs = known_classes(tests.classes, known, whose=(tests.name, reference))
+        pairs = known_classes(tests.classes, known, owners=(tests.name, reference))
     except DataError as error:
         warn(f"accuracy is not measured: {error}")
         return None

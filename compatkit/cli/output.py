@@ -166,7 +166,7 @@ def report_text(report: Report) -> str:
         severity = click.style(one.severity, **SEVERITY_STYLES.get(one.severity, {}))
         lines += ["", f"  {severity}  {one.code} ({one.level})"]
         mends = one.severity in ("refuses", "adaptable", "warns")
-        texts = {"expected": one.expected, "came": one.came, "between": one.whose}
+        texts = {"expected": one.expected, "actual": one.actual, "between": one.between}
         for label, text in (texts | {"remedy" if mends else "note": one.remedy}).items():
             if text:
                 lines.append(fold(label, text, indent=4, size=8))

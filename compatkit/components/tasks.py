@@ -151,7 +151,7 @@ def _in_order(data: DataSet, head: Component) -> DataSet:
         UsageError: The head does not know a class.
     """
     known = head.labels
-    pairs = common(data.classes, known, whose=(f"the classes of {data.name}", head.reference))
+    pairs = common(data.classes, known, owners=(f"the classes of {data.name}", head.reference))
     if len(pairs) < len(data.classes):
         found = {mine for mine, _ in pairs}
         missing = [one for place, one in enumerate(data.classes) if place not in found]

@@ -10,7 +10,7 @@ POLICIES = ("batch", "mix:N", "reestimate", "running")
 """Per batch; running statistics counted as N images and mixed with an estimate; estimate alone; running alone."""
 DEFAULT = "batch"
 """Recombined parts lose much accuracy with stored statistics, and none with those of each batch."""
-WORDS = tuple(one for one in POLICIES if one != "mix:N")
+WORDS = tuple(policy for policy in POLICIES if policy != "mix:N")
 LARGEST = 2**31 - 1
 """Largest N of ``mix:N``."""
 _MIX = re.compile(r"mix:(0|[1-9][0-9]{0,9})")
@@ -24,9 +24,9 @@ def check_policy(name: str) -> str:
     """
     if name in WORDS:
         return name
-    found = _MIX.fullmatch(name) if isinstance(name, str) else None
-    if found is not None and int(found[1]) <= LARGEST:
-        return name if int(found[1]) else "reestimate"
+    match = _MIX.fullmatch(name) if isinstance(name, str) else None
+    if match is not None and int(match[1]) <= LARGEST:
+        return name if int(match[1]) else "reestimate"
     if isinstance(name, str) and name.partition(":")[0] == "mix":
         raise UsageError(
             f"Unknown bn_policy {name!r:.60}; mix: takes the number of images that the stored statistics count "

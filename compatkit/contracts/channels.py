@@ -54,7 +54,7 @@ def channel_bytes(
     """
     import numpy as np
 
-    return np.concatenate([np.asarray(one, dtype="<f4") for one in (means, stds)]).tobytes()
+    return np.concatenate([np.asarray(figures, dtype="<f4") for figures in (means, stds)]).tobytes()
 
 
 def channel_statistics(data: bytes) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

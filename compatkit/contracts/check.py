@@ -106,18 +106,22 @@ def report_of(
     first, second = names or ("it", "it")
     check_kind(extractor, "first", first)
     check_kind(head, "second", second)
-    given, asked = _given(extractor, channels), _asked(head, channels, _against([extractor]))
-    found: list[list[Finding]] = []
-    for rule, left, right in zip(RULES, given, asked, strict=True):
-        found.append([one.finding(left, right) for one in rule(left, right)])
-    structural, images, training, statistics = found
+    provided, required = _provided(extractor, channels), _required(head, channels, _against([extractor]))
+    levels: list[list[Finding]] = []
+    for rule, left, right in zip(RULES, provided, required, strict=True):
+        levels.append([hit.finding(left, right) for hit in rule(left, right)])
+    structural, images, training, statistics = levels
     if made_with := dict.fromkeys(trained_with(head)):
         digest = manifest_digest(extractor)
-        for one in made_with:
-            if own or one == digest:
-                training.append(rules.own(one, exact=one == digest).finding(extractor, head))
-    severities: list[Severity] = [one.severity for one in structural]
-    codes = [one.code for one in training]
+        for digest_of_extractor in made_with:
+            if own or digest_of_extractor == digest:
+                training.append(
+                    rules.own(digest_of_extractor, exact=digest_of_extractor == digest).finding(
+                        extractor, head
+                    )
+                )
+    severities: list[Severity] = [finding.severity for finding in structural]
+    codes = [finding.code for finding in training]
     answers = _answers(severities, codes, evidence, bn_policy)
     classes = _classes(data, head, f"the head {second}" if names else "the head")
     empirical = rules.empirical_findings(answers, evidence, bn_policy)
@@ -160,13 +164,13 @@ def compare(
 
     lefts, rights = list(extractors.values()), list(heads.values())
     against, made_with = _against(lefts), _made_with(extractors, heads, own)
-    given = [_given(one, channels) for one in lefts]
-    asked = [_asked(one, channels, against) for one in rights]
+    provided = [_provided(manifest, channels) for manifest in lefts]
+    required = [_required(manifest, channels, against) for manifest in rights]
     levels = [
-        _Level(rule, [one[place] for one in given], [one[place] for one in asked])
+        _Level(rule, [values[place] for values in provided], [values[place] for values in required])
         for place, rule in enumerate(RULES)
     ]
-    classes = [codes_of(_classes(data, one, f"the head {name}")) for name, one in heads.items()]
+    classes = [codes_of(_classes(data, manifest, f"the head {name}")) for name, manifest in heads.items()]
     outlines = _Outlines(bn_policy)
     table: list[tuple[Outline, ...]] = []
     for row, extractor in enumerate(extractors):
@@ -199,18 +203,18 @@ def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str)
         )
 
 
-def _given(extractor: Manifest, blobs: Blobs) -> tuple[Any, ...]:
+def _provided(extractor: Manifest, blobs: Blobs) -> tuple[Any, ...]:
     """Return the inputs of each rule for an extractor."""
-    one = extractor.contract
+    contract = extractor.contract
     return (
-        outputs_of(one.structural.outputs, one.data),
-        rules.images_of(one.data),
-        rules.trained(one.protocol),
-        rules.features_of(one.statistical.features, blobs),
+        outputs_of(contract.structural.outputs, contract.data),
+        rules.images_of(contract.data),
+        rules.trained(contract.protocol),
+        rules.features_of(contract.statistical.features, blobs),
     )
 
 
-def _asked(head: Manifest, blobs: Blobs, against: set[str]) -> tuple[Any, ...]:
+def _required(head: Manifest, blobs: Blobs, against: set[str]) -> tuple[Any, ...]:
     """Return the inputs of each rule for a head.
 
     Args:
@@ -219,24 +223,24 @@ def _asked(head: Manifest, blobs: Blobs, against: set[str]) -> tuple[Any, ...]:
         against: Tensor digests of all heads that the extractors were trained against. Only such a head counts as an
             anchor of its own protocol, so that otherwise equal protocols stay equal.
     """
-    one = head.contract
+    contract = head.contract
     return (
-        inputs_of(one.structural.inputs, one.data),
-        rules.images_of(one.data),
-        rules.trained(rules.protocol_of(head) if head.payload.tensors in against else one.protocol),
-        rules.features_of(one.statistical.features, blobs, one.structural.inputs),
+        inputs_of(contract.structural.inputs, contract.data),
+        rules.images_of(contract.data),
+        rules.trained(rules.protocol_of(head) if head.payload.tensors in against else contract.protocol),
+        rules.features_of(contract.statistical.features, blobs, contract.structural.inputs),
     )
 
 
 def _against(extractors: Iterable[Manifest]) -> set[str]:
-    return {anchor.digest for one in extractors for anchor in one.contract.protocol.anchors}
+    return {anchor.digest for manifest in extractors for anchor in manifest.contract.protocol.anchors}
 
 
 def _classes(data: Classes | None, head: Manifest, name: str) -> tuple[Finding, ...]:
-    asked = data.labels if isinstance(data, Data) else data
-    if asked is None:
+    classes = data.labels if isinstance(data, Data) else data
+    if classes is None:
         return ()
-    return label_findings(asked, head.contract.data.labels or (), head=name)
+    return label_findings(classes, head.contract.data.labels or (), head=name)
 
 
 def _answers(
@@ -253,19 +257,22 @@ def _made_with(
     extractors: Mapping[str, Manifest], heads: Mapping[str, Manifest], own: Collection[tuple[str, str]]
 ) -> dict[int, set[int]]:
     """Return for each row of an extractor the columns of the heads that were cut from or trained with it."""
-    named: dict[str, set[int]] = {}
+    columns_by_extractor: dict[str, set[int]] = {}
     for column, head in enumerate(heads.values()):
-        for one in trained_with(head):
-            named.setdefault(one, set()).add(column)
-    if not named:
+        for digest in trained_with(head):
+            columns_by_extractor.setdefault(digest, set()).add(column)
+    if not columns_by_extractor:
         return {}
-    found = {row: set(named.get(manifest_digest(one), ())) for row, one in enumerate(extractors.values())}
+    columns_by_row = {
+        row: set(columns_by_extractor.get(manifest_digest(manifest), ()))
+        for row, manifest in enumerate(extractors.values())
+    }
     rows = {name: row for row, name in enumerate(extractors)}
-    columns = {name: column for column, (name, one) in enumerate(heads.items()) if any(trained_with(one))}
+    columns = {name: column for column, (name, head) in enumerate(heads.items()) if any(trained_with(head))}
     for extractor, head in own:
         if extractor in rows and head in columns:
-            found[rows[extractor]].add(columns[head])
-    return found
+            columns_by_row[rows[extractor]].add(columns[head])
+    return columns_by_row
 
 
 class _Level:
@@ -278,27 +285,27 @@ class _Level:
     """
 
     def __init__(
-        self, rule: Callable[[Any, Any], Sequence[Any]], given: Iterable[Any], asked: Iterable[Any]
+        self, rule: Callable[[Any, Any], Sequence[Any]], provided: Iterable[Any], required: Iterable[Any]
     ) -> None:
         self._rule = rule
-        self._rows, self._given = _distinct(given)
-        self._columns, self._asked = _distinct(asked)
-        self._found: dict[int, list[Codes]] = {}
-        self._codes = {id(one): codes_of(one) for one in rules.CONSTANT}
+        self._rows, self._provided = _distinct(provided)
+        self._columns, self._required = _distinct(required)
+        self._codes_by_row: dict[int, list[Codes]] = {}
+        self._codes = {id(hits): codes_of(hits) for hits in rules.CONSTANT}
 
     def row(self, place: int) -> list[Codes]:
         """Return the codes of one extractor with every head."""
         number = self._rows[place]
-        found = self._found.get(number)
-        if found is None:
-            given, rule = self._given[number], self._rule
+        codes_by_column = self._codes_by_row.get(number)
+        if codes_by_column is None:
+            provided, rule = self._provided[number], self._rule
             known = self._codes
-            found = self._found[number] = []
-            for asked in self._asked:
-                hits = rule(given, asked)
+            codes_by_column = self._codes_by_row[number] = []
+            for required in self._required:
+                hits = rule(provided, required)
                 codes = known.get(id(hits))
-                found.append(codes_of(hits) if codes is None else codes)
-        return [found[column] for column in self._columns]
+                codes_by_column.append(codes_of(hits) if codes is None else codes)
+        return [codes_by_column[column] for column in self._columns]
 
 
 class _Outlines:
@@ -321,30 +328,30 @@ class _Outlines:
         """
         key: Hashable = known
         if cells:
-            facts = [(one.grade, one.restricted is None, one.holds_under(self._policy)) for one in cells]
+            facts = [(cell.grade, cell.restricted is None, cell.holds_under(self._policy)) for cell in cells]
             key = known, tuple(facts)
-        found = self._known.get(key)
-        if found is None:
+        outline = self._known.get(key)
+        if outline is None:
             structural, _, _, training, _ = known
             answers = _answers(
-                [one for _, one in structural], [one for one, _ in training], cells, self._policy
+                [severity for _, severity in structural], [code for code, _ in training], cells, self._policy
             )
             codes = (*known, codes_of(list(rules.empirical_findings(answers, cells, self._policy))))
-            found = self._known[key] = Outline(answers, tuple(one for level in codes for one in level))
-        return found
+            outline = self._known[key] = Outline(answers, tuple(code for level in codes for code in level))
+        return outline
 
 
 def _distinct(values: Iterable[Any]) -> tuple[list[int], list[Any]]:
     """Return an index for each value, the same for equal ones, and the distinct values by index."""
     numbers: dict[Hashable, int] = {}
     places: list[int] = []
-    kept: list[Any] = []
+    distinct: list[Any] = []
     for value in values:
         key = _key(value) if isinstance(value, Outputs) else value
-        places.append(numbers.setdefault(key, len(kept)))
-        if len(numbers) > len(kept):
-            kept.append(value)
-    return places, kept
+        places.append(numbers.setdefault(key, len(distinct)))
+        if len(numbers) > len(distinct):
+            distinct.append(value)
+    return places, distinct
 
 
 def _key(value: Any) -> Hashable:
@@ -352,7 +359,7 @@ def _key(value: Any) -> Hashable:
     if isinstance(value, tuple):
         return tuple(map(_key, value))
     if isinstance(value, Mapping):
-        return tuple(sorted((name, _key(one)) for name, one in value.items()))
+        return tuple(sorted((name, _key(item)) for name, item in value.items()))
     if attrs.has(type(value)):
         return type(value), *(_key(getattr(value, field.name)) for field in attrs.fields(type(value)))
     return value

@@ -78,7 +78,7 @@ class Port:
     def spatial_axes(self) -> tuple[int, ...]:
         """The axes of ``spatial``."""
         if self.layout == "other":
-            return tuple(axis for axis, one in enumerate(self.shape) if _follows_image(one))
+            return tuple(axis for axis, dimension in enumerate(self.shape) if _follows_image(dimension))
         return _SPATIAL_AXES[self.layout]
 
     @property

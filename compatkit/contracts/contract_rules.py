@@ -94,19 +94,19 @@ def check_labels(labels: Sequence[Label], what: str) -> None:
     """
     _expect(len(labels) <= MOST_LABELS, what, f"at most {MOST_LABELS} labels", len(labels))
     seen: dict[str, int] = {}
-    for index, one in enumerate(labels):
+    for index, label in enumerate(labels):
         _expect(
-            len(one.same_as) < MOST_NAMES,
+            len(label.same_as) < MOST_NAMES,
             f"{what}[{index}].same_as",
             f"below {MOST_NAMES} names",
-            len(one.same_as),
+            len(label.same_as),
         )
-        for name in (one.name, *one.same_as):
+        for name in (label.name, *label.same_as):
             _name(name, f"{what}[{index}]")
-        key = folded(one.name)
+        key = folded(label.name)
         if key in seen:
             raise FormatError(
-                f"{what}[{index}]: the class {one.name!r:.100} duplicates number {seen[key]} "
+                f"{what}[{index}]: the class {label.name!r:.100} duplicates number {seen[key]} "
                 f"({labels[seen[key]].name!r:.100}); case and Unicode composition are ignored. Rename one of them."
             )
         seen[key] = index
@@ -148,8 +148,8 @@ def _blueprint(blueprint: Blueprint, path: str) -> None:
     _expect(1 <= crosses <= MOST_PORTS, f"{path}.cut_outputs", f"1 to {MOST_PORTS} tensors", crosses)
     width = blueprint.width
     if width is not None:
-        whose = "nothing but in one side of a cut that one tensor crosses"
-        _expect(blueprint.is_cut and crosses == 1, f"{path}.width", whose, width)
+        rule = "nothing but in one side of a cut that one tensor crosses"
+        _expect(blueprint.is_cut and crosses == 1, f"{path}.width", rule, width)
         _expect(1 <= width <= LARGEST_WIDTH, f"{path}.width", f"1 to {LARGEST_WIDTH} channels", width)
     entries = blueprint.entries
     _expect(len(dict(entries)) == len(entries), f"{path}.entries", "every layer once", entries)
@@ -185,7 +185,9 @@ def _port(port: Port, path: str) -> None:
     _expect(1 <= port.multiple_of <= LARGEST_SIDE, f"{path}.multiple_of", "a step from 1", port.multiple_of)
     for key, sizes in port.measured.items():
         _expect(bool(_SIZE.fullmatch(key)), f"{path}.measured", "image sizes such as '32x32'", key)
-        fits = len(sizes) == len(port.spatial_axes) and all(0 <= one <= LARGEST for one in sizes)
+        fits = len(sizes) == len(port.spatial_axes) and all(
+            0 <= size_of_axis <= LARGEST for size_of_axis in sizes
+        )
         _expect(fits, f"{path}.measured.{key}", f"{len(port.spatial_axes)} sizes from 0", sizes)
 
 
@@ -217,7 +219,7 @@ def _data(data: Data, path: str) -> None:
     for field in ("mean", "std"):
         values = getattr(data, field)
         _expect(len(values) == channels, f"{path}.{field}", f"{channels} for {data.channels} images", values)
-    _expect(all(one > 0 for one in data.std), f"{path}.std", "numbers above 0", data.std)
+    _expect(all(deviation > 0 for deviation in data.std), f"{path}.std", "numbers above 0", data.std)
     _expect(0 < data.crop_pct <= 4, f"{path}.crop_pct", "a share above 0", data.crop_pct)
     resized = max(data.size) / data.crop_pct
     _expect(
@@ -251,14 +253,14 @@ def _features(contract: Contract, ports: Sequence[Port], path: str) -> None:
     _expect(
         len(features) == len(ports), path, f"figures for each of {len(ports)} feature ports", len(features)
     )
-    for index, (one, port) in enumerate(zip(features, ports, strict=True)):
+    for index, (statistics, port) in enumerate(zip(features, ports, strict=True)):
         here = f"{path}[{index}]"
-        fits = one.mean >= 0 or port.range != "nonnegative"
-        _expect(fits, f"{here}.mean", "a number from 0, as the port is nonnegative", one.mean)
-        _expect(one.std >= 0, f"{here}.std", "a number from 0", one.std)
-        _expect(1 <= one.samples <= LARGEST, f"{here}.samples", "a count from 1", one.samples)
-        if one.per_channel is not None:
-            _edge(one.per_channel, port, f"{here}.per_channel")
+        fits = statistics.mean >= 0 or port.range != "nonnegative"
+        _expect(fits, f"{here}.mean", "a number from 0, as the port is nonnegative", statistics.mean)
+        _expect(statistics.std >= 0, f"{here}.std", "a number from 0", statistics.std)
+        _expect(1 <= statistics.samples <= LARGEST, f"{here}.samples", "a count from 1", statistics.samples)
+        if statistics.per_channel is not None:
+            _edge(statistics.per_channel, port, f"{here}.per_channel")
 
 
 def _edge(edge: Mapping[str, object], port: Port, path: str) -> None:
@@ -280,7 +282,7 @@ def _probe(probe: Probe, inputs: int, path: str) -> None:
         len(probe.shapes),
     )
     for index, shape in enumerate(probe.shapes):
-        fits = 1 <= len(shape) <= MOST_AXES and all(1 <= one <= LARGEST for one in shape)
+        fits = 1 <= len(shape) <= MOST_AXES and all(1 <= length <= LARGEST for length in shape)
         fits = fits and prod(shape) <= LARGEST_PROBE
         _expect(fits, f"{path}.shapes[{index}]", f"sizes from 1, {LARGEST_PROBE} values at most", shape)
     numbers = len(probe.sketch)

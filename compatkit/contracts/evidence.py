@@ -127,23 +127,23 @@ class Cell:
         """
         if self.restricted is not None:
             return "stale" if self.grade == "stale" else "measured"
-        said = self.settings.get(STATE)
-        return "missing" if said == "missing" else "left-out" if said == "left-out" else "barred"
+        state = self.settings.get(STATE)
+        return "missing" if state == "missing" else "left-out" if state == "left-out" else "barred"
 
     def left_out(self, reason: str) -> Cell:
         """Return a placeholder for a cell that was not requested, with nothing but the reason."""
-        kept = (self.extractor, self.head, self.wiring, self.promise, "none")
-        return Cell(*kept, settings={STATE: "left-out"}, reason=reason)
+        fields = (self.extractor, self.head, self.wiring, self.promise, "none")
+        return Cell(*fields, settings={STATE: "left-out"}, reason=reason)
 
     def __repr__(self) -> str:
-        said = [self.grade if self.state == "measured" else self.state]
+        facts = [self.grade if self.state == "measured" else self.state]
         if self.restricted is not None:
-            said.append(f"accuracy {self.restricted.accuracy:.3f} of {self.restricted.count:,} images")
+            facts.append(f"accuracy {self.restricted.accuracy:.3f} of {self.restricted.count:,} images")
         if self.bound is not None:
-            said.append(f"bound {self.bound.accuracy:.3f}")
+            facts.append(f"bound {self.bound.accuracy:.3f}")
         if self.recovered is not None:
-            said.append(f"recovered {self.recovered:.2f}")
-        return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*said, *filter(None, [self.reason])])})"
+            facts.append(f"recovered {self.recovered:.2f}")
+        return f"Cell({self.extractor!r}, {self.head!r}: {', '.join([*facts, *filter(None, [self.reason])])})"
 
     def holds_under(self, bn_policy: str) -> bool:
         """Whether the figures answer for a batch-norm policy.
@@ -267,8 +267,12 @@ def paired_interval(accuracy: Sequence[bool], bound: Sequence[bool]) -> tuple[fl
         raise UsageError(
             f"A paired interval needs the same examples on both sides; got {len(accuracy)} and {len(bound)}."
         )
-    gained = sum(1 for one, other in zip(accuracy, bound, strict=True) if one and not other)
-    lost = sum(1 for one, other in zip(accuracy, bound, strict=True) if other and not one)
+    gained = sum(
+        1 for right, reference_right in zip(accuracy, bound, strict=True) if right and not reference_right
+    )
+    lost = sum(
+        1 for right, reference_right in zip(accuracy, bound, strict=True) if reference_right and not right
+    )
     return paired_interval_of_counts(gained, lost, len(accuracy))
 
 
@@ -345,8 +349,8 @@ def without_bound(cell: Cell) -> Cell:
     """Return a measured cell without its upper bound, graded again from its counts."""
     if cell.restricted is None or cell.bound is None:
         return cell
-    given = cell.grade if cell.grade == "stale" else grade(cell.restricted, cell.chance or 0.0)
-    return attrs.evolve(cell, grade=given, bound=None, recovered=None, difference=None)
+    grade_alone = cell.grade if cell.grade == "stale" else grade(cell.restricted, cell.chance or 0.0)
+    return attrs.evolve(cell, grade=grade_alone, bound=None, recovered=None, difference=None)
 
 
 def _tail(k: int, n: int, chance: float) -> float:

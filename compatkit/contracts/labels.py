@@ -31,10 +31,10 @@ _OTHERS = (
     ("\u02bc", "'"),
 )
 _LOOK_LATIN = {
-    ord(one): latin
+    ord(letter): latin
     for alphabet in (_CYRILLIC, _GREEK, _OTHERS)
-    for strange_ones, known in alphabet
-    for one, latin in zip(strange_ones, known, strict=True)
+    for strange_letters, known in alphabet
+    for letter, latin in zip(strange_letters, known, strict=True)
 }
 """A small part of Unicode's table of confusables (UTS 39): letters that look Latin in nearly every font, and dashes.
 
@@ -60,19 +60,24 @@ def skeleton(name: str) -> str:
         return spelling(name)
     # Map before decomposing, too: some look-alikes decompose into letters that are not.
     decomposed = unicodedata.normalize("NFKD", name.translate(_LOOK_LATIN)).translate(_LOOK_LATIN)
-    return spelling("".join(one for one in decomposed if not _invisible(one)))
+    return spelling("".join(character for character in decomposed if not _invisible(character)))
 
 
 def strange(name: str) -> str:
     """Return the non-ASCII characters of ``name`` by code point and Unicode name; ``""`` if there are none."""
-    found = list(dict.fromkeys(one for one in name if not one.isascii()))
-    named = [f"U+{ord(one):04X} {unicodedata.name(one, 'without a name')}" for one in found[:NAMED]]
-    return ", ".join(named) + (f" and {len(found) - NAMED} more" if len(found) > NAMED else "")
+    characters = list(dict.fromkeys(character for character in name if not character.isascii()))
+    described = [
+        f"U+{ord(character):04X} {unicodedata.name(character, 'without a name')}"
+        for character in characters[:NAMED]
+    ]
+    return ", ".join(described) + (f" and {len(characters) - NAMED} more" if len(characters) > NAMED else "")
 
 
-def _invisible(one: str) -> bool:
+def _invisible(character: str) -> bool:
     """Return whether a character is a format character, a variation selector or the grapheme joiner."""
-    return unicodedata.category(one) == "Cf" or "\ufe00" <= one <= "\ufe0f" or one == "\u034f"
+    return (
+        unicodedata.category(character) == "Cf" or "\ufe00" <= character <= "\ufe0f" or character == "\u034f"
+    )
 
 
 Classes = Sequence[str] | Sequence[Label]
@@ -120,14 +125,14 @@ def label(name: str) -> Label:
 
 
 def known_classes(
-    names: Sequence[str], known: Sequence[Label], *, whose: tuple[str, str]
+    names: Sequence[str], known: Sequence[Label], *, owners: tuple[str, str]
 ) -> list[tuple[int, int]]:
     """Match the classes of images with outputs, as ``common``.
 
     Args:
         names: Classes of the images.
         known: Labels of the outputs.
-        whose: Owners of both (images, outputs), for messages.
+        owners: Owners of both (images, outputs), for messages.
 
     Returns:
         Pairs of indices (class, output); empty if none match.
@@ -135,11 +140,11 @@ def known_classes(
     Raises:
         DataError: Two classes have the same name, or one matches two of the other side.
     """
-    return common(tuple(map(label, names)), known, whose=(f"the classes of {whose[0]}", whose[1]))
+    return common(tuple(map(label, names)), known, owners=(f"the classes of {owners[0]}", owners[1]))
 
 
 def common(
-    a: Classes, b: Classes, *, whose: tuple[str, str] = ("the first classes", "the second classes")
+    a: Classes, b: Classes, *, owners: tuple[str, str] = ("the first classes", "the second classes")
 ) -> list[tuple[int, int]]:
     """Return index pairs of the classes that both sides have, in the order of ``a``.
 
@@ -149,14 +154,14 @@ def common(
     Args:
         a: Class names, or labels.
         b: The same for the other side.
-        whose: Owners of both, for messages.
+        owners: Owners of both, for messages.
 
     Raises:
         DataError: Two classes of one side have the same name, or a class matches two of the other side.
     """
-    left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), whose, strict=True))
+    left, right = (_meanings(classes, owner) for classes, owner in zip((a, b), owners, strict=True))
     places = _places(right)
-    pairs = [(place, one) for place, names in enumerate(left) for one in _partners(names, places)]
+    pairs = [(place, partner) for place, names in enumerate(left) for partner in _partners(names, places)]
     for side, classes, others in ((0, a, b), (1, b, a)):
         taken: dict[int, int] = {}
         for pair in pairs:
@@ -164,7 +169,7 @@ def common(
                 twice = [_shown(others[taken[pair[side]]]), _shown(others[pair[1 - side]])]
                 raise DataError(
                     f"Class {_shown(classes[pair[side]])} means the same as both {' and '.join(twice)} (of "
-                    f"{whose[1 - side]}); it must match only one. Merge the two, or rename one of them."
+                    f"{owners[1 - side]}); it must match only one. Merge the two, or rename one of them."
                 )
             taken[pair[side]] = pair[1 - side]
     return pairs
@@ -187,8 +192,8 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
     places = _places(map(_forms, b))
     return [
         (place, partner)
-        for place, one in enumerate(a)
-        for partner in _partners(_forms(one), places)
+        for place, name in enumerate(a)
+        for partner in _partners(_forms(name), places)
         if place not in mine or partner not in theirs
     ]
 
@@ -196,9 +201,9 @@ def look_alikes(a: Classes, b: Classes, pairs: Sequence[tuple[int, int]]) -> lis
 def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
     """Return the normalized names of each class, one per synonym group."""
     seen: dict[str, int] = {}
-    found: list[tuple[str, ...]] = []
-    for place, one in enumerate(classes):
-        name, others = (one, ()) if isinstance(one, str) else (one.name, one.same_as)
+    meanings: list[tuple[str, ...]] = []
+    for place, known in enumerate(classes):
+        name, others = (known, ()) if isinstance(known, str) else (known.name, known.same_as)
         own = spelling(name)
         first = seen.setdefault(own, place)
         if first != place:
@@ -207,47 +212,49 @@ def _meanings(classes: Classes, owner: str) -> list[tuple[str, ...]]:
                 f"{place + 1}, {name!r} (case, spaces and underscores are ignored). Rename one of them."
             )
         meant = _MEANS.get(own, own)
-        found.append(_all_meant(meant, others) if others else (meant,))
-    return found
+        meanings.append(_all_meant(meant, others) if others else (meant,))
+    return meanings
 
 
 def _all_meant(meant: str, others: Sequence[str]) -> tuple[str, ...]:
     spelled = map(spelling, others)
-    return tuple({meant: None} | {_MEANS.get(one, one): None for one in spelled})
+    return tuple({meant: None} | {_MEANS.get(name, name): None for name in spelled})
 
 
 def _places(classes: Iterable[tuple[str, ...]]) -> dict[str, list[int]]:
     """Return the indices of each name."""
-    found: dict[str, list[int]] = {}
+    places: dict[str, list[int]] = {}
     for place, names in enumerate(classes):
         for name in names:
-            if name in found:
-                found[name].append(place)
+            if name in places:
+                places[name].append(place)
             else:
-                found[name] = [place]
-    return found
+                places[name] = [place]
+    return places
 
 
 def _partners(names: tuple[str, ...], places: Mapping[str, list[int]]) -> Sequence[int]:
     if len(names) == 1:
         return places.get(names[0], ())
-    return sorted({one for name in names for one in places.get(name, ())})
+    return sorted({place for name in names for place in places.get(name, ())})
 
 
 def _plain(classes: Classes) -> bool:
     return all(
-        one.isascii() if isinstance(one, str) else one.name.isascii() and all(map(str.isascii, one.same_as))
-        for one in classes
+        name.isascii()
+        if isinstance(name, str)
+        else name.name.isascii() and all(map(str.isascii, name.same_as))
+        for name in classes
     )
 
 
-def _forms(one: str | Label) -> tuple[str, ...]:
-    names = (one,) if isinstance(one, str) else (one.name, *one.same_as)
+def _forms(name: str | Label) -> tuple[str, ...]:
+    names = (name,) if isinstance(name, str) else (name.name, *name.same_as)
     return tuple({_MEANS.get(form, form): None for form in map(skeleton, names)})
 
 
-def _shown(one: str | Label) -> str:
-    return repr(one if isinstance(one, str) else one.name)
+def _shown(name: str | Label) -> str:
+    return repr(name if isinstance(name, str) else name.name)
 
 
 SHOWN = 12
@@ -262,57 +269,57 @@ Pairs = tuple[tuple[int, int], ...]
 _known: dict[tuple[int, int, str], tuple[Labels, Labels, tuple[Finding, ...], Pairs]] = {}
 
 
-def label_findings(asked: Labels, outputs: Labels, *, head: str = "the head") -> tuple[Finding, ...]:
+def label_findings(classes: Labels, outputs: Labels, *, head: str = "the head") -> tuple[Finding, ...]:
     """Return the findings about the classes of the requested data and those of a head.
 
     Args:
-        asked: Classes of the data.
+        classes: Classes of the data.
         outputs: Classes of the head, in the order of its outputs.
         head: Name of the head, for messages.
 
     Raises:
         DataError: Two classes of one side have the same name, or one matches two of the other side.
     """
-    return _remembered(asked, outputs, head)[2]
+    return _compared_once(classes, outputs, head)[2]
 
 
-def shared_classes(asked: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
-    """Return index pairs of the classes that both sides have, in the order of ``asked``; see ``common``.
+def shared_classes(classes: Labels, outputs: Labels, *, head: str = "the head") -> Pairs:
+    """Return index pairs of the classes that both sides have, in the order of ``classes``; see ``common``.
 
     Args:
-        asked: Classes of the images.
+        classes: Classes of the images.
         outputs: Classes of the head.
         head: Its name, for messages.
 
     Raises:
         DataError: As for ``label_findings``.
     """
-    return _remembered(asked, outputs, head)[3]
+    return _compared_once(classes, outputs, head)[3]
 
 
-def _remembered(
-    asked: Labels, outputs: Labels, head: str
+def _compared_once(
+    classes: Labels, outputs: Labels, head: str
 ) -> tuple[Labels, Labels, tuple[Finding, ...], Pairs]:
     # Keyed by identity: hashing a thousand labels takes longer than the rest of a check. The objects are kept with the
     # result so that their identities cannot be reused.
-    key = id(asked), id(outputs), head
-    found = _known.get(key)
-    if found is None:
-        held = sum(len(one[0]) + len(one[1]) for one in list(_known.values()))
-        if len(_known) >= KEPT or held > KEPT_CLASSES:
+    key = id(classes), id(outputs), head
+    result = _known.get(key)
+    if result is None:
+        remembered = sum(len(entry[0]) + len(entry[1]) for entry in list(_known.values()))
+        if len(_known) >= KEPT or remembered > KEPT_CLASSES:
             _known.clear()
         pairs = tuple(
-            common(asked, outputs, whose=("the classes of the data asked for", f"the classes of {head}"))
+            common(classes, outputs, owners=("the classes of the data asked for", f"the classes of {head}"))
         )
-        found = _known[key] = asked, outputs, _compared(asked, outputs, pairs), pairs
-    return found
+        result = _known[key] = classes, outputs, _compared(classes, outputs, pairs), pairs
+    return result
 
 
 def names(labels: Sequence[Label]) -> str:
     """Return the first names, with the total if there are more."""
     if not labels:
         return "no named classes"
-    return first_names([one.name for one in labels])
+    return first_names([label.name for label in labels])
 
 
 def first_names(classes: Sequence[str]) -> str:
@@ -320,34 +327,36 @@ def first_names(classes: Sequence[str]) -> str:
     return ", ".join(classes[:SHOWN]) + (f", ... ({len(classes)} classes)" if len(classes) > SHOWN else "")
 
 
-def _compared(asked: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:
-    if len(pairs) == len(asked) == len(outputs):
+def _compared(classes: Labels, outputs: Labels, pairs: Pairs) -> tuple[Finding, ...]:
+    if len(pairs) == len(classes) == len(outputs):
         return ()
-    whose = "classes of the data asked for, classes of the head"
-    alike = _alike(asked, outputs, look_alikes(asked, outputs, pairs))
+    subject = "classes of the data asked for, classes of the head"
+    alike = _alike(classes, outputs, look_alikes(classes, outputs, pairs))
     if not pairs:
         remedy = "accuracy is not defined; choose data with a class of the head, or rename equal classes"
-        disjoint = Finding("labels-disjoint", "data", "warns", names(asked), names(outputs), whose, remedy)
+        disjoint = Finding(
+            "labels-disjoint", "data", "warns", names(classes), names(outputs), subject, remedy
+        )
         return disjoint, *alike
-    counted = names([asked[index] for index, _ in pairs])
+    counted = names([classes[index] for index, _ in pairs])
     remedy = f"only the {len(pairs)} classes in common are counted: {counted}"
-    partial = Finding("labels-partial", "data", "informs", names(asked), names(outputs), whose, remedy)
+    partial = Finding("labels-partial", "data", "informs", names(classes), names(outputs), subject, remedy)
     return partial, *alike
 
 
-def _alike(asked: Labels, outputs: Labels, pairs: Sequence[tuple[int, int]]) -> tuple[Finding, ...]:
+def _alike(classes: Labels, outputs: Labels, pairs: Sequence[tuple[int, int]]) -> tuple[Finding, ...]:
     if not pairs:
         return ()
     more = f" and {len(pairs) - ALIKE} more" if len(pairs) > ALIKE else ""
-    wanted = ", ".join(_written(asked[place]) for place, _ in pairs[:ALIKE])
-    came = ", ".join(_written(outputs[place]) for _, place in pairs[:ALIKE])
+    wanted = ", ".join(_written(classes[place]) for place, _ in pairs[:ALIKE])
+    actual = ", ".join(_written(outputs[place]) for _, place in pairs[:ALIKE])
     return (
         Finding(
             "labels-look-alike",
             "data",
             "warns",
             wanted + more,
-            came + more,
+            actual + more,
             "classes of the data asked for, classes of the head: they look the same and are other characters",
             "rename one side if they mean the same class; nothing is taken as equal by its looks",
         ),

@@ -12,7 +12,7 @@ from compatkit.contracts.contract import Blueprint, Contract, Data, Kind
 from compatkit.contracts.contract_rules import check_contract
 from compatkit.errors import FormatError
 from compatkit.foundation.arguments import checks_arguments
-from compatkit.foundation.codec import Place, decode, digest, dumps, is_digest, told, unstructure
+from compatkit.foundation.codec import JsonPath, decode, digest, dumps, is_digest, path_text, unstructure
 from compatkit.foundation.display import network_and_cut
 
 SCHEMA: Literal[1] = 1
@@ -59,9 +59,9 @@ class About:
     license: str = attrs.field(default="", metadata={"key": "licence"})
     source: str = ""
 
-    def updated(self, said: Mapping[str, Any]) -> About:
-        """Return a copy with the fields of ``said`` replaced; tags are merged."""
-        return attrs.evolve(self, **{**said, "tags": {**self.tags, **said.get("tags", {})}})
+    def updated(self, changes: Mapping[str, Any]) -> About:
+        """Return a copy with the fields of ``changes`` replaced; tags are merged."""
+        return attrs.evolve(self, **{**changes, "tags": {**self.tags, **changes.get("tags", {})}})
 
 
 @attrs.frozen
@@ -172,7 +172,7 @@ def edges(value: Any) -> Iterator[str]:
     Raises:
         FormatError: An edge is malformed, with its path.
     """
-    return (one for one, _ in sized_edges(value))
+    return (edge for edge, _ in sized_edges(value))
 
 
 def sized_edges(value: Any) -> Iterator[tuple[str, int | None]]:
@@ -220,10 +220,10 @@ def function_of(blueprint: Blueprint, tensors: str, images: Data) -> str:
 
 def trained_with(manifest: Manifest) -> Iterator[str]:
     """Yield the manifest digests of the extractors a head was trained with."""
-    return (one.component for one in manifest.parents if one.relation == TRAINED)
+    return (parent.component for parent in manifest.parents if parent.relation == TRAINED)
 
 
-def _walk(value: Any, place: Place) -> Iterator[tuple[str, int | None]]:
+def _walk(value: Any, place: JsonPath) -> Iterator[tuple[str, int | None]]:
     """Yield the edges in JSON values."""
     if isinstance(value, dict):
         for key in ("blob", "component"):
@@ -232,7 +232,7 @@ def _walk(value: Any, place: Place) -> Iterator[tuple[str, int | None]]:
                 continue
             if not is_digest(edge):
                 raise FormatError(
-                    f"{told((place, key))}: expected 'sha256:' and 64 lower-case hex digits, got {edge!r:.100}."
+                    f"{path_text((place, key))}: expected 'sha256:' and 64 lower-case hex digits, got {edge!r:.100}."
                 )
             size = value.get("bytes") if key == "blob" else None
             yield edge, size if type(size) is int else None

@@ -101,47 +101,49 @@ class WiringDifference(NamedTuple):
     code: str
     severity: Severity
     expected: str
-    came: str
+    actual: str
     remedy: str = ""
     adapter: Blueprint | None = None
     place: int | None = None
 
-    def finding(self, given: Outputs, asked: Inputs) -> Finding:
-        """Return the finding for this difference between ``given`` and ``asked``.
+    def finding(self, provided: Outputs, required: Inputs) -> Finding:
+        """Return the finding for this difference between ``provided`` and ``required``.
 
         Args:
-            given: What the extractor gives.
-            asked: What the head takes.
+            provided: What the extractor gives.
+            required: What the head takes.
         """
         remedy = self.remedy if self.adapter is None else needed(self.adapter)
-        whose = "head inputs expect, extractor outputs give"
+        subject = "head inputs expect, extractor outputs give"
         if self.place is not None:
-            names = asked.names[self.place], given.ports[self.place].name
-            whose = f"head input {names[0]!r} expects, extractor output {names[1]!r} gives"
-        return Finding(self.code, "structural", self.severity, self.expected, self.came, whose, remedy)
+            names = required.names[self.place], provided.ports[self.place].name
+            subject = f"head input {names[0]!r} expects, extractor output {names[1]!r} gives"
+        return Finding(self.code, "structural", self.severity, self.expected, self.actual, subject, remedy)
 
 
-def wiring(given: Outputs, asked: Inputs, fitted: bool = False) -> Sequence[WiringDifference]:
+def wiring(provided: Outputs, required: Inputs, fitted: bool = False) -> Sequence[WiringDifference]:
     """Return the differences that keep the extractor's outputs from entering the head unchanged.
 
     One output and one input are matched regardless of names; several are matched by name and order.
 
     Args:
-        given: Outputs of the extractor.
-        asked: Inputs of the head.
+        provided: Outputs of the extractor.
+        required: Inputs of the head.
         fitted: Include a projection even if the widths are equal.
     """
-    names, ports = asked.names, given.ports
+    names, ports = required.names, provided.ports
     if len(ports) == len(names) == 1:
-        return Walk(ports[0], asked.taken[0], given.size, fitted, 0).differences()
-    came = tuple(port.name for port in ports)
-    if came != names:
-        expected, gives = [f"{len(one)} tensors ({', '.join(one)})" for one in (names, came)]
+        return Walk(ports[0], required.taken[0], provided.size, fitted, 0).differences()
+    provided_names = tuple(port.name for port in ports)
+    if provided_names != names:
+        expected, gives = [
+            f"{len(tensors)} tensors ({', '.join(tensors)})" for tensors in (names, provided_names)
+        ]
         return [WiringDifference("ports-differ", "refuses", expected, gives, SAME_TENSORS)]
     return [
-        one
-        for place, (port, taken) in enumerate(zip(ports, asked.taken, strict=True))
-        for one in Walk(port, taken, given.size, fitted, place).differences()
+        difference
+        for place, (port, taken) in enumerate(zip(ports, required.taken, strict=True))
+        for difference in Walk(port, taken, provided.size, fitted, place).differences()
     ]
 
 
@@ -162,15 +164,21 @@ def adapters_for(
     Raises:
         IncompatibleError: No sequence of adapters makes the ports fit.
     """
-    given, asked = outputs_of(outputs, data), inputs_of(inputs, head_data)
-    found, count = wiring(given, asked, fitted), len(outputs)
-    refused = [str(one.finding(given, asked)) for one in found if one.severity == "refuses"]
+    provided, required = outputs_of(outputs, data), inputs_of(inputs, head_data)
+    differences, count = wiring(provided, required, fitted), len(outputs)
+    refused = [
+        str(difference.finding(provided, required))
+        for difference in differences
+        if difference.severity == "refuses"
+    ]
     if refused:
         raise IncompatibleError("No adapter makes these parts fit:\n" + "\n".join(refused))
     return tuple(
-        on_port(one.adapter, one.place, count) if count > 1 and one.place is not None else one.adapter
-        for one in found
-        if one.adapter is not None
+        on_port(difference.adapter, difference.place, count)
+        if count > 1 and difference.place is not None
+        else difference.adapter
+        for difference in differences
+        if difference.adapter is not None
     )
 
 
@@ -191,7 +199,7 @@ class Walk:
     size: Sides
     fitted: bool = False
     place: int = 0
-    found: list[WiringDifference] = attrs.field(factory=list)
+    _differences: list[WiringDifference] = attrs.field(factory=list)
 
     def differences(self) -> list[WiringDifference]:
         """Return the differences with their adapters, in order."""
@@ -218,93 +226,102 @@ class Walk:
             self._says("range-differs", "nonnegative features (after ReLU)", "signed features", remedy)
         if converts:
             self._dtype(at_the_end=True)
-        return self.found
+        return self._differences
 
     def _says(
         self,
         code: str,
         expected: str,
-        came: str,
+        actual: str,
         remedy: str = "",
         severity: Severity = "warns",
         adapter: Blueprint | None = None,
     ) -> None:
-        self.found.append(WiringDifference(code, severity, expected, came, remedy, adapter, self.place))
+        self._differences.append(
+            WiringDifference(code, severity, expected, actual, remedy, adapter, self.place)
+        )
 
-    def _refuses(self, code: str, expected: str, came: str, remedy: str) -> None:
-        self._says(code, expected, came, remedy, "refuses")
+    def _refuses(self, code: str, expected: str, actual: str, remedy: str) -> None:
+        self._says(code, expected, actual, remedy, "refuses")
 
-    def _adapts(self, code: str, expected: str, came: str, adapter: Blueprint) -> None:
-        self._says(code, expected, came, "", "adaptable", adapter)
+    def _adapts(self, code: str, expected: str, actual: str, adapter: Blueprint) -> None:
+        self._says(code, expected, actual, "", "adaptable", adapter)
         self.port = behind(self.port, adapter)
 
     def _dtype(self, *, at_the_end: bool) -> None:
-        given, asked = self.port.dtype, self.taken.dtype
-        known = given in BITS and asked in BITS
-        if known and at_the_end == (BITS[given] > BITS[asked]):
-            self._adapts("dtype-differs", asked, given, cast(asked, self.size))
+        provided, required = self.port.dtype, self.taken.dtype
+        known = provided in BITS and required in BITS
+        if known and at_the_end == (BITS[provided] > BITS[required]):
+            self._adapts("dtype-differs", required, provided, cast(required, self.size))
         elif not known and not at_the_end:
-            self._refuses("dtype-differs", asked, given, "cut where floating-point features cross")
+            self._refuses("dtype-differs", required, provided, "cut where floating-point features cross")
 
     def _raw_shapes(self) -> None:
         """Compare ports without a batch axis or known layout: shapes must be equal."""
-        given = [resolved(one, self.size) for one in self.port.shape]
-        asked = self.taken.shape
-        fits = len(given) == len(asked) and self.port.layout == self.taken.layout
-        if fits and all(agree(*pair) for pair in zip(given, asked, strict=True)):
+        provided = [resolved(dimension, self.size) for dimension in self.port.shape]
+        required = self.taken.shape
+        fits = len(provided) == len(required) and self.port.layout == self.taken.layout
+        if fits and all(agree(*pair) for pair in zip(provided, required, strict=True)):
             return
-        wanted, came = (
-            f"{' x '.join(map(shown, shape))} ({one.layout})"
-            for shape, one in ((asked, self.taken), (given, self.port))
+        wanted, actual = (
+            f"{' x '.join(map(shown, shape))} ({side.layout})"
+            for shape, side in ((required, self.taken), (provided, self.port))
         )
-        self._refuses("layout-differs", wanted, came, SAME_TENSORS)
+        self._refuses("layout-differs", wanted, actual, SAME_TENSORS)
 
     def _rank(self) -> None:
-        wanted, came = (f"{FORMS.get(one.layout, 'a map')} ({one.layout})" for one in (self.taken, self.port))
+        wanted, actual = (
+            f"{FORMS.get(port.layout, 'a map')} ({port.layout})" for port in (self.taken, self.port)
+        )
         if self.taken.layout == "NC":
-            self._adapts("rank-differs", wanted, came, pool(self.port, "NC", self.size))
+            self._adapts("rank-differs", wanted, actual, pool(self.port, "NC", self.size))
             if not self.taken.pooled:
                 self._says("pooled-differs", *AVERAGED)
         else:
-            self._refuses("rank-differs", wanted, came, BEFORE_POOLING)
+            self._refuses("rank-differs", wanted, actual, BEFORE_POOLING)
 
     def _pooled(self) -> None:
-        wanted, came = AVERAGED if self.port.pooled else AVERAGED[::-1]
+        wanted, actual = AVERAGED if self.port.pooled else AVERAGED[::-1]
         if self.taken.layout == "NC":
-            self._says("pooled-differs", wanted, came)
+            self._says("pooled-differs", wanted, actual)
         elif self.taken.pooled:
-            self._adapts("pooled-differs", wanted, came, pool(self.port, self.taken.layout, self.size))
+            self._adapts("pooled-differs", wanted, actual, pool(self.port, self.taken.layout, self.size))
         else:
-            self._refuses("pooled-differs", wanted, came, BEFORE_POOLING)
+            self._refuses("pooled-differs", wanted, actual, BEFORE_POOLING)
 
     def _tokens(self) -> None:
-        given, asked = self.port.prefix_tokens, self.taken.prefix_tokens
-        text = f"{asked} prefix tokens", f"{given} prefix tokens"
-        if given > asked:
-            self._adapts("tokens-differ", *text, drop_tokens(asked, given - asked, self.size))
-        elif given < asked:
+        provided, required = self.port.prefix_tokens, self.taken.prefix_tokens
+        text = f"{required} prefix tokens", f"{provided} prefix tokens"
+        if provided > required:
+            self._adapts("tokens-differ", *text, drop_tokens(required, provided - required, self.size))
+        elif provided < required:
             self._refuses("tokens-differ", *text, "use a model with class tokens")
 
     def _positions(self) -> None:
-        given, asked = spatial_at(self.port, self.size), self.taken.positions
-        if given is None or asked is None:
+        provided, required = spatial_at(self.port, self.size), self.taken.positions
+        if provided is None or required is None:
             return
-        sides, wanted, fixed = grid(given, self.size), self.taken.sides, self.taken.fixed
-        maps = len(given) + len(asked) > 2  # two token ports are compared by their counts
-        if (sides == wanted) if maps and sides and wanted else (prod(given) == prod(asked)):
+        sides, wanted, fixed = grid(provided, self.size), self.taken.sides, self.taken.fixed
+        maps = len(provided) + len(required) > 2  # two token ports are compared by their counts
+        if (sides == wanted) if maps and sides and wanted else (prod(provided) == prod(required)):
             return
-        came = f"{by(given)} positions for images of {by(self.size)}"
+        actual = f"{by(provided)} positions for images of {by(self.size)}"
         if sides and wanted and (fixed or self._projects):
             # A projection is fitted at the head's own positions and works badly at other sizes.
             expected = f"{by(wanted)} positions, {'fixed' if fixed else 'as the projection is fitted to'}"
-            self._adapts("spatial-differs", expected, came, resize(self.port, wanted, sides, self.size))
+            self._adapts("spatial-differs", expected, actual, resize(self.port, wanted, sides, self.size))
         elif not fixed:
-            came += "; absorbed, as the head takes any size"
+            actual += "; absorbed, as the head takes any size"
             self._says(
-                "spatial-differs", f"any size; trained on {by(asked)} positions", came, severity="informs"
+                "spatial-differs",
+                f"any size; trained on {by(required)} positions",
+                actual,
+                severity="informs",
             )
         else:
-            self._refuses("spatial-differs", f"{by(asked)} positions, fixed", came, _unknown_sides(self.size))
+            self._refuses(
+                "spatial-differs", f"{by(required)} positions, fixed", actual, _unknown_sides(self.size)
+            )
 
     def _layout(self) -> bool:
         """Return whether the layout now equals the head's."""
@@ -322,15 +339,17 @@ class Walk:
 
     @property
     def _projects(self) -> bool:
-        given, asked = self.port.channels, self.taken.channels
-        return (self.fitted or given != asked) and isinstance(given, int) and isinstance(asked, int)
+        provided, required = self.port.channels, self.taken.channels
+        return (
+            (self.fitted or provided != required) and isinstance(provided, int) and isinstance(required, int)
+        )
 
     def _channels(self) -> None:
-        given, asked = self.port.channels, self.taken.channels
-        if self._projects and isinstance(given, int) and isinstance(asked, int):
-            adapter = project(self.port, asked, self.taken.range == "nonnegative", self.size)
+        provided, required = self.port.channels, self.taken.channels
+        if self._projects and isinstance(provided, int) and isinstance(required, int):
+            adapter = project(self.port, required, self.taken.range == "nonnegative", self.size)
             # Only the dtype is compared after this, so the port behind the projection is not computed.
-            text = f"{asked} channels", f"{given} channels"
+            text = f"{required} channels", f"{provided} channels"
             self._says("channels-differ", *text, "", "adaptable", adapter)
 
 

@@ -54,11 +54,11 @@ def at_size(port: Port, size: Sides) -> AtSize:
         port.pooled,
         port.prefix_tokens,
         usual,
-        tuple([resolved(one, size) for one in port.shape]),
+        tuple([resolved(dimension, size) for dimension in port.shape]),
         port.channels if usual else None,
         positions,
         None if positions is None else grid(positions, size),
-        all([isinstance(one, int) for one in spatial]),
+        all([isinstance(dimension, int) for dimension in spatial]),
     )
 
 
@@ -85,9 +85,9 @@ def spatial_at(port: Port, size: Sides) -> tuple[int, ...] | None:
 def _positions(port: Port, spatial: tuple[Dimension, ...], size: Sides) -> tuple[int, ...] | None:
     seen = port.measured.get(f"{size[0]}x{size[1]}") if port.measured else None
     if seen is None:
-        found = [resolved(one, size) for one in spatial]
-        seen = tuple([one for one in found if isinstance(one, int)])
-        if len(seen) < len(found):
+        lengths = [resolved(dimension, size) for dimension in spatial]
+        seen = tuple([length for length in lengths if isinstance(length, int)])
+        if len(seen) < len(lengths):
             return None
     return (seen[0] - port.prefix_tokens,) if port.layout == "NLC" and len(seen) == 1 else tuple(seen)
 
@@ -133,48 +133,58 @@ def tensor_shape(port: Port, size: Sides, batch: int) -> tuple[int, ...]:
     Raises:
         UsageError: A dimension of the port is unknown for this image size.
     """
-    shape = [batch if one == "N" else resolved(one, size, batch) for one in port.shape]
+    shape = [batch if dimension == "N" else resolved(dimension, size, batch) for dimension in port.shape]
     for axis, length in zip(port.spatial_axes, port.measured.get(f"{size[0]}x{size[1]}", ()), strict=False):
         shape[axis] = length
-    if not all(isinstance(one, int) for one in shape):
+    if not all(isinstance(length, int) for length in shape):
         raise UsageError(
             f"The shape {port.shape} at port {port.name!r} is unknown for images of {by(size)}; known for "
             f"{', '.join(port.measured) or 'none'}.",
             subject=port,
         )
-    return tuple(one for one in shape if isinstance(one, int))
+    return tuple(length for length in shape if isinstance(length, int))
 
 
-def resolved(one: Dimension, size: Sides, batch: int | None = None) -> Dimension:
+def resolved(dimension: Dimension, size: Sides, batch: int | None = None) -> Dimension:
     """Return a dimension for ``batch`` images of ``size``; symbols that stay unknown are returned unchanged.
 
     Args:
-        one: A number, a symbol, or a rule.
+        dimension: A number, a symbol, or a rule.
         size: Height and width in pixels.
         batch: Number of images; None if unknown.
     """
-    if not isinstance(one, Scaled):
-        return one
-    known = size[0] if one.of == "H" else size[1] if one.of == "W" else batch if one.of == "N" else None
-    return one if known is None else one.at(known)
+    if not isinstance(dimension, Scaled):
+        return dimension
+    known = (
+        size[0]
+        if dimension.of == "H"
+        else size[1]
+        if dimension.of == "W"
+        else batch
+        if dimension.of == "N"
+        else None
+    )
+    return dimension if known is None else dimension.at(known)
 
 
-def agree(given: Dimension, asked: Dimension) -> bool:
+def agree(provided: Dimension, required: Dimension) -> bool:
     """Return whether dimensions can be equal; one that is unknown before a run matches anything.
 
     Args:
-        given: Of the extractor.
-        asked: Of the head.
+        provided: Of the extractor.
+        required: Of the head.
     """
-    free = isinstance(given, str) or isinstance(asked, str)
-    return given == asked or (free and "N" not in (given, asked))
+    free = isinstance(provided, str) or isinstance(required, str)
+    return provided == required or (free and "N" not in (provided, required))
 
 
-def shown(one: Dimension) -> str:
+def shown(dimension: Dimension) -> str:
     """Return a dimension as text, as a formula if it depends on another."""
-    if not isinstance(one, Scaled):
-        return str(one)
-    return f"({one.of} + {one.add}) // {one.floordiv} * {one.times} + {one.plus}"
+    if not isinstance(dimension, Scaled):
+        return str(dimension)
+    return (
+        f"({dimension.of} + {dimension.add}) // {dimension.floordiv} * {dimension.times} + {dimension.plus}"
+    )
 
 
 def by(sizes: Sequence[int]) -> str:

@@ -58,8 +58,8 @@ class Finding:
         severity: ``refuses``: no adapter resolves it; ``adaptable``: an adapter does; ``warns``, ``informs``: the
             parts can be wired nevertheless; ``promises``: a reason to expect that they work together.
         expected: What one side requires.
-        came: What the other side provides.
-        whose: Which side requires and which provides.
+        actual: What the other side provides.
+        between: Which side requires and which provides.
         remedy: Adapter or command that resolves it; empty if there is nothing to do.
     """
 
@@ -67,15 +67,15 @@ class Finding:
     level: Level
     severity: Severity
     expected: str
-    came: str
-    whose: str
+    actual: str
+    between: str
     remedy: str = ""
 
     def __str__(self) -> str:
         remedy = f" Remedy: {self.remedy}." if self.remedy else ""
         return (
-            f"{self.code} ({self.level}, {self.severity}): expected {self.expected}; came {self.came} "
-            f"[{self.whose}].{remedy}"
+            f"{self.code} ({self.level}, {self.severity}): expected {self.expected}; actual {self.actual} "
+            f"[{self.between}].{remedy}"
         )
 
 
@@ -149,7 +149,7 @@ class Report(Shown):
             "wiring": self.wiring,
             "promise": self.promise,
             "evidence": self.evidence,
-            "findings": [attrs.asdict(one) for one in self.findings],
+            "findings": [attrs.asdict(finding) for finding in self.findings],
         }
 
     def __str__(self) -> str:
@@ -158,12 +158,12 @@ class Report(Shown):
             f"  extractor  {self.extractor or '(not named)'}",
             f"  head       {self.head or '(not named)'}",
         ]
-        for one in self.findings:
-            lines.append(f"  {one.severity:<9}  {one.level:<11}  {one.code}")
-            lines.append(f"             expected {one.expected}; came {one.came}")
-            lines.append(f"             {one.whose}")
-            if one.remedy:
-                lines.append(f"             remedy: {one.remedy}")
+        for finding in self.findings:
+            lines.append(f"  {finding.severity:<9}  {finding.level:<11}  {finding.code}")
+            lines.append(f"             expected {finding.expected}; actual {finding.actual}")
+            lines.append(f"             {finding.between}")
+            if finding.remedy:
+                lines.append(f"             remedy: {finding.remedy}")
         if self.unproven:
             lines.append(f"  {EQUAL_SHAPES} Measure the pair before relying on it.")
         return "\n".join(lines)
@@ -183,11 +183,11 @@ class Coded(Protocol):
         ...
 
 
-def codes_of(found: Sequence[Coded]) -> Codes:
+def codes_of(coded: Sequence[Coded]) -> Codes:
     """Return the distinct codes and severities of findings, in order."""
-    if len(found) == 1:  # fast path: most pairs
-        return ((found[0].code, found[0].severity),)
-    return tuple(dict.fromkeys([(one.code, one.severity) for one in found]))
+    if len(coded) == 1:  # fast path: most pairs
+        return ((coded[0].code, coded[0].severity),)
+    return tuple(dict.fromkeys([(item.code, item.severity) for item in coded]))
 
 
 def requirement(level: str) -> Requirement:
@@ -275,20 +275,20 @@ class Outlines(Shown):
     def counts(self) -> dict[Word, int]:
         """Return the number of pairs per word, the best word first; words without pairs are omitted."""
         outlines = Counter(id(outline) for row in self.outlines for outline in row)
-        said: Counter[Word] = Counter()
-        for outline in {id(one): one for row in self.outlines for one in row}.values():
-            said[outline.answers.word] += outlines[id(outline)]
-        return {word: said[word] for word in WORDS if word in said}
+        counts: Counter[Word] = Counter()
+        for outline in {id(outline): outline for row in self.outlines for outline in row}.values():
+            counts[outline.answers.word] += outlines[id(outline)]
+        return {word: counts[word] for word in WORDS if word in counts}
 
     def summary(self) -> str:
         """Return the number of pairs per word as one line; measured own pairs, which give the bound, count apart."""
         own = Counter(outline.answers.word for *_, outline in self.pairs() if _gives_bound(outline.answers))
-        told = [_many(own.total(), "own pair")] if own else []
-        told += [
+        parts = [_many(own.total(), "own pair")] if own else []
+        parts += [
             f"{count - own[word]:,} {word}" for word, count in self.counts().items() if count > own[word]
         ]
         pairs = _many(len(self.extractors) * len(self.heads), "pair")
-        return f"{pairs}: {', '.join(told)}" if told else pairs
+        return f"{pairs}: {', '.join(parts)}" if parts else pairs
 
     def groups(self) -> list[Group]:
         """Return the distinct findings by code and severity: the most severe first, then the most frequent."""
@@ -299,7 +299,7 @@ class Outlines(Shown):
             for code in outline.codes:
                 if code not in first:
                     first[code] = extractor, head
-        ranked = sorted(count, key=lambda one: (SEVERITIES.index(one[1]), -count[one]))
+        ranked = sorted(count, key=lambda code: (SEVERITIES.index(code[1]), -count[code]))
         return [Group(*code, count[code], *first[code], self._example(code, *first[code])) for code in ranked]
 
     def unsatisfied(self, level: str) -> list[tuple[str, str]]:
@@ -309,11 +309,15 @@ class Outlines(Shown):
             UsageError: The level is unknown.
         """
         wanted = requirement(level)
-        return [(one, head) for one, head, outline in self.pairs() if not outline.answers.satisfies(wanted)]
+        return [
+            (extractor, head)
+            for extractor, head, outline in self.pairs()
+            if not outline.answers.satisfies(wanted)
+        ]
 
     def _example(self, code: tuple[str, Severity], extractor: str, head: str) -> Finding:
         findings = self._report(extractor, head).findings
-        return next(one for one in findings if (one.code, one.severity) == code)
+        return next(finding for finding in findings if (finding.code, finding.severity) == code)
 
 
 def _gives_bound(answers: Report) -> bool:

@@ -54,14 +54,14 @@ class Hit(NamedTuple):
     texts: Callable[..., Texts]
     values: tuple[Any, ...] = ()
 
-    def finding(self, given: Any, asked: Any) -> Finding:
+    def finding(self, provided: Any, required: Any) -> Finding:
         """Return the finding for these two sides.
 
         Args:
-            given: The rule's values for the extractor.
-            asked: The rule's values for the head.
+            provided: The rule's values for the extractor.
+            required: The rule's values for the head.
         """
-        return Finding(self.code, self.level, self.severity, *self.texts(given, asked, *self.values))
+        return Finding(self.code, self.level, self.severity, *self.texts(provided, required, *self.values))
 
 
 Hits = Sequence[Hit]
@@ -72,18 +72,18 @@ def images_of(data: Data) -> tuple[Any, ...]:
     return data.size, data.channels, data.mean, data.std
 
 
-def images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
+def images(seen: tuple[Any, ...], trained: tuple[Any, ...]) -> Hits:
     """Compare the extractor's images with the head's training images; both from ``images_of``.
 
     Args:
-        given: Preprocessing of the extractor's images.
+        seen: Preprocessing of the extractor's images.
         trained: Preprocessing of the images that the head was trained on.
     """
-    return () if given == trained else _OTHER_IMAGES
+    return () if seen == trained else _OTHER_IMAGES
 
 
-def _images(given: tuple[Any, ...], trained: tuple[Any, ...]) -> Texts:
-    pairs = list(zip(IMAGES, given, trained, strict=True))
+def _images(seen: tuple[Any, ...], trained: tuple[Any, ...]) -> Texts:
+    pairs = list(zip(IMAGES, seen, trained, strict=True))
     return (
         "; ".join(f"{name} {_value(theirs)}" for name, mine, theirs in pairs if mine != theirs),
         "; ".join(f"{name} {_value(mine)}" for name, mine, theirs in pairs if mine != theirs),
@@ -114,7 +114,7 @@ class Trained:
 
 def trained(protocol: Protocol) -> Trained:
     """Return the inputs of the rule ``training`` for one component."""
-    names = tuple([(one.kind, one.digest) for one in protocol.anchors])
+    names = tuple([(anchor.kind, anchor.digest) for anchor in protocol.anchors])
     return Trained(protocol.norm == "batch", names, frozenset(names), protocol.anchors)
 
 
@@ -134,15 +134,15 @@ def training(left: Trained, right: Trained) -> Hits:
         left: What the extractor was trained against.
         right: What the head was trained against.
     """
-    found = _NORMALIZED if left.batch or right.batch else ()
+    hits = _NORMALIZED if left.batch or right.batch else ()
     if left.known.isdisjoint(right.known):
-        return found
+        return hits
     both = zip(right.names, right.anchors, strict=True)
-    return *found, *(_shared(one) for name, one in both if name in left.known)
+    return *hits, *(_shared(anchor) for name, anchor in both if name in left.known)
 
 
 def _batch(left: Trained, right: Trained) -> Texts:
-    sides = [name for name, one in (("extractor", left), ("head", right)) if one.batch]
+    sides = [name for name, part in (("extractor", left), ("head", right)) if part.batch]
     return (
         "statistics of the images that the pair runs on",
         "statistics of the images that each part was trained on",
@@ -207,8 +207,8 @@ def own(extractor: str, *, exact: bool) -> Hit:
 
 def _own(_left: object, _right: object, extractor: str, exact: bool) -> Texts:
     expected = f"the extractor that the head was cut or trained with ({_short(extractor)})"
-    came = "this extractor" if exact else "another release of it, which computes the same"
-    return expected, came, "head and extractor", ""
+    actual = "this extractor" if exact else "another release of it, which computes the same"
+    return expected, actual, "head and extractor", ""
 
 
 def promise_of(codes: Sequence[str]) -> Promise:
@@ -248,12 +248,19 @@ def features_of(
     """
     stated = features or ()
     names = (
-        [None] * len(stated) if inputs is None else [one.name if len(inputs) > 1 else None for one in inputs]
+        [None] * len(stated)
+        if inputs is None
+        else [port.name if len(inputs) > 1 else None for port in inputs]
     )
     return tuple(
         [
-            Features(one.mean, one.std, blobs.get(one.per_channel["blob"]) if one.per_channel else None, name)
-            for one, name in zip(stated, names, strict=False)
+            Features(
+                statistics.mean,
+                statistics.std,
+                blobs.get(statistics.per_channel["blob"]) if statistics.per_channel else None,
+                name,
+            )
+            for statistics, name in zip(stated, names, strict=False)
         ]
     )
 
@@ -267,45 +274,45 @@ def statistics(left: Sequence[Features], right: Sequence[Features]) -> Hits:
         left: Features of the extractor.
         right: Training features of the head.
     """
-    found: Hits = ()
-    for given, trained in zip(left, right, strict=False):
-        mean, std, mine, _ = given
+    hits: Hits = ()
+    for provided, trained in zip(left, right, strict=False):
+        mean, std, mine, _ = provided
         wanted, scale, theirs, port = trained
         if mine is not None and theirs is not None and len(mine.means) == len(theirs.means):
             quiet = QUIET * scale
             far = _far_channels(mine, theirs, quiet)
             if far.any():
                 values = mine, theirs, quiet, far, port
-                found = (*found, Hit("statistics-far", "warns", "statistical", _worst, values))
+                hits = (*hits, Hit("statistics-far", "warns", "statistical", _worst, values))
         # Without a division, so that features of scale 0 are far from all others but not from each other.
         elif abs(mean - wanted) > FAR_MEAN * scale or std > FAR_SCALE * scale or scale > FAR_SCALE * std:
-            found = (*found, Hit("statistics-far", "warns", "statistical", _whole, (given, trained)))
-    return found
+            hits = (*hits, Hit("statistics-far", "warns", "statistical", _whole, (provided, trained)))
+    return hits
 
 
-def _far_channels(given: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
+def _far_channels(provided: ChannelFigures, trained: ChannelFigures, quiet: float) -> NDArray[np.bool_]:
     """Return for each channel whether it is far, ``(C,)``; scales below ``quiet`` are raised to it."""
     import numpy as np
 
-    scale, wanted = np.maximum(given.stds, quiet), np.maximum(trained.stds, quiet)
-    far = abs(given.means - trained.means) > FAR_MEAN * wanted
+    scale, wanted = np.maximum(provided.stds, quiet), np.maximum(trained.stds, quiet)
+    far = abs(provided.means - trained.means) > FAR_MEAN * wanted
     far |= scale > FAR_SCALE * wanted
     far |= wanted > FAR_SCALE * scale
     return far
 
 
-def _whole(_left: object, _right: object, given: Features, trained: Features) -> Texts:
-    expected, came = (
-        f"mean {one.mean:.4g} and standard deviation {one.std:.4g} over all channels"
-        for one in (trained, given)
+def _whole(_left: object, _right: object, provided: Features, trained: Features) -> Texts:
+    expected, actual = (
+        f"mean {features.mean:.4g} and standard deviation {features.std:.4g} over all channels"
+        for features in (trained, provided)
     )
-    return expected, came, _whose(trained.port), REMEDY
+    return expected, actual, _whose(trained.port), REMEDY
 
 
 def _worst(
     _left: object,
     _right: object,
-    given: ChannelFigures,
+    provided: ChannelFigures,
     trained: ChannelFigures,
     quiet: float,
     far: NDArray[np.bool_],
@@ -316,26 +323,26 @@ def _worst(
     def distance(place: int) -> float:
         """Distance in units of the limits."""
         tiny = 1e-300  # avoids division by 0; a scale of 0 is at maximal distance
-        scale, wanted = (max(float(one.stds[place]), quiet, tiny) for one in (given, trained))
-        shift = abs(float(given.means[place] - trained.means[place]))
+        scale, wanted = (max(float(figures.stds[place]), quiet, tiny) for figures in (provided, trained))
+        shift = abs(float(provided.means[place] - trained.means[place]))
         return max(shift / (FAR_MEAN * wanted), scale / wanted / FAR_SCALE, wanted / scale / FAR_SCALE)
 
     worst = max(places, key=distance)
-    expected, came = (
+    expected, actual = (
         f"mean {side.means[worst]:.4g} and standard deviation {side.stds[worst]:.4g}"
-        for side in (trained, given)
+        for side in (trained, provided)
     )
     return (
         f"{expected} in channel {worst}",
-        f"{came}: the worst of {len(places)} channels that are far, of {len(given.means)}",
+        f"{actual}: the worst of {len(places)} channels that are far, of {len(provided.means)}",
         _whose(port),
         REMEDY,
     )
 
 
 def _whose(port: str | None) -> str:
-    said = "training features of the head, features of the extractor on its own images"
-    return said if port is None else f"{said}, port {port!r}"
+    subject = "training features of the head, features of the extractor on its own images"
+    return subject if port is None else f"{subject}, port {port!r}"
 
 
 def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:
@@ -349,8 +356,8 @@ def newest(cells: Sequence[Cell], bn_policy: str) -> Grade:
         cell.grade for cell in cells if cell.restricted is not None and cell.holds_under(bn_policy)
     ]
     fresh: list[Grade] = [grade for grade in grades if grade != "stale"]
-    found = fresh or grades
-    return found[-1] if found else "none"
+    counted = fresh or grades
+    return counted[-1] if counted else "none"
 
 
 def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -> Iterator[Finding]:
@@ -365,18 +372,18 @@ def empirical_findings(answers: Report, cells: Sequence[Cell], bn_policy: str) -
         if cell.restricted is not None:
             yield _measured(cell, bn_policy)
     if answers.unproven:
-        came = "only shared initial weights" if answers.promise == "shared-init" else "neither"
+        actual = "only shared initial weights" if answers.promise == "shared-init" else "neither"
         others = {policy_of(cell) for cell in cells if not cell.holds_under(bn_policy)}
         if answers.evidence == "stale":
-            came = "only figures from before the metric changed"
+            actual = "only figures from before the metric changed"
         elif others:
-            came = f"only figures under normalization {', '.join(sorted(others))}, asked about {bn_policy}"
+            actual = f"only figures under normalization {', '.join(sorted(others))}, asked about {bn_policy}"
         yield Finding(
             "unproven",
             "empirical",
             "warns",
             "a measured accuracy, a shared auxiliary head, or the two parts of one network",
-            f"{came}; {EQUAL_SHAPES.rstrip('.').lower()}",
+            f"{actual}; {EQUAL_SHAPES.rstrip('.').lower()}",
             "this extractor with this head",
             "compatkit matrix EXTRACTOR HEAD",
         )
@@ -388,11 +395,11 @@ def policy_of(cell: Cell) -> str:
 
 
 def _measured(cell: Cell, bn_policy: str) -> Finding:
-    came = "no figure"
+    actual = "no figure"
     if (figure := cell.restricted) is not None:
-        came = f"{figure.accuracy:.3f} [{figure.low:.3f}, {figure.high:.3f}] on {figure.count} images"
+        actual = f"{figure.accuracy:.3f} [{figure.low:.3f}, {figure.high:.3f}] on {figure.count} images"
     if cell.recovered is not None:
-        came += f", recovered {cell.recovered:.3f}"
+        actual += f", recovered {cell.recovered:.3f}"
     bound = f"bound {cell.bound.accuracy:.3f}" if cell.bound is not None else "no bound measured"
     chance = f"chance {cell.chance:.3f}" if cell.chance is not None else "chance not known"
     policy, counts, remedy = policy_of(cell), cell.holds_under(bn_policy), ""
@@ -405,7 +412,7 @@ def _measured(cell: Cell, bn_policy: str) -> Finding:
         "empirical",
         "warns" if counts and cell.grade in ("chance", "stale") else "informs",
         f"{chance}, {bound}",
-        f"{came}: {cell.grade}",
+        f"{actual}: {cell.grade}",
         f"this extractor with this head, normalization {policy}, data {cell.settings.get('data', 'unknown')}",
         remedy,
     )
@@ -417,5 +424,5 @@ def _short(digest: str) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, tuple):
-        return ", ".join(f"{one:.4g}" if isinstance(one, float) else str(one) for one in value)
+        return ", ".join(f"{item:.4g}" if isinstance(item, float) else str(item) for item in value)
     return str(value)

@@ -129,23 +129,25 @@ def needed(adapter: Blueprint) -> str:
 
 
 def _described(adapter: Blueprint) -> str:
-    given = adapter.kwargs
+    settings = adapter.kwargs
     if adapter.model == "cast":
-        return f"cast to {given['to']}"
+        return f"cast to {settings['to']}"
     if adapter.model == "drop-tokens":
-        kept = f"keep the first {given['keep']}, leave out the next" if given["keep"] else "leave out"
-        return f"drop-tokens: {kept} {given['drop']}"
+        verb = f"keep the first {settings['keep']}, leave out the next" if settings["keep"] else "leave out"
+        return f"drop-tokens: {verb} {settings['drop']}"
     if adapter.model == "pool":
-        left_out = f", without the {given['prefix_tokens']} prefix tokens" if "prefix_tokens" in given else ""
+        left_out = (
+            f", without the {settings['prefix_tokens']} prefix tokens" if "prefix_tokens" in settings else ""
+        )
         return f"pool: average over the positions{left_out}"
     if adapter.model == "resize":
-        return f"resize to {by(given['size'])}"
+        return f"resize to {by(settings['size'])}"
     if adapter.model == "permute":
-        return f"permute {given['layout']} to {given['to']}"
+        return f"permute {settings['layout']} to {settings['to']}"
     if adapter.model == "project":
-        kernel = given.get("kernel", 1)
-        how = "linear layer" if given["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
-        before, behind = given["channels"]
+        kernel = settings.get("kernel", 1)
+        how = "linear layer" if settings["layout"] in ("NC", "NLC") else f"{kernel}x{kernel} convolution"
+        before, behind = settings["channels"]
         return f"project: {how} from {before} to {behind} channels"
     return adapter.model
 
@@ -180,24 +182,26 @@ def behind(port: Port, adapter: Blueprint) -> Port:
     Raises:
         UsageError: The adapter is unknown.
     """
-    given = adapter.kwargs
+    settings = adapter.kwargs
     if adapter.model == "cast":
-        return attrs.evolve(port, dtype=given["to"])
+        return attrs.evolve(port, dtype=settings["to"])
     if adapter.model == "drop-tokens":
-        return _dropped(port, int(given["drop"]))
+        return _dropped(port, int(settings["drop"]))
     if adapter.model == "pool":
-        ones = {"NC": (), "NLC": (1,)}.get(given["to"], (1, 1))
-        return _reshaped(port, given["to"], ones, pooled=True, prefix_tokens=0)
+        ones = {"NC": (), "NLC": (1,)}.get(settings["to"], (1, 1))
+        return _reshaped(port, settings["to"], ones, pooled=True, prefix_tokens=0)
     if adapter.model == "resize":
-        sides = tuple(given["size"])
+        sides = tuple(settings["size"])
         count = (prod(sides) + port.prefix_tokens,) if port.layout == "NLC" else sides
         return _reshaped(port, port.layout, count)
     if adapter.model == "permute":
-        return _permuted(port, given["to"], given.get("sides"), adapter.traced_size)
+        return _permuted(port, settings["to"], settings.get("sides"), adapter.traced_size)
     if adapter.model == "project":
-        channels = int(given["channels"][1])
-        shape = tuple(channels if axis == channel_axis(port) else one for axis, one in enumerate(port.shape))
-        return attrs.evolve(port, shape=shape, range="nonnegative" if given["nonnegative"] else "signed")
+        channels = int(settings["channels"][1])
+        shape = tuple(
+            channels if axis == channel_axis(port) else dimension for axis, dimension in enumerate(port.shape)
+        )
+        return attrs.evolve(port, shape=shape, range="nonnegative" if settings["nonnegative"] else "signed")
     raise UsageError(f"Unknown adapter {adapter.model!r}.", subject=adapter)
 
 
@@ -207,7 +211,10 @@ def _dropped(port: Port, count: int) -> Port:
         port,
         shape=(port.shape[0], length - count if isinstance(length, int) else "L", *port.shape[2:]),
         prefix_tokens=port.prefix_tokens - count,
-        measured={image: tuple(one - count for one in seen) for image, seen in port.measured.items()},
+        measured={
+            image: tuple(length_at_image - count for length_at_image in seen)
+            for image, seen in port.measured.items()
+        },
     )
 
 
@@ -215,7 +222,7 @@ def _permuted(port: Port, to: Layout, sides: Sequence[int] | None, size: Sides) 
     if port.layout != "NLC" and to != "NLC":
         return _reshaped(port, to, port.spatial, measured=port.measured)
     if to == "NLC":
-        known = [one for one in port.spatial if isinstance(one, int)]
+        known = [length_known for length_known in port.spatial if isinstance(length_known, int)]
         count: Dimension = prod(known) if len(known) == 2 else "L"
         known_at = dict(port.measured) | {by(size): spatial_at(port, size) or ()}
         measured = {image: (prod(seen),) for image, seen in known_at.items() if seen}

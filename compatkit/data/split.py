@@ -265,7 +265,7 @@ class Split:
             DataError: A class is not there, or asked for twice; none is asked for.
         """
         asked = tuple(classes)
-        pairs = common(asked, self.classes, whose=("the classes asked for", self.name))
+        pairs = common(asked, self.classes, owners=("the classes asked for", self.name))
         missing = [name for place, name in enumerate(asked) if place not in {mine for mine, _ in pairs}]
         if missing or not asked or isinstance(classes, str):
             lacks = f", of which {', '.join(missing)} is not there" if missing else ""

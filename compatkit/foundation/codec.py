@@ -28,7 +28,7 @@ import attrs
 
 from compatkit.errors import FormatError
 
-Place: TypeAlias = "str | tuple[Place, str | int]"
+JsonPath: TypeAlias = "str | tuple[JsonPath, str | int]"
 """A document name, or a parent place with the key or index of a child.
 
 Linked pairs, because building the path as text at every level would be too slow for millions of values.
@@ -59,7 +59,7 @@ def is_digest(value: object) -> bool:
     return isinstance(value, str) and _DIGEST.fullmatch(value) is not None
 
 
-def told(place: Place) -> str:
+def path_text(place: JsonPath) -> str:
     """Return a place as text: ``"manifest.contract.data.labels[3]"``."""
     steps: list[str] = []
     while not isinstance(place, str):
@@ -212,7 +212,7 @@ def unstructure(value: Any) -> Any:
     return _plain(value, "value", 0, False)
 
 
-def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
+def _plain(value: Any, place: JsonPath, depth: int, floats: bool) -> Any:
     if value is None or isinstance(value, (bool, int)):
         # equal manifests must have equal bytes: the mean 0 is written as 0.0
         return float(value) if floats and type(value) is int and abs(value) <= sys.float_info.max else value
@@ -220,10 +220,10 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
         return str(value) if value.isascii() else unicodedata.normalize("NFC", value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise FormatError(f"{told(place)}: JSON has no {value}; only finite numbers can be stored.")
+            raise FormatError(f"{path_text(place)}: JSON has no {value}; only finite numbers can be stored.")
         return value
     if depth >= MAX_DEPTH:
-        raise FormatError(f"{told(place)}: nested deeper than {MAX_DEPTH} levels.")
+        raise FormatError(f"{path_text(place)}: nested deeper than {MAX_DEPTH} levels.")
     if isinstance(value, (list, tuple)):
         return [_plain(item, (place, index), depth + 1, floats) for index, item in enumerate(value)]
     if type(value) is not dict and attrs.has(type(value)):
@@ -233,15 +233,19 @@ def _plain(value: Any, place: Place, depth: int, floats: bool) -> Any:
             for name, item in _members(value).items()
         }
     if not hasattr(value, "items"):
-        raise FormatError(f"{told(place)}: expected a JSON value, got {type(value).__name__}: {value!r:.80}.")
+        raise FormatError(
+            f"{path_text(place)}: expected a JSON value, got {type(value).__name__}: {value!r:.80}."
+        )
     plain: dict[str, Any] = {}
     for key, item in value.items():
         if not isinstance(key, str):
-            raise FormatError(f"{told(place)}: keys must be strings, got {key!r:.80} ({type(key).__name__}).")
+            raise FormatError(
+                f"{path_text(place)}: keys must be strings, got {key!r:.80} ({type(key).__name__})."
+            )
         name = str(key) if key.isascii() else unicodedata.normalize("NFC", key)
         if name in plain:
             raise FormatError(
-                f"{told(place)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
+                f"{path_text(place)}: two keys become {name!r:.80} in Unicode's composed form (NFC); rename one."
             )
         plain[name] = _plain(item, (place, name), depth + 1, False)
     return dict(sorted(plain.items()))
@@ -398,7 +402,7 @@ _HOOKS: Any = {"object_pairs_hook": _unique, "parse_constant": _finite, "parse_f
 _READER, _WATCHFUL = json.JSONDecoder(**_HOOKS), json.JSONDecoder(**_HOOKS, parse_int=_whole)
 
 
-def _check_known(value: Any, known: Any, place: Place) -> None:
+def _check_known(value: Any, known: Any, place: JsonPath) -> None:
     """Raise if a JSON list or object contains unknown keys.
 
     Args:
@@ -412,7 +416,7 @@ def _check_known(value: Any, known: Any, place: Place) -> None:
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
         raise FormatError(
-            f"{told(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer compatkit may have "
+            f"{path_text(place)}: unknown field {unknown!r:.100}, known: {', '.join(known)}. A newer compatkit may have "
             "written it; other programs must keep their values under 'extensions'."
         )
     for step, item in value.items() if type(value) is dict else enumerate(value):
@@ -420,25 +424,25 @@ def _check_known(value: Any, known: Any, place: Place) -> None:
             _check_known(item, known[step], (place, step))
 
 
-def _converted(kind: Any, value: Any, place: Place) -> Any:
+def _converted(kind: Any, value: Any, place: JsonPath) -> Any:
     """Convert a JSON value to ``kind``; an error names the innermost place that does not fit."""
     import msgspec
 
     try:
         return msgspec.convert(value, _readable(kind))
     except FormatError as error:  # raised by a validator, begins with the field name
-        fault = f"{told(place)}.{error}"
+        fault = f"{path_text(place)}.{error}"
     except msgspec.ValidationError as error:
         expected = str(error).partition(", got ")[0].replace("`", "")
         if get_origin(kind) is Literal:
             expected = "expected one of " + ", ".join(map(repr, get_args(kind)))
-        fault = f"{told(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
+        fault = f"{path_text(place)}: {expected[0].lower()}{expected[1:]}, got {value!r:.100}."
     for part in _parts(kind, value, place):
         _converted(*part)
     raise FormatError(fault)
 
 
-def _parts(kind: Any, value: Any, place: Place) -> Iterator[tuple[Any, Any, Place]]:
+def _parts(kind: Any, value: Any, place: JsonPath) -> Iterator[tuple[Any, Any, JsonPath]]:
     """Yield the direct children of a JSON value, each with its annotation and place."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (types.UnionType, typing.Union):

@@ -319,7 +319,7 @@ def _findings(groups: list[Group], width: int) -> Iterator[Text]:
         mends = group.severity in ("refuses", "adaptable", "warns")
         texts = {
             "expected": one.expected,
-            "came": one.came,
+            "actual": one.actual,
             "remedy" if mends else "note": one.remedy,
             "example" if group.pairs > 1 else "pair": f"{group.extractor} with {group.head}",
         }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", "came", "remedy")
+FINDINGS = ("finding", "level", "severity", "pairs", "for example", "expected", "actual", "remedy")
 
 
 @attrs.frozen(repr=False, eq=False)
@@ -89,7 +89,7 @@ class Verdicts(Outlines, Tabular):
         for group in self.groups():
             one = group.example
             where = f"{group.extractor} with {group.head}"
-            texts = (one.level, one.severity, f"{group.pairs:,}", where, one.expected, one.came, one.remedy)
+            texts = (one.level, one.severity, f"{group.pairs:,}", where, one.expected, one.actual, one.remedy)
             lines.append(row(f"`{one.code}`", *map(escape, texts)))
         return kept("\n".join(lines) + "\n", path)
 

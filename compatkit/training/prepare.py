@@ -224,7 +224,7 @@ def _check(request: FitRequest, world: World) -> None:
             _check_classes(task, task.data.train, "training images")
         if task.supervised:
             labels = tuple(map(label, task.data.classes))
-            common(labels, labels, whose=(task.data.name, f"the classes of {task.data.name}"))
+            common(labels, labels, owners=(task.data.name, f"the classes of {task.data.name}"))
         if (
             task.loader is not None
             and settings.evaluate_every is not None

@@ -117,7 +117,7 @@ def test_equal_shapes_are_said_to_be_no_compatibility(run: Any, parts: Path) -> 
     assert "Equal shapes are not compatibility." in table.out and "≟ unproven" in table.out
     assert run("check", LEFT, "other/alone.head", "--require", "shared-init").code == 1
     machine = run("check", "*", "other/*", "--json").json
-    assert any("equal shapes are not compatibility" in one["came"] for one in machine["findings"])
+    assert any("equal shapes are not compatibility" in one["actual"] for one in machine["findings"])
 
 
 @pytest.mark.usefixtures("parts")

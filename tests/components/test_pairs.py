@@ -156,7 +156,7 @@ def test_figures_under_another_normalization_leave_a_pair_unproven(store: Store)
     measure(store, "x/left", "x/right", cell("perfect", policy="running"))
     report = ck.Registry.open(store.root).check("x/left", "x/right")
     (found,) = [one for one in report.findings if one.code == "unproven"]
-    assert report.word == "unproven" and "only figures under normalization running" in found.came
+    assert report.word == "unproven" and "only figures under normalization running" in found.actual
 
 
 @pytest.mark.parametrize("known", [("0", "1", "2"), ("0",), ("7",)])
@@ -328,7 +328,7 @@ def test_channel_statistics_are_read_from_the_registry(store: Store) -> None:
     registry = ck.Registry.open(store.root)
     far = registry.check("x/left", "x/right").findings
     (found,) = [one for one in far if one.code == "statistics-far"]
-    assert "the worst of 2 channels that are far, of 4" in found.came
+    assert "the worst of 2 channels that are far, of 4" in found.actual
     assert "statistics-far" not in {one.code for one in registry.check("x/left", "x/alike").findings}
 
 

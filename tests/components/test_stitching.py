@@ -197,7 +197,7 @@ def test_a_recombination_names_its_adapters(registry: ck.Registry, images: Split
         assert text in repr(model)
     assert "fitted on 24 images of noise/train" in repr(model)
     assert model.report.wiring == "needs-adapter"
-    notes = [one.came for one in model.report.findings if one.code == "adapter-inserted"]
+    notes = [one.actual for one in model.report.findings if one.code == "adapter-inserted"]
     assert notes == [str(one) for one in model.inserted] and len(notes) == 4
 
 
@@ -387,7 +387,7 @@ def test_a_published_projection_goes_on_with_adapters_around_it(mine: ck.Registr
 def test_a_projection_of_other_parts_is_put_in_with_a_warning(mine: ck.Registry, images: Split) -> None:
     bridge = mine.publish(recombine(mine, "narrow", "wide", data=images).inserted[-1], "zoo/bridge")
     model = recombine(mine, "patches", "wide", adapters=[bridge])
-    (note,) = [one for one in model.report.findings if "fitted for other parts" in one.came]
+    (note,) = [one for one in model.report.findings if "fitted for other parts" in one.actual]
     assert note.severity == "warns" and "insert_adapters=True with data=" in note.remedy
 
 

@@ -31,7 +31,15 @@ def test_the_report_as_json_holds_everything() -> None:
         "none",
         "adaptable",
     )
-    assert set(value["findings"][0]) == {"code", "level", "severity", "expected", "came", "whose", "remedy"}
+    assert set(value["findings"][0]) == {
+        "code",
+        "level",
+        "severity",
+        "expected",
+        "actual",
+        "between",
+        "remedy",
+    }
 
 
 @pytest.mark.parametrize("classes", [10, 1000])

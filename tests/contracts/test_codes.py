@@ -294,7 +294,7 @@ def test_a_pair_provokes_it(case: Case) -> None:
     (one,) = hits
     assert one.level == case.level
     assert re.search(case.remedy, one.remedy)
-    assert one.expected and one.came and one.whose
+    assert one.expected and one.actual and one.between
 
 
 @pytest.mark.case("F")

@@ -40,7 +40,7 @@ def test_classes_are_compared_by_name_only_with_the_data_asked_for() -> None:
     assert partial.severity == "informs"
     assert "2 classes in common are counted: 1, 2" in partial.remedy
     assert only(check(left, right, data=asked("cat", "dog")), "labels-disjoint").severity == "warns"
-    assert only(check(left, head(), data=asked("1")), "labels-disjoint").came == "no named classes"
+    assert only(check(left, head(), data=asked("1")), "labels-disjoint").actual == "no named classes"
 
 
 def test_classes_match_by_their_other_names() -> None:
@@ -71,7 +71,7 @@ def test_look_alikes_are_not_taken_for_equal_and_are_said(name: str, character: 
     assert "1 classes in common are counted: dog" in only(report, "labels-partial").remedy
     found = only(report, "labels-look-alike")
     assert found.expected == "'cat'"
-    assert character in found.came
+    assert character in found.actual
 
 
 def test_names_of_one_script_are_no_look_alikes() -> None:
@@ -123,7 +123,7 @@ def test_the_first_of_many_classes_are_named_and_all_are_counted() -> None:
         ),
         "labels-partial",
     )
-    assert "... (5000 classes)" in found.expected and "... (10000 classes)" in found.came
+    assert "... (5000 classes)" in found.expected and "... (10000 classes)" in found.actual
     assert len(str(found)) < 600
 
 

@@ -35,14 +35,14 @@ def test_evidence_is_the_newest_that_is_not_stale() -> None:
     )
     found = only(graded("compatible"), "evidence")
     assert (found.level, found.severity) == ("empirical", "informs")
-    assert "0.500 [0.400, 0.600] on 100 images" in found.came
+    assert "0.500 [0.400, 0.600] on 100 images" in found.actual
     assert "measure again" in only(graded("stale"), "evidence").remedy
 
 
 def test_all_figures_of_a_measurement_are_told() -> None:
     found = only(check(extractor(), head(), evidence=[cell("compatible")]), "evidence")
     assert found.expected == "chance 0.100, bound 0.500"
-    assert found.came == "0.500 [0.400, 0.600] on 100 images, recovered 1.000: compatible"
+    assert found.actual == "0.500 [0.400, 0.600] on 100 images, recovered 1.000: compatible"
     assert only(check(extractor(), head(), evidence=[cell("chance")]), "evidence").severity == "warns"
 
 
@@ -62,7 +62,7 @@ def test_equal_shapes_are_not_compatibility(anchors: Any, grades: Any, came: str
     assert "Equal shapes are not compatibility." in str(report)
     found = only(report, "unproven")
     assert (found.level, found.severity) == ("empirical", "warns")
-    assert found.came == f"{came}; equal shapes are not compatibility"
+    assert found.actual == f"{came}; equal shapes are not compatibility"
     assert "equal shapes are not compatibility" in json.dumps(report.to_json())
 
 

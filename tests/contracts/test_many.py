@@ -99,7 +99,7 @@ def test_findings_are_grouped_by_code_and_severity_gravest_first() -> None:
         SEVERITIES.index(one.severity) for one in groups
     ]
     first = groups[0]
-    assert (first.extractor, first.head, first.example.came) == ("c", "p", "a vector (NC)")
+    assert (first.extractor, first.head, first.example.actual) == ("c", "p", "a vector (NC)")
 
 
 def test_a_report_is_made_when_it_is_asked_for() -> None:

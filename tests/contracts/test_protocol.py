@@ -24,7 +24,7 @@ from compatkit.contracts.check import check
 def test_batch_normalization_needs_a_policy_and_images(left: str, right: str, named: str) -> None:
     found = only(check(extractor(norm=left), head(norm=right)), "normalization-needed")
     assert (found.level, found.severity) == ("protocol", "informs")
-    assert found.whose == f"batch normalization in {named}"
+    assert found.between == f"batch normalization in {named}"
     assert "reestimate (unlabeled images" in found.remedy
 
 
@@ -59,7 +59,7 @@ def test_equal_class_layers_tell_how_many_rows_coincide(left: str, right: str, s
     """They help where the same class stands at the same row."""
     one, other = (attrs.evolve(initial("one"), classes=labels(*names.split())) for names in (left, right))
     found = only(check(extractor(anchors=(one,)), head(anchors=(other,))), "initial-weights-shared")
-    assert found.came == f"the same; class layers too: {said} common classes stand at one row"
+    assert found.actual == f"the same; class layers too: {said} common classes stand at one row"
 
 
 def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted() -> None:
@@ -67,7 +67,7 @@ def test_class_layers_that_started_apart_or_have_a_class_twice_are_not_counted()
     for classes in (None, labels("cat", "cat")):
         one = attrs.evolve(initial("one"), classes=classes)
         found = only(check(extractor(anchors=(one,)), head(anchors=(known,))), "initial-weights-shared")
-        assert found.came == "the same"
+        assert found.actual == "the same"
 
 
 @pytest.mark.parametrize(
@@ -87,4 +87,4 @@ def test_published_parts_tell_of_their_rows(tmp_path: Path, class_layer: str, ca
         quick(steps=0).fit(tasks, [ck.use("identical_init", class_layer=class_layer)]), prefix="d"
     )
     found = only(registry.check("d/a.extractor", "d/b.head"), "initial-weights-shared")
-    assert found.came == came
+    assert found.actual == came

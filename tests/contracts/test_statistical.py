@@ -57,7 +57,7 @@ def test_the_finding_says_how_many_channels_are_far_and_which_is_worst() -> None
     )
     found = only(report, "statistics-far")
     assert found.expected == "mean 0 and standard deviation 1 in channel 2"
-    assert found.came == "mean 5 and standard deviation 1: the worst of 3 channels that are far, of 4"
+    assert found.actual == "mean 5 and standard deviation 1: the worst of 3 channels that are far, of 4"
 
 
 def test_channels_count_where_both_sides_have_them_and_the_port_where_not() -> None:
@@ -96,7 +96,7 @@ def test_several_ports_are_compared_each_with_its_own() -> None:
 
     near, far = FeatureStatistics(0.0, 1.0, 10), FeatureStatistics(7.0, 1.0, 10)
     found = only(check(part("extractor", near, far), part("head", near, near)), "statistics-far")
-    assert found.whose.endswith("port 'skip'")
+    assert found.between.endswith("port 'skip'")
 
 
 values = st.floats(0, 4, width=16)
@@ -119,7 +119,7 @@ def test_channels_are_judged_as_a_slow_reference_does(rows: list[tuple[float, ..
     left, right = extractor(features=kept(LEFT)), head(features=kept(RIGHT, std=std))
     found = [one for one in check(left, right, channels=blobs).findings if one.code == "statistics-far"]
     assert len(found) == bool(far)
-    assert not far or f"the worst of {far} channels" in found[0].came
+    assert not far or f"the worst of {far} channels" in found[0].actual
     sides = (features_of(one.contract.statistical.features, blobs) for one in (left, right))
     assert [one.code for one in statistics(*sides)] == ["statistics-far"] * bool(far)
 

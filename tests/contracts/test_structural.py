@@ -77,9 +77,9 @@ def test_64_channels_against_128_name_both_numbers_both_owners_the_level_and_the
     report = check(extractor(maps(64)), head(maps(128)))
     report = attrs.evolve(report, extractor="a/x.extractor@1.0.0", head="b/y.head@2.0.0")
     found = only(report, "channels-differ")
-    assert (found.expected, found.came, found.level) == ("128 channels", "64 channels", "structural")
-    assert "head input 'features'" in found.whose
-    assert "extractor output 'features'" in found.whose
+    assert (found.expected, found.actual, found.level) == ("128 channels", "64 channels", "structural")
+    assert "head input 'features'" in found.between
+    assert "extractor output 'features'" in found.between
     text = str(report)
     for part in (
         "128 channels",
@@ -99,7 +99,7 @@ def test_sizes_follow_from_the_extractors_images() -> None:
     fixed = head(maps(8, 4, 4))
     assert check(extractor(output), fixed).wiring == "direct"
     larger = check(extractor(output, data=attrs.evolve(GRAY, size=(9, 9))), fixed)
-    assert only(larger, "spatial-differs").came == "5x5 positions for images of 9x9"
+    assert only(larger, "spatial-differs").actual == "5x5 positions for images of 9x9"
 
 
 def test_measured_sizes_win_over_the_formula_and_a_free_head_absorbs_a_difference() -> None:

@@ -126,7 +126,7 @@ def test_without_a_layout_or_a_batch_axis_only_equal_shapes_are_wired() -> None:
             (found,) = findings([other], [port], GRAY, GRAY)
             assert (found.code, found.severity) == ("layout-differs", "refuses")
     (found,) = findings([windows], [tokens(8, 49)], GRAY, GRAY)
-    assert found.came == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
+    assert found.actual == "(N + 0) // 1 * 4 + 0 x 49 x 8 (other)"
     assert plan(attrs.evolve(shared, dtype="float16"), shared) == ["cast to float32"]
 
 
@@ -135,7 +135,7 @@ def test_shapes_without_a_layout_follow_the_images() -> None:
     fixed = attrs.evolve(channels_first, shape=("N", 8, 4))
     assert plan(channels_first, fixed) == []
     (found,) = findings([channels_first], [fixed], attrs.evolve(GRAY, size=(10, 10)), GRAY)
-    assert (found.severity, found.came) == ("refuses", "N x 8 x 5 (other)")
+    assert (found.severity, found.actual) == ("refuses", "N x 8 x 5 (other)")
     free = attrs.evolve(channels_first, shape=("N", 8, "L"))
     assert plan(channels_first, free) == plan(free, fixed) == []
     assert findings([attrs.evolve(fixed, shape=(8, 4))], [fixed], GRAY, GRAY)

@@ -145,7 +145,7 @@ def test_without_batch_normalization_the_policy_is_said_to_change_nothing() -> N
     left = loaded("a", extractor(), nn.Conv2d(1, 4, 1))
     right = loaded("b", head(classes=labels("0")), nn.Sequential(nn.Flatten(), nn.Linear(256, 1)))
     model = Recombination.of(left, right, check(left.manifest, right.manifest), bn_policy="batch")
-    assert any("changes nothing" in one.came for one in model.report.findings)
+    assert any("changes nothing" in one.actual for one in model.report.findings)
     assert model(torch.zeros(1, 1, 8, 8)).shape == (1, 1)
 
 
@@ -174,7 +174,7 @@ def test_an_adapter_that_was_fitted_for_other_parts_is_warned_of(left: Component
     between = adapter(left, right, nn.Conv2d(4, 6, 1), strange=strange)
     model = Recombination.of(left, right, check(left.manifest, right.manifest), adapters=[between])
     (note,) = [one for one in model.report.findings if one.code == "adapter-inserted"]
-    assert note.severity == "warns" and "fitted for other parts" in note.came
+    assert note.severity == "warns" and "fitted for other parts" in note.actual
 
 
 def test_the_contract_is_of_the_whole(left: Component, right: Component) -> None:

@@ -219,4 +219,4 @@ def shared(images: Split, head: Component) -> list[tuple[int, int]]:
         head: The head, with named classes.
     """
     known = head.labels
-    return known_classes(images.classes, known, whose=(images.name, head.reference))
+    return known_classes(images.classes, known, owners=(images.name, head.reference))

@@ -94,7 +94,7 @@ def test_parts_without_batch_normalization_come_back_and_no_policy_matters(
         made = registry.recombine("nets/a.extractor", "nets/b.head", bn_policy=policy, data=given)
         logits.append(made.predict(images).positions)
         found = [one for one in made.report.findings if one.code == "normalization-needed"]
-        assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].came
+        assert [one.severity for one in found] == ["informs"] and "changes nothing" in found[0].actual
     assert all(torch.equal(one, logits[0]) for one in logits)
     cells = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="mix:16")
     again = registry.matrix("nets/a.extractor", "nets/b.head", [images], bn_policy="running")
