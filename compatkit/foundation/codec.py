@@ -416,8 +416,8 @@ def _check_known(value: Any, known: Any, place: JsonPath) -> None:
     if type(value) is dict and not value.keys() <= known.keys():
         unknown = min(value.keys() - known.keys())
         raise FormatError(
-            f"{path_text(place)}: unknown field {unknown!r:.100}, known: {', '.join(known)}. A newer compatkit may have "
-            "written it; other programs must keep their values under 'extensions'."
+            f"{path_text(place)}: unknown field {unknown!r:.100}; known are {', '.join(known)}. A newer "
+            "compatkit may have written it; other programs must keep their values under 'extensions'."
         )
     for step, item in value.items() if type(value) is dict else enumerate(value):
         if (kind := type(item)) is dict or kind is list:
