@@ -19,7 +19,7 @@ from compatkit.data.transforms import KERNELS
 from compatkit.errors import FormatError, UsageError
 from compatkit.evaluation.component import pinned
 from compatkit.evaluation.statistics import SAMPLES, feature_moments
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.limits import OneOf
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
@@ -77,7 +77,7 @@ class Parts(Mapping[str, Draft]):
         return f"Parts({blueprint.model} cut at {blueprint.cut}: {', '.join(sides)})"
 
 
-@named
+@checks_arguments
 def split(
     model: str,
     cut: str,

@@ -19,7 +19,7 @@ from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.adapters.inputs import InputSpec, class_layer, config_of, input_of
 from compatkit.contracts.contract import Blueprint
 from compatkit.errors import CutError, type_of
-from compatkit.foundation.arguments import named
+from compatkit.foundation.arguments import checks_arguments
 from compatkit.foundation.display import aligned
 
 
@@ -95,7 +95,7 @@ class Cuts(tuple[CutPoint, ...]):
     __str__ = __repr__
 
 
-@named
+@checks_arguments
 def cuts(
     model: str,
     kwargs: Mapping[str, Any] | None = None,
