@@ -41,17 +41,17 @@ class Address:
             return system.isfile(path)
 
     def names_in(self, folder: str) -> list[str]:
-        """Return the paths of what lies in a folder."""
+        """Return the paths of a folder's entries."""
         with self._talking(folder) as system:
             return sorted(map(str, system.ls(folder, detail=False)))
 
     def state(self, path: str) -> str | None:
         """Return a digest of what the file system reports about a file; None if that may miss a change."""
         with self._talking(path) as system:
-            told: dict[str, Any] = system.info(path)
-        if not SAMENESS & told.keys():
+            info: dict[str, Any] = system.info(path)
+        if not SAMENESS & info.keys():
             return None
-        return hashlib.sha256(repr((self.address, sorted(told.items(), key=str))).encode()).hexdigest()[:32]
+        return hashlib.sha256(repr((self.address, sorted(info.items(), key=str))).encode()).hexdigest()[:32]
 
     def whole(self, path: str) -> bytes:
         """Return the bytes of a small file."""
@@ -101,11 +101,11 @@ class Address:
 
 
 def located(address: str, ending: str) -> tuple[Address, str, list[str]]:
-    """Return where an address leads: the file system, the folder without a pattern, and the files that are meant.
+    """Resolve an address: return the file system, the folder without a pattern, and the files.
 
     Args:
         address: A folder, a file, or a pattern.
-        ending: Of the files that are meant in a folder.
+        ending: Ending of the files.
 
     Raises:
         DataError: There are none, or no such protocol.
@@ -124,14 +124,14 @@ def located(address: str, ending: str) -> tuple[Address, str, list[str]]:
     place = Address(address if "://" in address else os.path.abspath(os.path.expanduser(address)))
     with place._talking(address):
         system, path = _system(place.address)
-        if any(one in path for one in "*?["):
-            fixed = path[: min(path.find(one) for one in "*?[" if one in path)]
-            root, found = posixpath.dirname(fixed), system.glob(path)
+        if any(character in path for character in "*?["):
+            fixed = path[: min(path.find(character) for character in "*?[" if character in path)]
+            root, matches = posixpath.dirname(fixed), system.glob(path)
         elif system.isdir(path):
-            root, found = path.rstrip("/"), system.glob(f"{path.rstrip('/')}/**/*{ending}")
+            root, matches = path.rstrip("/"), system.glob(f"{path.rstrip('/')}/**/*{ending}")
         else:
-            root, found = posixpath.dirname(path), [path] if system.isfile(path) else []
-    paths = sorted(str(one) for one in found if str(one).endswith(ending))
+            root, matches = posixpath.dirname(path), [path] if system.isfile(path) else []
+    paths = sorted(str(match) for match in matches if str(match).endswith(ending))
     if not paths:
         braces = (
             " Braces are not expanded: write a pattern with * and ?, or the folder." if "{" in address else ""

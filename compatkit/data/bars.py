@@ -63,14 +63,14 @@ class Lines:
 
     def __init__(self, title: str, unit: str = "") -> None:
         self._title, self._unit = title, f" {unit}" if unit else ""
-        self._began = self._told = time.monotonic()
+        self._began = self._reported = time.monotonic()
 
     def __call__(self, done: int, total: int, what: str) -> None:
         """Print a line if one is due; see ``Progress``."""
         now = time.monotonic()
-        if now - self._told < pause(now - self._began):
+        if now - self._reported < pause(now - self._began):
             return
-        self._told = now
+        self._reported = now
         count = f"{done:,} of {total:,}" if total else f"{done:,}"
         print(
             f"{self._title}: {count}{self._unit}{f'; {visible(what)}' if what else ''}",
@@ -80,10 +80,10 @@ class Lines:
 
 
 @contextmanager
-def bar(given: Progress | None = None) -> Iterator[Progress]:
-    """Give what is to be called with progress: ``given``, or what shows it in a bar, or in lines."""
-    if given is not None:
-        yield given
+def bar(progress: Progress | None = None) -> Iterator[Progress]:
+    """Give what is to be called with progress: ``progress``, or what shows it in a bar, or in lines."""
+    if progress is not None:
+        yield progress
         return
     if _silent.get():
         yield lambda done, total, what: None

@@ -88,8 +88,8 @@ def check_labels(labels: Any, count: int, classes: tuple[str, ...], owner: str) 
         DataError: They are no integers, not one for each image, or no positions in ``classes``.
     """
     if not isinstance(labels, np.ndarray) or labels.dtype.kind not in "iu":
-        came = labels.dtype if isinstance(labels, np.ndarray) else type(labels).__name__
-        raise DataError(f"{owner}: labels must be an array of integers, got {came}.")
+        actual = labels.dtype if isinstance(labels, np.ndarray) else type(labels).__name__
+        raise DataError(f"{owner}: labels must be an array of integers, got {actual}.")
     if labels.shape != (count,):
         raise DataError(
             f"{owner}: {count} images need labels of shape ({count},), got {tuple(labels.shape)}."

@@ -45,7 +45,7 @@ def names_of(data: bytes, where: os.PathLike[str] | str) -> list[str]:
         where: For messages.
 
     Raises:
-        DataError: It is no UTF-8, or a line between others is empty, so that it is not sure which number is whose.
+        DataError: It is no UTF-8, or a line between others is empty, so that numbers are ambiguous.
     """
     names = lines_of(data, where)
     lines = data.decode("utf-8-sig").rstrip().splitlines()
@@ -65,7 +65,7 @@ def numbered(
     """Return the classes, and the label of each image.
 
     Args:
-        written: What stands as each image's label: a name, or a number.
+        written: Label of each image as written: a name, or a number.
         where: Of the labels, for messages.
         names: Of the classes, in order; a label is one of them, or where all are numbers a place among them from 0.
             None takes the labels themselves in their order, numbers by size.

@@ -100,10 +100,10 @@ class DataSet:
         return DataSet(self.name, *(s if n is None else s.subset(n, seed) for s, n in pairs))
 
     def of_classes(self, classes: Sequence[str]) -> DataSet:
-        """Return the images of some classes, by name or another name of the alias table, in the order asked for.
+        """Return the images of some classes, by name or another name of the alias table, in the given order.
 
         Raises:
-            DataError: A class is not there, or asked for twice.
+            DataError: A class is missing or repeated.
         """
         return self._both(lambda split: split.of_classes(classes))
 
@@ -140,7 +140,7 @@ class DataSet:
 
 
 def describe(data: DataSet) -> dict[str, Any]:
-    """Return what a reader wants to know of a data set, as JSON values."""
+    """Describe a data set in JSON values."""
     described: dict[str, Any] = {"name": data.name, "classes": list(data.classes)}
     for split in (data.train, data.test):
         mean, std = split.statistics()

@@ -1,6 +1,6 @@
 """From the bytes of an image file to 8-bit RGB, by one rule for training, prediction and surveys.
 
-The EXIF orientation is applied; values that are not 8 bits are brought to them by the file's own scale (``scales``);
+The EXIF orientation is applied; values of other than 8 bits are converted by the file's own scale (``scales``);
 everything else goes through Pillow's ``convert``, which drops transparency and takes CMYK and palettes to their colors.
 Color profiles are not applied, as in torchvision and timm. Of several pages or frames the first is read.
 """
@@ -53,7 +53,7 @@ DAMAGE = (
     ZeroDivisionError,
     struct.error,
 )
-"""What Pillow raises over damaged bytes."""
+"""What Pillow raises for damaged bytes."""
 REMEDY = (
     "Mend or remove it. To leave out all images that cannot be decoded, write "
     'data = {name = "...", damaged = "skip"} in a recipe, damaged="skip" in a call of load or predict, or --damaged '
@@ -62,7 +62,7 @@ REMEDY = (
 
 
 def decoded(data: bytes, name: str) -> Image:
-    """Return the image of an encoded one in mode ``"RGB"``.
+    """Decode an image to mode ``"RGB"``.
 
     Args:
         data: Bytes of a file.
@@ -75,7 +75,7 @@ def decoded(data: bytes, name: str) -> Image:
 
 
 def decoded_kind(data: bytes, name: str) -> tuple[Image, str]:
-    """Return the same, and the mode of the file in Pillow's words, with its color profile; raises as ``decoded``."""
+    """Return the decoded image, and Pillow's mode of the file with its color profile; raises as ``decoded``."""
     from PIL import Image
 
     with _naming(name):
@@ -86,18 +86,18 @@ def decoded_kind(data: bytes, name: str) -> tuple[Image, str]:
             return _rgb(image), kind
 
 
-def brought(image: Image, name: str) -> Image:
-    """Return a Pillow image in mode ``"RGB"``, by the same rule; raises as ``decoded``."""
+def to_rgb(image: Image, name: str) -> Image:
+    """Convert a Pillow image to mode ``"RGB"`` by the same rule; raises as ``decoded``."""
     with _naming(name):
         _check_pixels(image, None)
         return _rgb(image)
 
 
 def _check_pixels(image: Image, size: int | None) -> None:
-    """Refuse more pixels than a file of ``size`` bytes explains.
+    """Check that an image has no more pixels than a file of ``size`` bytes can hold.
 
     Raises:
-        ValueError: There are.
+        ValueError: It has more.
     """
     most = LARGEST_PIXELS if size is None else min(LARGEST_PIXELS, max(ANY_FILE, size * PER_BYTE))
     if any(tile[0].startswith("ppm") for tile in getattr(image, "tile", [])):
@@ -105,7 +105,7 @@ def _check_pixels(image: Image, size: int | None) -> None:
     tags = getattr(image, "tag_v2", {})
     tile = int(tags.get(323, 0)), int(tags.get(322, 0))
     what, height, width = max(
-        ("", image.height, image.width), (" in a tile", *tile), key=lambda one: one[1] * one[2]
+        ("", image.height, image.width), (" in a tile", *tile), key=lambda area: area[1] * area[2]
     )
     if height * width > most:
         of = "" if size is None else f" in {size:,} bytes"
@@ -179,10 +179,10 @@ def _extrema(image: Image) -> list[tuple[int, int]]:
 
 @contextmanager
 def _naming(name: str) -> Iterator[None]:
-    """Name the image in what is raised over one that cannot be decoded.
+    """Name the image in the error for an image that cannot be decoded.
 
     Raises:
-        DamagedImage: In place of it.
+        DamagedImage: In place of Pillow's error.
     """
     from PIL import Image, UnidentifiedImageError
 

@@ -39,7 +39,7 @@ def file_digests(root: Path, paths: Encoded, progress: Progress | None = None) -
     Args:
         root: Folder of the files; names the file in which digests are remembered.
         paths: The files.
-        progress: Called with files done, all files, and what is done; None shows a bar.
+        progress: Called with files done, all files, and a description; None shows a bar.
 
     Returns:
         16 bytes of each file, ``(n,)``.
@@ -56,8 +56,8 @@ def file_digests(root: Path, paths: Encoded, progress: Progress | None = None) -
         keys, states = _states(paths, tell)
         digests, stale = _remembered(known, keys, states)
         numbers = np.flatnonzero(stale)
-        found = each(lambda number: _digest(paths[number]), map(int, numbers), AT_ONCE)
-        for done, (number, digest) in enumerate(zip(numbers, found, strict=True), 1):
+        fresh = each(lambda number: _digest(paths[number]), map(int, numbers), AT_ONCE)
+        for done, (number, digest) in enumerate(zip(numbers, fresh, strict=True), 1):
             digests[number] = np.void(digest)
             tell(done, len(numbers), "reading images")
     if len(numbers):
@@ -70,21 +70,21 @@ def file_states(paths: Encoded, names: Encoded) -> NDArray[np.void]:
 
     Args:
         paths: The files.
-        names: What each is called in its digest.
+        names: Name of each in its digest.
 
     Returns:
         16 bytes of each file, ``(n,)``.
 
     Raises:
         DataError: A file is gone.
-        EnvironmentFailure: The system does not let it be looked at.
+        EnvironmentFailure: Its status cannot be read.
     """
-    found = bytearray()
+    digests = bytearray()
     with bar() as tell:
         for name, (_, of) in zip(names, _looked_at(paths, tell), strict=True):
-            said = b"%d %d %s" % (of.st_size, of.st_mtime_ns, os.fsencode(name))
-            found += hashlib.blake2b(said, digest_size=16).digest()
-    return np.frombuffer(found, dtype="V16")
+            state = b"%d %d %s" % (of.st_size, of.st_mtime_ns, os.fsencode(name))
+            digests += hashlib.blake2b(state, digest_size=16).digest()
+    return np.frombuffer(digests, dtype="V16")
 
 
 def _states(paths: Encoded, tell: Progress) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -97,17 +97,17 @@ def _states(paths: Encoded, tell: Progress) -> tuple[NDArray[np.uint64], NDArray
 
 
 def _looked_at(paths: Encoded, tell: Progress) -> Iterator[tuple[bytes | Path, os.stat_result]]:
-    """Yield each file with what the system says of it; nothing else is done a file, since there may be millions."""
+    """Yield each file with its status; does nothing else per file, since there may be millions."""
     for start in range(0, len(paths), OFTEN):
         tell(start, len(paths), "looking at files")
         for path in paths[start : start + OFTEN]:
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except OSError as error:
                 raise _unread(path, error) from error
-            if not stat.S_ISREG(found.st_mode):  # to read a pipe would wait for ever
+            if not stat.S_ISREG(status.st_mode):  # to read a pipe would wait for ever
                 raise _unread(path, FileNotFoundError())
-            yield path, found
+            yield path, status
 
 
 def _remembered(
@@ -151,7 +151,7 @@ def _digest(path: bytes | Path) -> bytes:
 
 
 def _unread(path: bytes | Path, error: OSError) -> DataError | EnvironmentFailure:
-    there = Path(os.fsdecode(path))
+    file = Path(os.fsdecode(path))
     if isinstance(error, FileNotFoundError):
-        return DataError(f"{there} is gone, or no file; list the folder again.", subject=there)
-    return EnvironmentFailure(f"{there} cannot be read: {error.strerror}. Check its rights.", subject=there)
+        return DataError(f"{file} is gone, or no file; list the folder again.", subject=file)
+    return EnvironmentFailure(f"{file} cannot be read: {error.strerror}. Check its rights.", subject=file)

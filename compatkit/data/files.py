@@ -73,10 +73,10 @@ class ImageFiles:
             return {}
         places = self.ends[positions][:, None] - np.arange(LONGEST_ENDING, 0, -1)
         tails = self.names[np.maximum(places, 0)].view(f"S{LONGEST_ENDING}").ravel()
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for tail, count in zip(*np.unique(tails, return_counts=True), strict=True):
-            found[os.path.splitext(b"_" + tail)[1].decode("ascii", "replace").lower()] += int(count)
-        return dict(found.most_common())
+            counts[os.path.splitext(b"_" + tail)[1].decode("ascii", "replace").lower()] += int(count)
+        return dict(counts.most_common())
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; remembered with size and times of change in the user's cache folder."""
@@ -89,7 +89,7 @@ class ImageFiles:
 
 @attrs.frozen(eq=False)
 class _Paths(Sequence[bytes]):
-    """Paths of some files, each made when it is asked for."""
+    """Paths of some files, each made on demand."""
 
     files: ImageFiles
     positions: NDArray[np.int64]
@@ -131,8 +131,8 @@ def listed(root: Path, paths: list[str]) -> LazyImages:
         root: Folder, or the root of a data set.
         paths: Relative, with ``/``.
     """
-    encoded = [os.fsencode(one) for one in paths]
-    ends = np.cumsum([len(one) for one in encoded], dtype=np.int64)
+    encoded = [os.fsencode(path) for path in paths]
+    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
     return LazyImages(
         ImageFiles(root, np.frombuffer(b"".join(encoded), np.uint8), ends), np.arange(len(ends))
     )
@@ -146,8 +146,8 @@ def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
         most: Bytes that it may have.
 
     Raises:
-        DataError: It is gone, or larger.
-        EnvironmentFailure: The system does not let it be read.
+        DataError: The folder is gone, or larger.
+        EnvironmentFailure: It cannot be read.
     """
     try:
         if not path.is_file():  # a pipe would be waited for without end
@@ -164,7 +164,7 @@ def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
 
 
 def entries(folder: Path, hidden: bool = False) -> list[os.DirEntry[str]]:
-    """Return what lies in a folder, by name.
+    """Return the entries of a folder, sorted by name.
 
     Args:
         folder: Of images.
@@ -175,9 +175,9 @@ def entries(folder: Path, hidden: bool = False) -> list[os.DirEntry[str]]:
         EnvironmentFailure: It cannot be read.
     """
     try:
-        with os.scandir(folder) as found:
-            inside = found if hidden else (one for one in found if not one.name.startswith(HIDDEN))
-            return sorted(inside, key=lambda one: one.name)
+        with os.scandir(folder) as scan:
+            inside = scan if hidden else (entry for entry in scan if not entry.name.startswith(HIDDEN))
+            return sorted(inside, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise DataError(f"There is no folder {folder}.", subject=folder) from error
     except OSError as error:
@@ -250,7 +250,7 @@ def _sorted_out(place: Path, folder: str, left_out: LeftOut) -> tuple[list[tuple
     """Return image files and folders of a folder; what is neither is counted as left out.
 
     Raises:
-        DataError: An image is a link that leads nowhere.
+        DataError: An image is a broken link.
     """
     images, front = list[tuple[str, int]](), f"{folder}/" if folder else ""
     folders, links = list[str](), list[str]()
@@ -279,7 +279,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def add_other(entry: os.DirEntry[str], path: str, left_out: LeftOut) -> None:
-    """Count what is neither a folder nor an image: a file of another ending, a link that leads nowhere, a pipe."""
+    """Count what is neither a folder nor an image: a file of another ending, a broken link, a pipe."""
     if os.path.isfile(entry.path):
         left_out.add_file(entry.name, path)
     else:

@@ -1,4 +1,4 @@
-"""Folders of images: one folder a class, listed once; the files are read when an image is asked for.
+"""Folders of images: one folder a class, listed once; a file is read when its image is needed.
 
 ``ROOT/train/CLASS/...`` with ``val`` or ``test`` beside it (see ``partnames`` for other spellings), or
 ``ROOT/CLASS/...``. Class folders may hold folders.
@@ -158,15 +158,15 @@ def class_folders(root: Path) -> list[str]:
         DataError: There is no such folder, or a link leads back to it.
         EnvironmentFailure: It cannot be read.
     """
-    folders = [one for one in entries(root) if os.path.isdir(one.path)]
-    for one in folders:
-        if one.is_symlink() and root.resolve().is_relative_to(Path(one.path).resolve()):
+    folders = [folder for folder in entries(root) if os.path.isdir(folder.path)]
+    for folder in folders:
+        if folder.is_symlink() and root.resolve().is_relative_to(Path(folder.path).resolve()):
             raise DataError(
-                f"The link {one.path} leads back to {Path(one.path).resolve()}, so that each image would be one of two "
+                f"The link {folder.path} leads back to {Path(folder.path).resolve()}, so each image would have two "
                 "classes. Remove it.",
-                subject=Path(one.path),
+                subject=Path(folder.path),
             )
-    return [one.name for one in folders]
+    return [folder.name for folder in folders]
 
 
 def _split(
@@ -207,7 +207,7 @@ def _split(
 
 
 def _beside(root: Path, above: Path) -> LeftOut:
-    """Return what lies beside class folders or parts and is not read, by its path below ``above``."""
+    """Return the entries beside class folders or parts that are not read, by path below ``above``."""
     left_out = LeftOut()
     for entry in entries(root, hidden=True):
         path = os.path.relpath(entry.path, above)
@@ -248,7 +248,7 @@ def _inside(folders: list[str], entered: Sequence[str]) -> dict[str, set[str]]:
 def _class_names(root: Path, above: Path, folders: list[str]) -> tuple[str, ...]:
     """Return the names of the classes: the folders', or those that ``classes.txt`` gives them.
 
-    Its lines are ``folder name``; it lies beside the class folders, or beside the folders of both parts.
+    Its lines are ``folder name``; it is beside the class folders, or beside the folders of both parts.
 
     Raises:
         DataError: A line of it names no class folder, or one that another line names; a folder is called like a missing

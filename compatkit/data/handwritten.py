@@ -23,9 +23,9 @@ def handwritten_digits(name: str = "digits") -> DataSet:
     bunch = load_digits()
     images = np.floor(bunch.images * (255 / 16) + 0.5).astype(np.uint8)[..., None]  # type: ignore[union-attr]
     labels = bunch.target.astype(np.int64)  # type: ignore[union-attr]
-    kept = [np.flatnonzero(labels == digit)[-TEST_PER_CLASS:] for digit in range(10)]
+    last = [np.flatnonzero(labels == digit)[-TEST_PER_CLASS:] for digit in range(10)]
     is_test = np.zeros(len(labels), dtype=bool)
-    is_test[np.concatenate(kept)] = True
+    is_test[np.concatenate(last)] = True
     return DataSet.of(
         name,
         (images[~is_test], labels[~is_test]),

@@ -19,7 +19,7 @@ SHARE = 0.1
 
 
 def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
-    """Return training and test images: of each class the same share, drawn by seed and class name.
+    """Divide images into training and test images: the same share of each class, drawn by seed and class name.
 
     Args:
         whole: All images, named ``NAME/train``.
@@ -42,10 +42,12 @@ def divided(whole: Split, share: float = SHARE, seed: int = 0) -> DataSet:
         draw = np.random.default_rng(int.from_bytes(hashlib.sha256(word).digest()[:8], "big"))
         places = draw.permutation(of_class)
         test.append(places[: min(max(1, round(share * count)), count - 1)])
-    held = np.concatenate(test)
-    rest = np.setdiff1d(np.arange(len(whole)), held)
-    train, kept = (attrs.evolve(whole.take(one), sample=False) for one in (rest, held))
-    return DataSet(name, train, kept.renamed(f"{name}/test"))
+    test_positions = np.concatenate(test)
+    rest = np.setdiff1d(np.arange(len(whole)), test_positions)
+    train, held_out = (
+        attrs.evolve(whole.take(positions), sample=False) for positions in (rest, test_positions)
+    )
+    return DataSet(name, train, held_out.renamed(f"{name}/test"))
 
 
 def parted(whole: Split, written: Sequence[str], name: str, where: object) -> DataSet:

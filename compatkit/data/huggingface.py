@@ -1,4 +1,4 @@
-"""Data sets of Hugging Face: of the Hub, by name, or in a local folder; images are decoded when they are asked for.
+"""Data sets of Hugging Face: of the Hub, by name, or in a local folder; images are decoded on demand.
 
 Read by ``datasets`` from version 4 on, which runs no code that comes with a data set.
 """
@@ -87,8 +87,8 @@ class ArrowImages:
 
     def _key(self) -> str | None:
         """Return a digest of the state of the Arrow files; None of a table in memory."""
-        files = [Path(one["filename"]) for one in self.table.cache_files]
-        states = [(str(one), (of := one.stat()).st_size, of.st_mtime_ns, of.st_ctime_ns) for one in files]
+        files = [Path(cached["filename"]) for cached in self.table.cache_files]
+        states = [(str(file), (of := file.stat()).st_size, of.st_mtime_ns, of.st_ctime_ns) for file in files]
         return (
             hashlib.sha256(repr((self.column, len(self), states)).encode()).hexdigest()[:32]
             if states
@@ -133,7 +133,7 @@ def read_hub(address: str, *, download: bool = False) -> DataSet | Split:
     datasets = _library(address)
     try:
         with _offline(datasets, unless=download):
-            found = datasets.load_dataset(name, configuration)
+            loaded = datasets.load_dataset(name, configuration)
     except ConnectionError as error:
         raise EnvironmentFailure(
             f"{address} is not in the cache of datasets, and the Hub "
@@ -145,16 +145,16 @@ def read_hub(address: str, *, download: bool = False) -> DataSet | Split:
         raise DataError(
             f"{address} cannot be read: {type(error).__name__}: {error}", subject=address
         ) from error
-    return _both(found, f"{PREFIX}{name}", column, address)
+    return _both(loaded, f"{PREFIX}{name}", column, address)
 
 
 def read_hub_folder(folder: Path) -> DataSet | Split:
     """Read a folder that ``save_to_disk`` wrote, or one of the Hub's Parquet files; raises as ``read_hub``."""
     datasets = _library(folder)
-    saved = any((folder / one).is_file() for one in STATES)
+    saved = any((folder / file).is_file() for file in STATES)
     try:
         with _offline(datasets, unless=False):
-            found = (
+            loaded = (
                 datasets.load_from_disk(str(folder))
                 if saved
                 else datasets.load_dataset(str(folder), data_files=_parts_of(folder))
@@ -165,7 +165,7 @@ def read_hub_folder(folder: Path) -> DataSet | Split:
         raise DataError(
             f"{folder} cannot be read by datasets: {type(error).__name__}: {error}", subject=folder
         ) from error
-    return _both(found, text_of(folder.resolve().name), None, folder)
+    return _both(loaded, text_of(folder.resolve().name), None, folder)
 
 
 def _parts_of(folder: Path) -> dict[str, list[str]] | None:
@@ -189,8 +189,8 @@ def _parts_of(folder: Path) -> dict[str, list[str]] | None:
     return parts
 
 
-def _both(found: Any, name: str, column: str | None, where: object) -> DataSet | Split:
-    tables = found if isinstance(found, dict) else {"train": found}
+def _both(loaded: Any, name: str, column: str | None, where: object) -> DataSet | Split:
+    tables = loaded if isinstance(loaded, dict) else {"train": loaded}
     if len(tables) == 1:
         return _undivided(next(iter(tables.values())), name, column, where)
     parts = _kinds(tables, where)
@@ -270,12 +270,12 @@ def _split(table: Any, name: str, column: str | None, where: object) -> Split:
     import datasets
 
     kinds = table.features
-    images = [one for one, kind in kinds.items() if isinstance(kind, datasets.Image)]
-    classes = [one for one, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
-    chosen = [one for one in classes if one == column] if column else classes
+    images = [key for key, kind in kinds.items() if isinstance(kind, datasets.Image)]
+    classes = [key for key, kind in kinds.items() if isinstance(kind, datasets.ClassLabel)]
+    chosen = [key for key in classes if key == column] if column else classes
     if len(chosen) > 1:
-        chosen = [one for one in chosen if one in LABELS] or chosen
-    called = [one for one in kinds if one.casefold() in LABEL_NAMES and one not in classes]
+        chosen = [key for key in chosen if key in LABELS] or chosen
+    called = [key for key in kinds if key.casefold() in LABEL_NAMES and key not in classes]
     if called and not column and len(chosen) == 1 and chosen[0].casefold() not in LABEL_NAMES:
         raise DataError(
             f"{where}: the column {called[0]} is no column of classes (ClassLabel), which {chosen[0]} beside it is. "
@@ -292,7 +292,7 @@ def _split(table: Any, name: str, column: str | None, where: object) -> Split:
         )
     bare = table.select_columns(images).cast_column(images[0], datasets.Image(decode=False))
     written = table.select_columns(chosen).with_format("arrow")[:][chosen[0]].to_pylist()
-    labels = np.array([-1 if one is None else one for one in written], dtype=np.int64)
+    labels = np.array([-1 if label is None else label for label in written], dtype=np.int64)
     if lacking := int((labels < 0).sum()):
         raise DataError(
             f"{where}: {lacking:,} of {len(labels):,} images of {name} have no label. Remove these rows.",
@@ -322,13 +322,13 @@ def _library(where: object) -> Any:
 
 @contextmanager
 def _offline(datasets: Any, *, unless: bool) -> Iterator[None]:
-    """Keep ``datasets``, and the Hub's library under it, off the network inside."""
+    """Keep ``datasets`` and the Hub's library off the network in the body."""
     places = [] if unless else [datasets.config, sys.modules["huggingface_hub.constants"]]
-    before = [one.HF_HUB_OFFLINE for one in places]
-    for one in places:
-        one.HF_HUB_OFFLINE = True
+    before = [module.HF_HUB_OFFLINE for module in places]
+    for module in places:
+        module.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        for one, value in zip(places, before, strict=True):
-            one.HF_HUB_OFFLINE = value
+        for module, value in zip(places, before, strict=True):
+            module.HF_HUB_OFFLINE = value

@@ -13,20 +13,20 @@ Kind = Literal["hub", "shards", "classes", "flat"]
 
 
 def kind_of(folder: Path) -> Kind:
-    """Return what a folder holds; where image files lie, tables and archives beside them do not count.
+    """Return the kind of a folder; beside image files, tables and archives do not count.
 
     Raises:
-        DataError: It is gone, or a link of it leads nowhere.
+        DataError: The folder is gone, or one of its links is broken.
         EnvironmentFailure: It cannot be read.
     """
     inside = entries(folder)
-    if any(one.name in STATES for one in inside):
+    if any(entry.name in STATES for entry in inside):
         return "hub"
-    if any(one.name.lower().endswith(ENDINGS) for one in inside):
+    if any(entry.name.lower().endswith(ENDINGS) for entry in inside):
         return "flat"
     if not any(image_folders(folder)):
-        if any(next(folder.glob(f"{one}*.parquet"), None) for one in ("", "*/", "data/*/")):
+        if any(next(folder.glob(f"{prefix}*.parquet"), None) for prefix in ("", "*/", "data/*/")):
             return "hub"
-        if any(next(folder.glob(f"{one}*{ENDING}"), None) for one in ("", "*/")):
+        if any(next(folder.glob(f"{prefix}*{ENDING}"), None) for prefix in ("", "*/")):
             return "shards"
-    return "classes" if any(one.is_dir() for one in inside) else "flat"
+    return "classes" if any(entry.is_dir() for entry in inside) else "flat"

@@ -1,4 +1,4 @@
-"""Images that stay where they are and are read when they are asked for: files of a folder, members of an archive.
+"""Images that stay in their files and are read on demand: files of a folder, members of an archive.
 
 One rule brings every file to 8-bit RGB (``decoding``). Gray is a step after that.
 """
@@ -122,21 +122,22 @@ class LazyImages:
     @property
     def size(self) -> Size | None:
         """Height and width; None where images have sizes of their own."""
-        return next((one.size for one in reversed(self.steps) if isinstance(one, ImageResize)), None)
+        return next((step.size for step in reversed(self.steps) if isinstance(step, ImageResize)), None)
 
     @property
     def channels(self) -> Channels:
         """``"L"`` for gray images, ``"RGB"`` for colored ones."""
-        asked: list[Channels] = [
-            one for one in self.steps if not isinstance(one, ImageResize | Shrink | Shift)
+        converted: list[Channels] = [
+            step for step in self.steps if not isinstance(step, ImageResize | Shrink | Shift)
         ]
-        return asked[-1] if asked else "RGB"
+        return converted[-1] if converted else "RGB"
 
     @property
     def stated(self) -> list[Any]:
         """The steps as JSON values."""
         return [
-            one if isinstance(one, str) else [STATED[type(one)], *attrs.astuple(one)] for one in self.steps
+            step if isinstance(step, str) else [STATED[type(step)], *attrs.astuple(step)]
+            for step in self.steps
         ]
 
     def take(self, positions: NDArray[np.int64]) -> LazyImages:
@@ -213,15 +214,15 @@ class LazyImages:
         return "unverified", head, cast("FileReader", self.reader).states(self.positions).tobytes()
 
     def histogram(self) -> NDArray[np.int64]:
-        """Return how often each value comes in each channel of ``SAMPLE`` images, ``(channels, 256)``."""
+        """Return the count of each value in each channel of ``SAMPLE`` images, ``(channels, 256)``."""
         count = min(SAMPLE, len(self))
-        found = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
+        counts = np.zeros((1 if self.channels == "L" else 3, 256), dtype=np.int64)
         places = (number * len(self) // count for number in range(count))
         with bar() as tell:
-            for number, one in enumerate(each(lambda place: histogram(self.pixels(place)), places), 1):
-                found += one
+            for number, values in enumerate(each(lambda place: histogram(self.pixels(place)), places), 1):
+                counts += values
                 tell(number, count, "mean and deviation")
-        return found
+        return counts
 
 
 def changed(image: Image, steps: Iterable[Change]) -> Image:

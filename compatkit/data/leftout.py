@@ -1,4 +1,4 @@
-"""What lies in a folder of images and is not read: told once, by whatever reads the folder."""
+"""Entries of an image folder that are not read: each reader of the folder warns of them once."""
 
 from __future__ import annotations
 

@@ -60,12 +60,12 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
         progress: Called with folders listed, all folders, and the folder; None shows a bar.
 
     Raises:
-        DataError: A folder is gone, or a link leads nowhere.
+        DataError: A folder is gone, or a link is broken.
         EnvironmentFailure: A folder cannot be read.
     """
     key = hashlib.sha256(b"%s\0%d" % (os.fsencode(root), folders == [""])).hexdigest()[:32]
-    asked = _packed([RULE, *folders])
-    known = _recalled(root, key, asked)
+    request = _packed([RULE, *folders])
+    known = _recalled(root, key, request)
     if known is not None:
         return known
     began, entered = time.time_ns(), dict[str, tuple[int, int] | None]()
@@ -78,20 +78,22 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
     numbers = list[NDArray[np.uint64]]()
     with bar(progress) as tell:
         for number, folder in enumerate(folders, 1):
-            files = [one for some in image_folders(root, folder, enter, left_out, real) for one in some]
+            files = [file for some in image_folders(root, folder, enter, left_out, real) for file in some]
             files.sort()
             paths = [path for path, _ in files]
             numbers.append(np.fromiter((inode % 2**64 for _, inode in files), np.uint64, len(files)))
             encoded = os.fsencode("".join(paths))
             plain = len(encoded) == sum(map(len, paths))
             lengths.append(
-                np.fromiter((len(one if plain else os.fsencode(one)) for one in paths), np.int64, len(paths))
+                np.fromiter(
+                    (len(path if plain else os.fsencode(path)) for path in paths), np.int64, len(paths)
+                )
             )
             names += encoded
             counts.append(len(paths))
             tell(number, len(folders), folder)
     ends = np.cumsum(np.concatenate([np.zeros(0, np.int64), *lengths]))
-    found = FolderListing(
+    result = FolderListing(
         np.frombuffer(names, np.uint8),
         ends,
         np.array(counts, np.int64),
@@ -100,27 +102,27 @@ def listing(root: Path, folders: Sequence[str], progress: Progress | None = None
         left_out,
     )
     times = list(entered.values())
-    if all(one is not None and max(one) < began - SETTLED_NS for one in times):
-        columns = {"names": found.names, "ends": found.ends, "counts": found.counts, "asked": asked}
-        columns["numbers"] = found.numbers
+    if all(modified is not None and max(modified) < began - SETTLED_NS for modified in times):
+        columns = {"names": result.names, "ends": result.ends, "counts": result.counts, "asked": request}
+        columns["numbers"] = result.numbers
         columns |= {"entered": _packed(list(entered)), "times": np.array(times, np.int64)}
         columns["left_out"] = _packed([json.dumps(left_out.kinds)])
         remember_table(key, columns)
-    return found
+    return result
 
 
-def _recalled(root: Path, key: str, asked: NDArray[np.uint8]) -> FolderListing | None:
-    """Return the list that is remembered; None where there is none, or a folder has changed since."""
-    held = recalled_table(key)
-    if held is None or not np.array_equal(held.get("asked", ()), asked):
+def _recalled(root: Path, key: str, request: NDArray[np.uint8]) -> FolderListing | None:
+    """Return the cached listing; None if there is none, or a folder has changed since."""
+    table = recalled_table(key)
+    if table is None or not np.array_equal(table.get("asked", ()), request):
         return None
-    entered = os.fsdecode(held["entered"].tobytes()).split("\0")
-    if [_times(root / one) for one in entered] != list(map(tuple, held["times"].tolist())):
+    entered = os.fsdecode(table["entered"].tobytes()).split("\0")
+    if [_times(root / folder) for folder in entered] != list(map(tuple, table["times"].tolist())):
         return None
-    kinds = json.loads(held["left_out"].tobytes())
+    kinds = json.loads(table["left_out"].tobytes())
     left_out = LeftOut({kind: (count, first) for kind, (count, first) in kinds.items()})
     return FolderListing(
-        held["names"], held["ends"], held["counts"], held["numbers"], tuple(entered), left_out
+        table["names"], table["ends"], table["counts"], table["numbers"], tuple(entered), left_out
     )
 
 

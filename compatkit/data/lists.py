@@ -31,7 +31,7 @@ from compatkit.errors import DataError, MissingDependency
 LISTS = (".csv", ".parquet")
 COLUMNS = ("path", "label")
 ROWS = 1000
-"""From so many rows it is told whether a column of a Parquet table may divide them."""
+"""Rows from which to decide whether a column of a Parquet table may divide them."""
 LONGEST_LINE = 2**16
 """Characters of a line."""
 
@@ -60,11 +60,12 @@ def read_list(path: str | os.PathLike[str]) -> DataSet | Split:
     """
     table = Path(path).expanduser().resolve()
     columns, places = _parquet(table) if table.suffix == ".parquet" else _csv(table)
-    missing = [one for one in COLUMNS if one not in columns]
+    missing = [column for column in COLUMNS if column not in columns]
     if missing or not columns["path"]:
-        held = f"its columns are {', '.join(columns) or 'none':.200}" if missing else "it has no rows"
+        contents = f"its columns are {', '.join(columns) or 'none':.200}" if missing else "it has no rows"
         raise DataError(
-            f"{table} must have the columns path and label, and a row for each image; {held}.", subject=table
+            f"{table} must have the columns path and label, and a row for each image; {contents}.",
+            subject=table,
         )
     unlabeled = next((row for row, label in enumerate(columns["label"]) if not label), None)
     if unlabeled is not None:
@@ -170,7 +171,7 @@ def _csv(table: Path) -> tuple[dict[str, list[str]], _Places]:
         names = next(rows, [])
         _check_names(names, table)
         columns: dict[str, list[str]] = {name: [] for name in names}
-        if not all(one in columns for one in COLUMNS):
+        if not all(column in columns for column in COLUMNS):
             return columns, _Places("line", lines)
         for row in rows:
             lines.append(reader.line_num)
@@ -200,16 +201,18 @@ def _lines(text: Iterable[str], table: Path) -> Iterator[str]:
 
 
 def _check_names(names: list[str], table: Path) -> None:
-    """Refuse a first line that names no columns, before all others are read.
+    """Check that the first line names columns, before all others are read.
 
     Raises:
-        DataError: Another separator than a comma, or a name that stands twice.
+        DataError: Another separator than a comma, or a repeated name.
     """
-    if len(names) == 1 and (other := next((one for one in ";\t|" if one in names[0]), None)):
+    if len(names) == 1 and (
+        other := next((separator for separator in ";\t|" if separator in names[0]), None)
+    ):
         raise DataError(
             f"{table} separates its values with {other!r}. Separate them with commas.", subject=table
         )
-    twice = next((one for one in names if names.count(one) > 1), None)
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DataError(f"{table} has the column {twice!r:.100} twice. Remove one.", subject=table)
 
@@ -231,36 +234,36 @@ def _parquet(table: Path) -> tuple[dict[str, list[str]], _Places]:
         read = file.read(columns=wanted).to_pydict()
     except (ArrowException, OSError, ValueError) as error:
         raise DataError(f"{table} is no Parquet table: {error}", subject=table) from error
-    columns = {name: ["" if one is None else str(one).strip() for one in read[name]] for name in wanted}
+    columns = {name: ["" if value is None else str(value).strip() for value in read[name]] for name in wanted}
     return columns, _Places("row", range(1, file.metadata.num_rows + 1))
 
 
 def _maybe_parts(file: Any) -> list[str]:
-    """Return the columns that may divide the rows: text of which a value is a part, and what has a part in its name."""
+    """Return the columns that may divide the rows: text with a part's name as a value, or with one in its name."""
     from pyarrow import types
 
-    texts, named = [], []
+    texts, by_name = [], []
     for field in file.schema_arrow:
         kind = field.type.value_type if types.is_dictionary(field.type) else field.type
         if field.name not in COLUMNS and (types.is_string(kind) or types.is_large_string(kind)):
             texts.append(field.name)
         elif part_name(field.name) and (types.is_boolean(kind) or types.is_integer(kind)):
-            named.append(field.name)
+            by_name.append(field.name)
     first = next(file.iter_batches(batch_size=ROWS, columns=texts), None) if texts else None
     values = {} if first is None else first.to_pydict()
-    return named + [name for name in values if any(part_name(str(value)) for value in values[name])]
+    return by_name + [name for name in values if any(part_name(str(value)) for value in values[name])]
 
 
 def _check_type(kind: Any, name: str, table: Path) -> None:
-    """Refuse a column of other than text, or of labels that are not whole numbers either: these would become classes.
+    """Check that a column is text, or whole numbers for labels: other values would become classes.
 
     Raises:
-        DataError: It is one.
+        DataError: It is of another type.
     """
     from pyarrow import types
 
-    held = kind.value_type if types.is_dictionary(kind) else kind
-    text = types.is_string(held) or types.is_large_string(held)
-    if not text and not (name == "label" and types.is_integer(held)):
+    values = kind.value_type if types.is_dictionary(kind) else kind
+    text = types.is_string(values) or types.is_large_string(values)
+    if not text and not (name == "label" and types.is_integer(values)):
         expected = "text or whole numbers" if name == "label" else "text"
         raise DataError(f"{table}: the column {name} is of type {kind}; expected {expected}.", subject=name)

@@ -76,7 +76,7 @@ def load(
     A name is looked up in this order: ``digits`` and ``typeset-digits``; data sets of plugins (``peaks``,
     ``cifar10.1``, ...); packs ``<name>.npz`` and ``<name>.webp.npz`` in ``root``, or else in the folder
     ``COMPATKIT_DATA``; torchvision's own sets in the same folder, then in torchvision's (``$TORCH_HOME/datasets``).
-    Plugins are not asked for the names of torchvision's sets. Case, hyphens and underscores make no difference.
+    Names of torchvision's sets never mean a plugin's. Case, hyphens and underscores make no difference.
     ``hf:NAME`` is a data set of the Hugging Face Hub.
 
     Args:
@@ -84,21 +84,21 @@ def load(
             (``read_shards``, also a pattern or URL) or of a data set of Hugging Face, of a table of images
             (``read_list``), or of an ``.npz`` pack.
         root: Folder to look in, in place of ``COMPATKIT_DATA``.
-        download: Let torchvision or the Hub's library fetch what is missing, torchvision into the first of these
+        download: Let torchvision or the Hub's library fetch missing files, torchvision into the first of these
             folders.
         hold_out: Share of each class that becomes test images, where a source does not divide its images: a tenth
             by default.
         seed: Draws that share; 0 by default.
         damaged: ``"refuse"`` fails when a damaged image is read; ``"skip"`` decodes all images first, once, and leaves
             these out.
-        digest: What the digest of images in files is over: ``"bytes"`` reads each file once; ``"unverified"`` takes
-            names, sizes and times, which say nothing of what a file holds, and which a copy elsewhere may not keep.
-        progress: Called with what is done, all, and what it is, while files are listed or read; None shows a bar in a
-            terminal.
+        digest: What the digest of images in files covers: ``"bytes"`` reads each file once; ``"unverified"`` takes
+            names, sizes and times, which do not depend on the content and which a copy may not keep.
+        progress: Called with the number done, the total, and a description, while files are listed or read; None shows
+            a bar in a terminal.
 
     Raises:
         UnknownName: No data set has this name.
-        DataError: What is given is neither a path nor an address; a file is damaged or no data set; a known data set is
+        DataError: The argument is neither a path nor an address; a file is damaged or no data set; a known data set is
             in none of the folders; or a share is to be held out of images that are divided already.
         EnvironmentFailure: A folder or file cannot be read, or the download failed.
         MissingDependency: A library that reads this kind of data set is not installed.
@@ -109,55 +109,55 @@ def load(
     folders = _folders(root)
     if digest not in DIGESTS:
         raise DataError(f"digest is {' or '.join(DIGESTS)}, got {digest!r}.", subject=digest)
-    asked = {
+    options = {
         "hold_out": hold_out,
         "seed": seed,
         "damaged": None if damaged == "refuse" else damaged,
         "digest": None if digest == "bytes" else digest,
     }
-    stated = {key: value for key, value in asked.items() if value is not None}
+    stated = {key: value for key, value in options.items() if value is not None}
     if not isinstance(name_or_path, str | os.PathLike):
         raise DataError(
-            f"A data set is given by its name or path, got {type(name_or_path).__name__}.",
+            f"A data set is a name or path, got {type(name_or_path).__name__}.",
             subject=name_or_path,
         )
     if is_path(name_or_path):
-        found, spec = _at(name_or_path, folders, download, progress)
+        data, spec = _at(name_or_path, folders, download, progress)
         source = Source({"name": spec, **stated})
     else:
         name = str(name_or_path)
-        found = _by_name(name, folders, root, download)
+        data = _by_name(name, folders, root, download)
         source = Source({"name": name, **stated}, str(folders[0].absolute()) if folders else None)
-    if hold_out is not None and isinstance(found, DataSet):
+    if hold_out is not None and isinstance(data, DataSet):
         raise DataError(
-            f"{found.name} has test images of its own; nothing is to be held out. Leave hold_out out. For more test "
+            f"{data.name} has test images of its own; nothing is to be held out. Leave hold_out out. For more test "
             "images, move some of those for training to them, or put all into class folders without parts.",
-            subject=found.name,
+            subject=data.name,
         )
     if digest == "unverified":
-        found = _unverified(found)
+        data = _unverified(data)
     if damaged == "skip":
-        found = readable(found, progress)
-    if isinstance(found, Split):
-        found = divided(found, SHARE if hold_out is None else hold_out, seed or 0)
-    return attrs.evolve(found, source=source)
+        data = readable(data, progress)
+    if isinstance(data, Split):
+        data = divided(data, SHARE if hold_out is None else hold_out, seed or 0)
+    return attrs.evolve(data, source=source)
 
 
-def _unverified(found: DataSet | Split) -> DataSet | Split:
+def _unverified(data: DataSet | Split) -> DataSet | Split:
     """Return the images with a digest over names, sizes and times of their files.
 
     Raises:
-        DataError: They are in no files of their own.
+        DataError: They are not in files of their own.
     """
-    if isinstance(found, DataSet):
-        return DataSet(found.name, *(_unread(one) for one in (found.train, found.test)))
-    return _unread(found)
+    if isinstance(data, DataSet):
+        return DataSet(data.name, *(_unread(split) for split in (data.train, data.test)))
+    return _unread(data)
 
 
 def _unread(split: Split) -> Split:
     if not isinstance(split.images, LazyImages) or not isinstance(split.images.reader, ImageFiles):
         raise DataError(
-            f"{split.name}: digest='unverified' is for images in files of their own; of these the bytes are read "
+            f"{split.name}: digest='unverified' is for images in files of their own; the bytes of these are read "
             "anyway. Leave it out.",
             subject=split.name,
         )
@@ -167,7 +167,7 @@ def _unread(split: Split) -> Split:
 def _at(
     address: str | os.PathLike[str], folders: list[Path], download: bool, progress: Progress | None
 ) -> tuple[DataSet | Split, str]:
-    """Return what a path or address means, and the same with the path absolute."""
+    """Load what a path or address names, and return it with the absolute path."""
     if hub := hub_name(address):
         return read_hub(hub, download=download), hub
     try:
@@ -195,17 +195,17 @@ def _at(
 
 
 def _check_no_split(text: str, folders: list[Path]) -> None:
-    """Raise for the name of a split in place of that of a data set.
+    """Raise if a split is named instead of a data set.
 
     Raises:
-        UnknownName: What stands before the slash is a data set.
+        UnknownName: The text before the slash is a data set.
     """
     name, slash, split = text.rpartition("/")
     packs = {_name(file) for folder in folders for file in _packs(folder).values()}
     if (
         not slash
         or not split
-        or _key(name) not in {_key(one) for one in (*packs, *MADE, *providers(), *FETCHED)}
+        or _key(name) not in {_key(known) for known in (*packs, *MADE, *providers(), *FETCHED)}
     ):
         return
     hint = f" Load {name!r} and take its .{split}." if split in SPLITS else suggest(split, SPLITS)
@@ -260,14 +260,14 @@ def hub_name(text: str | os.PathLike[str]) -> str | None:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether there is such a file or folder; of a pattern, any file that it means."""
+    """Return whether a file or folder exists; for a pattern, whether any file matches."""
     if path.exists() or not is_shards(str(path)):
         return path.exists()
     return bool(glob(str(path)))
 
 
 def _found(path: Path, folders: list[Path]) -> Path:
-    """Return the file that a path means: in the current folder first, then in those of data sets."""
+    """Return the file at a path: in the current folder first, then in the folders of data sets."""
     places = [path] if path.is_absolute() else [path, *(folder / path for folder in folders)]
     return next((place for place in places if is_there(place)), path)
 
@@ -282,7 +282,7 @@ def _torchvision(name: str, folders: list[Path], download: bool) -> DataSet:
         return data
     packs = {_name(file) for folder in folders for file in _packs(folder).values()}
     if key in FETCHED:
-        like = ", ".join(sorted(one for one in packs if _key(one).startswith(key)))
+        like = ", ".join(sorted(pack for pack in packs if _key(pack).startswith(key)))
         raise DataError(
             f"Data set {name!r} is in none of these folders: {looked}."
             + (f" There are packs of like names: {like}." if like else "")
@@ -291,9 +291,11 @@ def _torchvision(name: str, folders: list[Path], download: bool) -> DataSet:
         )
     plugins = (plugin for plugin in providers() if ":" not in plugin)
     known = sorted({*MADE, *plugins, *packs, *FETCHED.values()})
-    there = bool(name) and Path(name).is_dir()
+    is_folder = bool(name) and Path(name).is_dir()
     hint = (
-        f" To load the folder {name} that is here, write {name}/." if there else suggest(name.lower(), known)
+        f" To load the folder {name} that is here, write {name}/."
+        if is_folder
+        else suggest(name.lower(), known)
     )
     raise UnknownName(
         f"There is no data set {name!r}.{hint} Known are {', '.join(known)}, and paths. Looked in {looked}.",
@@ -342,14 +344,14 @@ def _packs(folder: Path) -> dict[str, Path]:
         raise EnvironmentFailure(
             f"The folder {folder} cannot be read: {error.strerror}. Check its rights.", subject=folder
         ) from error
-    found: dict[str, Path] = {}
+    packs: dict[str, Path] = {}
     for file in files:
-        found.setdefault(_key(stem(file)), file)
-    return found
+        packs.setdefault(_key(stem(file)), file)
+    return packs
 
 
 def _name(file: Path) -> str:
-    """Return what the data set in this pack is called: one name, however torchvision's sets are spelled."""
+    """Return the name of the data set in this pack: one name, however torchvision's sets are spelled."""
     return FETCHED.get(_key(stem(file)), stem(file))
 
 

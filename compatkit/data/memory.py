@@ -39,10 +39,10 @@ def remember(name: str, values: NDArray[Any]) -> None:
 
 
 def recalled_table(name: str) -> dict[str, NDArray[Any]] | None:
-    """Return columns that are remembered under a name; None where none are, or one of their bytes is damaged."""
+    """Return cached columns by name; None if there are none, or they are damaged."""
     with contextlib.suppress(OSError, ValueError, EOFError, zipfile.BadZipFile, TypeError):
-        with _place(name, ".npz").open("rb") as file, np.load(file, allow_pickle=False) as held:
-            return {column: held[column] for column in held.files}
+        with _place(name, ".npz").open("rb") as file, np.load(file, allow_pickle=False) as columns:
+            return {column: columns[column] for column in columns.files}
     return None
 
 

@@ -48,7 +48,7 @@ _DAMAGE = (
     RuntimeError,
     SyntaxError,
 )
-"""What zipfile, zlib and numpy raise over damaged bytes."""
+"""What zipfile, zlib and numpy raise for damaged bytes."""
 
 FORM = (
     "A pack holds x_train, y_train, x_test, y_test and classes (or webp_train and len_train in place of x_train, and "
@@ -103,13 +103,13 @@ def stem(file: Path) -> str:
 
 @contextmanager
 def opened(file: Path) -> Iterator[Any]:
-    """Open a pack; what goes wrong inside ends in one error that names the file and the reason."""
+    """Open a pack; turn errors inside into one that names the file and the reason."""
     try:
         _check_archive(file)
         with np.load(file, allow_pickle=False) as pack:
             yield pack
     except FileNotFoundError as error:
-        beside = [one.name for one in file.parent.iterdir()] if file.parent.is_dir() else []
+        beside = [path.name for path in file.parent.iterdir()] if file.parent.is_dir() else []
         raise DataError(
             f"There is no data set {file}: no file or folder {file.absolute()}.{suggest(file.name, beside)}",
             subject=file,
@@ -180,8 +180,8 @@ def array(pack: Any, key: str, file: Path, *, form: str = FORM) -> NDArray[Any]:
         DataError: There is none, or it holds Python objects.
     """
     if key not in pack.files:
-        held = ", ".join(sorted(pack.files)[:12]) or "nothing"
-        raise DataError(f"{file} has no {key!r}. {form}; this one holds {held}.", subject=file)
+        keys = ", ".join(sorted(pack.files)[:12]) or "nothing"
+        raise DataError(f"{file} has no {key!r}. {form}; this one holds {keys}.", subject=file)
     try:
         return pack[key]
     except ValueError as error:
@@ -244,8 +244,8 @@ def _decoded(data: NDArray[Any], lengths: NDArray[Any], split: str, file: Path) 
             subject=file,
         )
     ends = np.cumsum(lengths, dtype=np.int64)
-    starts, held = ends - lengths.astype(np.int64), data.tobytes()
-    first = _decode_one(held[: ends[0]], None, f"{file}: image 0 of webp_{split}")
+    starts, content = ends - lengths.astype(np.int64), data.tobytes()
+    first = _decode_one(content[: ends[0]], None, f"{file}: image 0 of webp_{split}")
     if first.nbytes * len(lengths) > LARGEST:
         raise DataError(f"{file}: webp_{split} would unpack to more than {LARGEST} bytes.", subject=file)
     images = np.empty((len(lengths), *first.shape), dtype=np.uint8)
@@ -253,7 +253,7 @@ def _decoded(data: NDArray[Any], lengths: NDArray[Any], split: str, file: Path) 
     def decode_block(start: int) -> None:
         for index in range(start, min(start + _BLOCK, len(lengths))):
             where = f"{file}: image {index} of webp_{split}"
-            images[index] = _decode_one(held[starts[index] : ends[index]], first.shape, where)
+            images[index] = _decode_one(content[starts[index] : ends[index]], first.shape, where)
 
     for _ in each(decode_block, range(0, len(lengths), _BLOCK)):
         pass

@@ -96,28 +96,28 @@ class PartName:
 
 
 def part_name(name: str) -> PartName | None:
-    """Return what a name says of a part; None where no word of it is that of a part.
+    """Parse the name of a part; return None where no word names one.
 
     Args:
-        name: Of a folder, a shard without its ending, or what a table says of a row.
+        name: Name of a folder, a shard without its ending, or a table's value for a row.
     """
     alone = _ALONE.fullmatch(_letters(name))
     if alone is not None:
         return PartName(_KIND[alone[1]])
-    words = [one.casefold() for one in _LETTERS.findall(_HUMP.sub(" ", _HELD_OUT.sub(r"\1out", name)))]
-    kinds = [_kinds(one) for one in words]
-    said = {kind for of_word in kinds for kind in of_word}
-    if not said:
+    words = [word.casefold() for word in _LETTERS.findall(_HUMP.sub(" ", _HELD_OUT.sub(r"\1out", name)))]
+    kinds = [_kinds(word) for word in words]
+    known = {kind for of_word in kinds for kind in of_word}
+    if not known:
         return None
     rest = " ".join(word for word, of_word in zip(words, kinds, strict=True) if not of_word)
-    return PartName(said.pop() if len(said) == 1 else "", rest)
+    return PartName(known.pop() if len(known) == 1 else "", rest)
 
 
 def _kinds(word: str) -> set[str]:
     alone = _ALONE.fullmatch(word)
     if alone is not None:
         return {_KIND[alone[1]]}
-    return {kind for one, kind in _KIND.items() if one in word} if _SEVERAL.fullmatch(word) else set()
+    return {kind for part, kind in _KIND.items() if part in word} if _SEVERAL.fullmatch(word) else set()
 
 
 def _letters(name: str) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 KEPT = 8
-"""Splits whose images stay in the cache folder; those that were not used for longest go."""
+"""Number of splits whose images stay in the cache folder; the least recently used are removed."""
 ABANDONED = 86_400
 """Seconds after which the draft of a process that was killed is removed."""
 
@@ -69,11 +69,11 @@ def folder() -> Path:
 
 def fits(split: Split) -> bool:
     """Return whether images of one size take at most half of what is free in the cache folder's file system."""
-    there = next(one for one in (folder(), *folder().parents) if one.exists())
+    existing = next(path for path in (folder(), *folder().parents) if path.exists())
     size = split.size or (0, 0)
     return (
         len(split) * size[0] * size[1] * (1 if split.channels == "L" else 3)
-        <= shutil.disk_usage(there).free // 2
+        <= shutil.disk_usage(existing).free // 2
     )
 
 
@@ -90,13 +90,13 @@ def decoded_once(split: Split) -> Pixels | None:
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{place}.lock"):
-            found = _mapped(place, len(split))
-            if found is None:
+            pixels = _mapped(place, len(split))
+            if pixels is None:
                 _write(place, split)
-                found = _mapped(place, len(split))
+                pixels = _mapped(place, len(split))
             else:
                 os.utime(place)
-        return found
+        return pixels
     except OSError as error:
         warnings.warn(
             f"The decoded images of {split.name} cannot be kept in {place.parent} ({error.strerror or error}), and are "
@@ -138,12 +138,14 @@ def _write(place: Path, split: Split) -> None:
 
 
 def _clear(place: Path) -> None:
-    """Make room: what is damaged under this name, drafts of killed processes, and what was not used for longest."""
+    """Make room: remove damaged images of this name, drafts of killed processes, and the least recently used images."""
     shutil.rmtree(place, ignore_errors=True)
-    there = [(one.stat().st_mtime, one) for one in place.parent.iterdir() if one.is_dir()]
+    folders = [(folder.stat().st_mtime, folder) for folder in place.parent.iterdir() if folder.is_dir()]
     drafts = [
-        one for changed, one in there if one.name.startswith("draft-") and changed < time.time() - ABANDONED
+        folder
+        for changed, folder in folders
+        if folder.name.startswith("draft-") and changed < time.time() - ABANDONED
     ]
-    whole = [one for _, one in sorted(there, reverse=True) if not one.name.startswith("draft-")]
-    for one in (*drafts, *whole[KEPT - 1 :]):
-        shutil.rmtree(one, ignore_errors=True)
+    whole = [folder for _, folder in sorted(folders, reverse=True) if not folder.name.startswith("draft-")]
+    for folder in (*drafts, *whole[KEPT - 1 :]):
+        shutil.rmtree(folder, ignore_errors=True)

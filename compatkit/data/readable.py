@@ -33,18 +33,18 @@ def check_damaged(word: object) -> str:
 
 
 def readable(data: DataSet | Split, progress: Progress | None = None) -> DataSet | Split:
-    """Return the images that can be decoded; ``Split.damaged`` tells how many were left out.
+    """Return the images that can be decoded; ``Split.damaged`` counts those left out.
 
     Args:
         data: Images.
-        progress: Called with images decoded, all images, and what is done.
+        progress: Called with images decoded, all images, and a description.
 
     Raises:
         DataError: A class has no other images, or a file is gone.
         EnvironmentFailure: A file cannot be read.
     """
     if isinstance(data, DataSet):
-        return DataSet(data.name, *(readable_split(one, progress) for one in (data.train, data.test)))
+        return DataSet(data.name, *(readable_split(split, progress) for split in (data.train, data.test)))
     return readable_split(data, progress)
 
 
@@ -53,10 +53,10 @@ def readable_split(data: Split, progress: Progress | None = None) -> Split:
     lost = damaged(data, progress)
     if not lost.any():
         return data
-    kept = data.take(np.flatnonzero(~lost))
+    intact = data.take(np.flatnonzero(~lost))
     empty = [
-        one
-        for one, before, now in zip(data.classes, data.counts, kept.counts, strict=True)
+        name
+        for name, before, now in zip(data.classes, data.counts, intact.counts, strict=True)
         if before and not now
     ]
     if empty:
@@ -64,15 +64,15 @@ def readable_split(data: Split, progress: Progress | None = None) -> Split:
             f"{data.name}: all images of class {empty[0]!r} are damaged. Fetch them again, or remove the class.",
             subject=empty[0],
         )
-    return attrs.evolve(kept, sample=data.sample, damaged=int(lost.sum()))
+    return attrs.evolve(intact, sample=data.sample, damaged=int(lost.sum()))
 
 
 def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]:
-    """Return which images cannot be decoded, bool ``(n,)``.
+    """Return a mask of the images that cannot be decoded, bool ``(n,)``.
 
     Args:
         split: Images; those in memory are never damaged.
-        progress: Told of the images that are read.
+        progress: Called as images are read.
 
     Returns:
         True where decoding fails.
@@ -96,10 +96,10 @@ def damaged(split: Split, progress: Progress | None = None) -> NDArray[np.bool_]
             return True
         return False
 
-    found = np.zeros(len(split), dtype=np.bool_)
+    broken = np.zeros(len(split), dtype=np.bool_)
     with bar(progress) as tell:
         for place, lost in enumerate(each(fails, map(int, images.positions))):
-            found[place] = lost
+            broken[place] = lost
             tell(place + 1, len(split), "decoding images")
-    remember(key, found)
-    return found
+    remember(key, broken)
+    return broken

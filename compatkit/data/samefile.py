@@ -18,7 +18,7 @@ STATE = np.dtype([("device", "<u8"), ("number", "<u8"), ("links", "<u4")])
 
 
 def file_states_of(folder: Path, paths: Sequence[str]) -> NDArray[np.void]:
-    """Return which file each path leads to.
+    """Return the file that each path resolves to.
 
     Args:
         folder: Where relative paths start.

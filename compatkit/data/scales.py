@@ -79,9 +79,9 @@ def scale_of(image: Image) -> ValueRange | None:
 
 
 def _words(image: Image) -> list[Any]:
-    """Return what the decoder of a file is told: the layout of its values, and of a PPM the most that it states."""
-    told = [tile[3] for tile in getattr(image, "tile", [])]
-    return [word for one in told for word in (one if isinstance(one, tuple) else (one,))]
+    """Return the arguments of a file's decoder: the layout of its values, and for a PPM the stated maximum."""
+    words = [tile[3] for tile in getattr(image, "tile", [])]
+    return [word for argument in words for word in (argument if isinstance(argument, tuple) else (argument,))]
 
 
 def _stated(tags: Mapping[int, Any], bits: int) -> tuple[float, float] | None:

@@ -51,13 +51,13 @@ class Shards:
 
     def name(self, position: int) -> str:
         """See ``Reader``."""
-        one = self.members[position]
-        return f"{self.paths[one['shard']]}:{one['name'].decode('utf-8', 'replace')}"
+        member = self.members[position]
+        return f"{self.paths[member['shard']]}:{member['name'].decode('utf-8', 'replace')}"
 
     def read(self, position: int) -> bytes:
         """See ``Reader``."""
-        one = self.members[position]
-        return self.place.read(self.paths[one["shard"]], int(one["offset"]), int(one["size"]))
+        member = self.members[position]
+        return self.place.read(self.paths[member["shard"]], int(member["offset"]), int(member["size"]))
 
     def digests(self, positions: NDArray[np.int64], progress: Progress | None = None) -> NDArray[np.void]:
         """See ``Reader``; made with the index."""
@@ -66,7 +66,7 @@ class Shards:
 
 def is_shards(address: str) -> bool:
     """Return whether an address is one of shards: a ``.tar`` file, a pattern, or a URL."""
-    return address.endswith(ENDING) or "://" in address or any(one in address for one in "*?[")
+    return address.endswith(ENDING) or "://" in address or any(character in address for character in "*?[")
 
 
 def read_shards(
@@ -89,7 +89,7 @@ def read_shards(
     """
     place, root, paths = located(address, ENDING)
     _check_set(place, address, root, paths)
-    sizes = [place.size(one) for one in paths]
+    sizes = [place.size(path) for path in paths]
     tables: list[NDArray[np.void]] = []
     with bar(progress) as tell:
         for number, path in enumerate(paths):
@@ -104,9 +104,9 @@ def read_shards(
         or posixpath.basename(paths[0].removesuffix(ENDING) if address.endswith(paths[0]) else root)
         or "shards"
     )
-    listed = next((one for one in (NAMES, "classnames.txt") if place.exists(f"{root}/{one}")), None)
+    listed = next((file for file in (NAMES, "classnames.txt") if place.exists(f"{root}/{file}")), None)
     names = None if listed is None else names_of(place.whole(f"{root}/{listed}"), f"{root}/{listed}")
-    classes, labels = numbered([one.decode() for one in members["label"].tolist()], address, names)
+    classes, labels = numbered([label.decode() for label in members["label"].tolist()], address, names)
     whole = Split(
         LazyImages(Shards(place, tuple(paths), members), np.arange(len(members))),
         labels,
@@ -149,13 +149,13 @@ def _check_set(place: Address, address: str, root: str, paths: list[str]) -> Non
 
 def _joined(tables: list[NDArray[np.void]]) -> tuple[NDArray[np.void], NDArray[np.int64]]:
     """Return the rows of all shards, and the shard of each; texts are as wide as the longest."""
-    shard = np.repeat(np.arange(len(tables)), [len(one) for one in tables])
+    shard = np.repeat(np.arange(len(tables)), [len(column) for column in tables])
     names = tables[0].dtype.names or ()
-    columns = {name: np.concatenate([one[name] for one in tables]) for name in names}
+    columns = {name: np.concatenate([table[name] for table in tables]) for name in names}
     members = np.zeros(
-        len(shard), dtype=[("shard", "<u4"), *((name, one.dtype) for name, one in columns.items())]
+        len(shard), dtype=[("shard", "<u4"), *((name, table.dtype) for name, table in columns.items())]
     )
     members["shard"] = shard
-    for name, one in columns.items():
-        members[name] = one
+    for name, column in columns.items():
+        members[name] = column
     return members, shard

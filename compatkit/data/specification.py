@@ -87,7 +87,7 @@ def load_spec(
 
 
 def _names(classes: Any) -> list[str]:
-    if not isinstance(classes, list | tuple) or not all(isinstance(one, str) for one in classes):
+    if not isinstance(classes, list | tuple) or not all(isinstance(name, str) for name in classes):
         raise DataError(f"data: classes must be a list of names, got {classes!r:.100}.")
     return list(classes)
 

@@ -89,7 +89,7 @@ class Split:
 
     @property
     def lazy(self) -> bool:
-        """Whether images are read when they are asked for."""
+        """Whether images are read on demand."""
         return isinstance(self.images, LazyImages)
 
     def image(self, position: int) -> Image:
@@ -102,14 +102,14 @@ class Split:
         return self._storage.image(position)
 
     def name_of(self, position: int) -> str:
-        """Return what an image is called in messages: its file, or its number."""
+        """Return an image's name in messages: its file, or its number."""
         return self._storage.name_in(self.name, position)
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
         """Return images at ``positions``, in that order, uint8 ``(n, height, width, channels)``.
 
         Raises:
-            DataError: One is damaged or gone; or they have sizes of their own, and no size was asked for.
+            DataError: One is damaged or gone; or they have sizes of their own, and no size was given.
             EnvironmentFailure: One cannot be read.
         """
         return self._storage.read(positions)
@@ -119,11 +119,11 @@ class Split:
         """``"data:sha256:..."`` over images, labels and classes; the name does not count.
 
         Of images in files: over the bytes of the files, and what is done to them. ``"data:unverified:..."`` is over
-        names, sizes and times of the files, where that was asked for (``load(digest="unverified")``).
+        names, sizes and times of the files, after ``load(digest="unverified")``.
         """
         if "digest" not in self._known:
-            kind, said, content = self._storage.hashed(self._digests)
-            head = {"classes": list(self.classes), **said}
+            kind, settings, content = self._storage.hashed(self._digests)
+            head = {"classes": list(self.classes), **settings}
             hashed = hashlib.sha256(json.dumps(head, sort_keys=True).encode("ascii") + b"\n")
             hashed.update(content)
             hashed.update(np.ascontiguousarray(self.labels, dtype="<i8").data)
@@ -136,8 +136,8 @@ class Split:
         return self.digest_images()
 
     def digest_images(self, progress: Progress | None = None) -> list[bytes]:
-        """Return ``image_digests``; ``progress`` is called with files read, all files, and what is done."""
-        return [one.tobytes() for one in self._digests(progress)]
+        """Return ``image_digests``; ``progress`` is called with files read, all files, and a description."""
+        return [digest.tobytes() for digest in self._digests(progress)]
 
     def _digests(self, progress: Progress | None = None) -> NDArray[np.void]:
         if "images" not in self._known:
@@ -244,10 +244,10 @@ class Split:
                 f"{self.name} has {len(self)} images; a subset takes 1 to all of them, not {n!r}."
             )
         draw = None if seed is None else np.random.default_rng(seed)
-        kept: list[NDArray[np.int64]] = []
+        positions: list[NDArray[np.int64]] = []
         for of_class, share in zip(self.positions_by_class(), _shares(self.counts, int(n)), strict=True):
-            kept.append((of_class if draw is None else draw.permutation(of_class))[:share])
-        return self.take(np.concatenate(kept))
+            positions.append((of_class if draw is None else draw.permutation(of_class))[:share])
+        return self.take(np.concatenate(positions))
 
     def take(self, positions: Iterable[int] | NDArray[np.int64]) -> Split:
         """Return the images at ``positions``, in ascending order."""
@@ -262,22 +262,24 @@ class Split:
             classes: Names, or other names of the alias table; the result has the names of this split.
 
         Raises:
-            DataError: A class is not there, or asked for twice; none is asked for.
+            DataError: A class is missing or repeated, or the list is empty.
         """
-        asked = tuple(classes)
-        pairs = common(asked, self.classes, owners=("the classes asked for", self.name))
-        missing = [name for place, name in enumerate(asked) if place not in {mine for mine, _ in pairs}]
-        if missing or not asked or isinstance(classes, str):
+        wanted = tuple(classes)
+        pairs = common(wanted, self.classes, owners=("the classes asked for", self.name))
+        missing = [name for place, name in enumerate(wanted) if place not in {mine for mine, _ in pairs}]
+        if missing or not wanted or isinstance(classes, str):
             lacks = f", of which {', '.join(missing)} is not there" if missing else ""
             raise DataError(
-                f"{self.name} has the classes {', '.join(self.classes)}; asked for is {classes!r:.200}{lacks}. Name "
+                f"{self.name} has the classes {', '.join(self.classes)}; got {classes!r:.200}{lacks}. Name "
                 "some of them, as a list."
             )
         places = np.array([theirs for _, theirs in sorted(pairs)], dtype=np.int64)
-        found = np.full(len(self.classes), -1, dtype=np.int64)
-        found[places] = np.arange(len(places))
-        some = self.take(np.flatnonzero(found[self.labels] >= 0))
-        return some._with(labels=found[some.labels], classes=tuple(self.classes[one] for one in places))
+        new_labels = np.full(len(self.classes), -1, dtype=np.int64)
+        new_labels[places] = np.arange(len(places))
+        some = self.take(np.flatnonzero(new_labels[self.labels] >= 0))
+        return some._with(
+            labels=new_labels[some.labels], classes=tuple(self.classes[place] for place in places)
+        )
 
     def halves(self) -> tuple[Split, Split]:
         """Return two disjoint splits: of each class the images at even, and those at odd places.
@@ -300,14 +302,16 @@ class Split:
         Raises:
             DataError: A count is below 1, or there are not so many images.
         """
-        wrong = [one for one in counts if isinstance(one, bool) or not isinstance(one, int) or one < 1]
+        wrong = [
+            count for count in counts if isinstance(count, bool) or not isinstance(count, int) or count < 1
+        ]
         if wrong or not counts or sum(counts) > len(self):
             raise DataError(
                 f"{self.name} has {len(self)} images; disjoint splits of it have at least one each and no more in all, "
                 f"not {', '.join(map(repr, counts)) or 'none'}."
             )
         order = np.random.default_rng(seed).permutation(len(self))
-        return tuple(self.take(one) for one in np.split(order, np.cumsum(counts))[:-1])
+        return tuple(self.take(positions) for positions in np.split(order, np.cumsum(counts))[:-1])
 
     def renamed(self, name: str) -> Split:
         """Return the same images under another name."""

@@ -43,7 +43,7 @@ class Storage(Protocol):
         ...
 
     def name_in(self, split: str, position: int) -> str:
-        """Return what an image of a split is called in messages."""
+        """Return the name of a split's image in messages."""
         ...
 
     def read(self, positions: Iterable[int] | NDArray[np.int64]) -> Images:
@@ -55,10 +55,10 @@ class Storage(Protocol):
         ...
 
     def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
-        """Return what the digest of a split is over.
+        """Return what the digest of a split covers.
 
         Args:
-            digests: Gives ``digests``, which may be there already.
+            digests: Returns ``digests``, which may be cached.
 
         Returns:
             The kind of the digest, JSON values, and bytes.
@@ -66,7 +66,7 @@ class Storage(Protocol):
         ...
 
     def histogram(self) -> NDArray[np.int64]:
-        """Return how often each value comes in each channel, ``(channels, 256)``; of files in a sample."""
+        """Return the count of each value in each channel, ``(channels, 256)``; of files in a sample."""
         ...
 
     def take(self, positions: NDArray[np.int64]) -> Held:
@@ -128,9 +128,9 @@ class ResidentImages:
         return self.array[np.asarray(positions, dtype=np.int64)]
 
     def digests(self, progress: Progress | None = None) -> NDArray[np.void]:
-        """See ``Storage``; quick, so that no progress is told."""
-        found = (hashlib.blake2b(one.tobytes(), digest_size=16).digest() for one in self.array)
-        return np.frombuffer(b"".join(found), dtype="V16")
+        """See ``Storage``; fast; reports no progress."""
+        digests = (hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in self.array)
+        return np.frombuffer(b"".join(digests), dtype="V16")
 
     def hashed(self, digests: Callable[[], NDArray[np.void]]) -> tuple[str, dict[str, Any], Any]:
         """See ``Storage``: over the pixels."""

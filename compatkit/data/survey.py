@@ -82,17 +82,17 @@ FIRST = 5
 
 
 def survey(splits: Sequence[Split], progress: Progress | None = None) -> DataSurvey:
-    """Look at every image of one or two splits.
+    """Survey every image of one or two splits.
 
     Args:
         splits: Training images and test images, or images of one purpose.
-        progress: Called with what is done, all, and what it is.
+        progress: Called with the number done, the total, and a description.
 
     Raises:
         DataError: A file is gone.
         EnvironmentFailure: A file cannot be read.
     """
-    parts = tuple(_part(one, progress) for one in splits)
+    parts = tuple(_part(split, progress) for split in splits)
     return DataSurvey(parts, _copies(splits[1], splits[0]) if len(splits) > 1 else None)
 
 
@@ -101,12 +101,12 @@ def _part(split: Split, progress: Progress | None) -> SplitSurvey:
     seen: Counter[tuple[int, int, str]] = Counter()
     damaged: list[str] = []
     with bar(progress) as tell:
-        for place, one in enumerate(each(_looker(split), range(len(split)))):
-            seen.update([one] if one is not None else [])
-            damaged += [split.name_of(place)] if one is None else []
+        for place, size in enumerate(each(_looker(split), range(len(split)))):
+            seen.update([size] if size is not None else [])
+            damaged += [split.name_of(place)] if size is None else []
             tell(place + 1, len(split), f"decoding {split.name}")
     every = list(seen.elements())
-    heights, widths = _range([one[0] for one in every]), _range([one[1] for one in every])
+    heights, widths = _range([size[0] for size in every]), _range([size[1] for size in every])
     kinds: Counter[str] = Counter()
     for (_, _, mode), count in seen.items():
         kinds[mode] += count
@@ -152,11 +152,11 @@ def _copies(split: Split, others: Split | None = None) -> Copies:
     if others is not None:
         for place, digest in enumerate(others.image_digests):
             before.setdefault(digest, (others, place))
-    found = []
+    copies = []
     for place, digest in enumerate(split.image_digests):
         other = before.get(digest) if others is not None else before.setdefault(digest, (split, place))
         if other is not None and other != (split, place):
-            found.append((*other, place))
-    relabeled = sum(one.labels[there] != split.labels[here] for one, there, here in found)
-    first = tuple((one.name_of(there), split.name_of(here)) for one, there, here in found[:FIRST])
-    return Copies(len(found), int(relabeled), first)
+            copies.append((*other, place))
+    relabeled = sum(owner.labels[original] != split.labels[here] for owner, original, here in copies)
+    first = tuple((owner.name_of(original), split.name_of(here)) for owner, original, here in copies[:FIRST])
+    return Copies(len(copies), int(relabeled), first)

@@ -10,8 +10,8 @@ from functools import cache
 from itertools import islice
 from typing import TypeVar
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MOST = 8
 """Threads at most; Pillow, files and digests work without Python's lock."""
@@ -24,7 +24,7 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def each(work: Callable[[Given], Found], items: Iterable[Given], piece: int = 1) -> Iterator[Found]:
+def each(work: Callable[[Item], Result], items: Iterable[Item], piece: int = 1) -> Iterator[Result]:
     """Yield the results of ``work`` in the order of the items; few of them are held at a time.
 
     Args:
@@ -32,7 +32,7 @@ def each(work: Callable[[Given], Found], items: Iterable[Given], piece: int = 1)
         items: Any number.
         piece: Items that a thread takes at a time; more where each is quick.
     """
-    left, coming = iter(items), deque[Future[list[Found]]]()
+    left, coming = iter(items), deque[Future[list[Result]]]()
     try:
         while True:
             while len(coming) < AHEAD * MOST and (some := list(islice(left, piece))):
@@ -41,12 +41,12 @@ def each(work: Callable[[Given], Found], items: Iterable[Given], piece: int = 1)
                 return
             yield from coming.popleft().result()
     finally:
-        for one in coming:
-            one.cancel()
+        for future in coming:
+            future.cancel()
 
 
-def _piece(work: Callable[[Given], Found], items: list[Given]) -> list[Found]:
-    return [work(one) for one in items]
+def _piece(work: Callable[[Item], Result], items: list[Item]) -> list[Result]:
+    return [work(item) for item in items]
 
 
 @cache

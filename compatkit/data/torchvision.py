@@ -1,4 +1,4 @@
-"""torchvision's own data sets from a local folder; fetched only when that is asked for.
+"""torchvision's own data sets from a local folder; fetched only with ``download=True``.
 
 CIFAR's original files are pickles: torchvision compares each with a
 fixed MD5 digest before it opens it, so that no other pickle than the published one is ever read.

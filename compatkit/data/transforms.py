@@ -90,9 +90,9 @@ def chunks(images: Images) -> Iterator[slice]:
 
 
 def histogram(images: Images) -> NDArray[np.int64]:
-    """Return how often each value comes in each channel of ``(..., c)``, int64 ``(c, 256)``."""
+    """Return the count of each value in each channel of ``(..., c)``, int64 ``(c, 256)``."""
     return np.stack(
-        [np.bincount(images[..., one].ravel(), minlength=256) for one in range(images.shape[-1])]
+        [np.bincount(images[..., channel].ravel(), minlength=256) for channel in range(images.shape[-1])]
     ).astype(np.int64)
 
 
@@ -160,8 +160,8 @@ def weights(source: int, target: int, interpolation: str, rows: slice = slice(No
     kernel = KERNELS[interpolation]
     if kernel is None:
         return (np.arange(source)[None, :] == np.floor(centers)[:, None]).astype(np.float32)
-    found = kernel((np.arange(source)[None, :] + 0.5 - centers[:, None]) / max(factor, 1.0))
-    return (found / found.sum(axis=1, keepdims=True)).astype(np.float32)
+    values = kernel((np.arange(source)[None, :] + 0.5 - centers[:, None]) / max(factor, 1.0))
+    return (values / values.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def scaled_size(source: Size, size: Size, crop_pct: float, crop_mode: CropMode) -> Size:
@@ -209,8 +209,8 @@ def resized(
     source = (images.shape[1], images.shape[2])
     scaled = scaled_size(source, size, crop_pct, crop_mode)
     rows, columns = (
-        _middle(have, want, kept, interpolation)
-        for have, want, kept in zip(source, scaled, size, strict=True)
+        _middle(have, want, visible, interpolation)
+        for have, want, visible in zip(source, scaled, size, strict=True)
     )
 
     def both(values: Floats) -> Floats:

@@ -22,7 +22,7 @@ from compatkit.foundation.addresses import local
 def read_unlabeled(
     path: str | os.PathLike[str], *, name: str | None = None, damaged: str = "refuse"
 ) -> Split:
-    """Read the images of a folder, or the training images of a pack; labels are not looked at.
+    """Read the images of a folder, or the training images of a pack; labels are ignored.
 
     Args:
         path: A folder, whose image files are read when they are asked for, in the order of their names, those of its
@@ -32,38 +32,38 @@ def read_unlabeled(
 
     Raises:
         DataError: Nothing is there, or the pack is damaged.
-        EnvironmentFailure: The system does not let it be read.
+        EnvironmentFailure: It cannot be read.
     """
     check_damaged(damaged)
     place = Path(local(path, "a folder or file of images")).expanduser()
     if place.is_dir():
         root = place.resolve()
-        found = _bare(images_in(root), name or root.name, place)
-        return readable_split(found) if damaged == "skip" else found
+        split = _bare(images_in(root), name or root.name, place)
+        return readable_split(split) if damaged == "skip" else split
     with opened(place) as pack:
         images = images_of(pack, "train", place)
     return _bare(images, name or f"{stem(place)}/train", place)
 
 
 def is_bare(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file is a pack of images without all that a data set has: labels and classes of both splits.
+    """Return whether a file is a pack of images that lacks labels and classes of both splits.
 
-    One with images of other parts, such as ``x_val``, is none: they would be left out unseen.
+    A pack with images of other parts, such as ``x_val``, does not count: they would be dropped silently.
 
     Raises:
-        DataError: The file is damaged or no pack. One that does not exist is left to who reads it.
+        DataError: The file is damaged or no pack. A missing file is left to the reader.
     """
     place = Path(path).expanduser()
     if not place.is_file():
         return False
     with opened(place) as pack:
-        held = set(pack.files)
-    images = {key for key in held if key.lower().startswith(("x_", "webp_"))}
+        keys = set(pack.files)
+    images = {key for key in keys if key.lower().startswith(("x_", "webp_"))}
     known = {"x_train", "webp_train", "x_test", "webp_test"}
     return (
-        bool(held & {"x_train", "webp_train"})
+        bool(keys & {"x_train", "webp_train"})
         and images <= known
-        and not {"y_train", "y_test", "classes"} <= held
+        and not {"y_train", "y_test", "classes"} <= keys
     )
 
 
@@ -87,9 +87,9 @@ def images_in(folder: Path) -> LazyImages:
         DataError: There is none.
         EnvironmentFailure: It cannot be read.
     """
-    found = listing(folder, [""])
-    if not len(found.ends):
-        advice = found.left_out.advice(f"Expected are files that end in {', '.join(ENDINGS)}.")
+    files = listing(folder, [""])
+    if not len(files.ends):
+        advice = files.left_out.advice(f"Expected are files that end in {', '.join(ENDINGS)}.")
         raise DataError(f"{folder} holds no images. {advice}", subject=folder)
-    found.left_out.tell(folder)
-    return LazyImages(ImageFiles(folder, found.names, found.ends), np.arange(len(found.ends)))
+    files.left_out.tell(folder)
+    return LazyImages(ImageFiles(folder, files.names, files.ends), np.arange(len(files.ends)))

@@ -13,7 +13,7 @@ import numpy as np
 from PIL.Image import Image
 from torch import Tensor
 
-from compatkit.data.decoding import brought, decoded
+from compatkit.data.decoding import decoded, to_rgb
 from compatkit.data.files import read_file
 from compatkit.data.lazy import LazyImages, pixels_of
 from compatkit.data.scales import SIXTEEN, ValueRange, gray
@@ -93,7 +93,7 @@ def _each(given: Any) -> Iterator[Unread]:
     elif isinstance(given, Tensor | np.ndarray):
         yield "", lambda: _array(given)
     elif isinstance(given, Image):
-        yield "", lambda: brought(given, "the PIL image")
+        yield "", lambda: to_rgb(given, "the PIL image")
     elif isinstance(given, Iterable) and not isinstance(given, bytes | dict):
         for one in given:
             yield from _each(one)

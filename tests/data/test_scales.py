@@ -9,7 +9,7 @@ import pytest
 from photos import encoded, raw_tiff
 from PIL import Image
 
-from compatkit.data.decoding import brought, decoded
+from compatkit.data.decoding import decoded, to_rgb
 from compatkit.errors import DamagedImage, DataError
 from compatkit.evaluation.inputs import arrays_of
 
@@ -138,7 +138,7 @@ def test_an_array_and_a_pillow_image_are_taken_as_the_file_of_the_same_numbers(w
     kind = {"f": 3, "i": 2, "u": 1}[values.dtype.kind]
     doors = [lambda: read(raw_tiff(values, kind=kind))[..., :1], lambda: next(arrays_of(values))[0]]
     if what != "signed":
-        doors.append(lambda: np.asarray(brought(Image.fromarray(values), "it"))[..., :1])
+        doors.append(lambda: np.asarray(to_rgb(Image.fromarray(values), "it"))[..., :1])
     came = []
     for door in doors:
         try:

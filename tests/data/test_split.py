@@ -237,7 +237,7 @@ def test_some_classes_are_labeled_by_their_places_in_the_order_asked_for():
     assert some.classes == ("cat", "ant") and some.sample
     assert which(some) == [0, 2, 4] and some.labels.tolist() == [1, 0, 1]
     for asked in (["dog"], [], "ant"):
-        with pytest.raises(DataError, match="has the classes ant, bee, cat; asked for is"):
+        with pytest.raises(DataError, match="has the classes ant, bee, cat; got"):
             split.of_classes(asked)
     words = Split(split.images, split.labels, ("car", "bee", "one"), "t/train")
     assert words.of_classes(["1", "automobile"]).classes == ("one", "car")
