@@ -310,7 +310,7 @@ def test_of_several_signatures_one_that_counts_is_enough_and_else_the_nearest_te
     trusted = trusting(key)
     found = judge_all(DIGEST, [b"junk", other, forged, data], trusted, name=NAME, now=MOMENT)
     assert [one.good for one in found] == [False, False, False, True]
-    with pytest.raises(BadSignature, match=r"none of 3 signatures counts: \(1\).*\(2\).*\(3\)"):
+    with pytest.raises(BadSignature, match=r"none of 3 signatures is valid: \(1\).*\(2\).*\(3\)"):
         judge_all(DIGEST, [b"junk", other, forged], trusted, name=NAME, now=MOMENT)
     with pytest.raises(UnknownSigner, match=f"keys trust {stranger.public.id}"):
         judge_all(DIGEST, [b"junk", other], trusted, name=NAME, now=MOMENT)

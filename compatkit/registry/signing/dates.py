@@ -1,4 +1,4 @@
-"""Dates in UTC, written to the second, and how long something is valid."""
+"""Times in UTC with a resolution of seconds, and durations of validity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HOURS = {"h": 1, "d": 24, "w": 7 * 24, "y": 365 * 24}
 
 
 def now() -> datetime:
-    """Return this second, UTC."""
+    """Return the current time, UTC, without fractions of a second."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
@@ -24,7 +24,7 @@ def written(moment: datetime) -> str:
 
 
 def read(text: object) -> datetime | None:
-    """Return the moment that ``written`` wrote; None if it did not write this."""
+    """Parse the text of ``written``; return None for any other."""
     if not isinstance(text, str) or not _WRITTEN.fullmatch(text):
         return None
     try:
@@ -38,26 +38,26 @@ def until(text: str, *, start: datetime | None = None) -> datetime:
 
     Args:
         text: ``"365d"``, ``"12h"``, ``"8w"``, ``"2y"`` from ``start``, a day ``"2027-01-31"`` (its beginning, UTC),
-            or a moment as ``written`` writes it.
-        start: None takes this second.
+            or a time in the format of ``written``.
+        start: None for the current time.
 
     Raises:
-        UsageError: Written otherwise, no moment of the calendar, or not after ``start``.
+        UsageError: Malformed, no date of the calendar, or not after ``start``.
     """
     begin = now() if start is None else start
     match = _SPAN.fullmatch(text)
     try:
         if match is not None:
-            found: datetime | None = begin + timedelta(hours=int(match[1]) * _HOURS[match[2]])
+            end: datetime | None = begin + timedelta(hours=int(match[1]) * _HOURS[match[2]])
         else:
-            found = read(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
+            end = read(f"{text}T00:00:00Z" if _DAY.fullmatch(text) else text)
     except OverflowError:
-        found = None
-    if found is None:
+        end = None
+    if end is None:
         raise UsageError(
             f"{text!r:.80} is not an end: give a duration (12h, 365d, 8w, 2y), a day (2027-01-31), or a time "
             "(2027-01-31T12:00:00Z)."
         )
-    if found <= begin:
-        raise UsageError(f"{text!r} ends at {written(found)}, which is not after {written(begin)}.")
-    return found
+    if end <= begin:
+        raise UsageError(f"{text!r} ends at {written(end)}, which is not after {written(begin)}.")
+    return end

@@ -1,15 +1,14 @@
-"""What a signature is: an in-toto statement about one manifest, in a DSSE envelope, both in canonical JSON.
+"""The format of a signature: an in-toto statement about one manifest in a DSSE envelope, both in canonical JSON.
 
 Sources: Dead Simple Signing Envelope 1.0.0, https://github.com/secure-systems-lab/dsse (protocol.md, envelope.md);
 in-toto attestation framework, Statement v1, https://github.com/in-toto/attestation/tree/main/spec/v1.
 
-What is signed is ``PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body``, so that neither the type nor
-the bytes of the body can be taken for something else. The statement's subject is the manifest by its sha256, and with
-it everything that the manifest names by digest: weights, runs, parents. It names no registry, so the same signature is
-good in any copy.
+The signed bytes are ``PAE(type, body) = "DSSEv1" SP LEN(type) SP type SP LEN(body) SP body``, so neither type nor body
+can be confused with anything else. The statement's subject is the sha256 of the manifest, which covers everything that
+the manifest names by digest: weights, runs, parents. It names no registry, so a signature is valid in any copy.
 
-Stricter than DSSE asks: one signature an envelope, the standard alphabet of base64 only, and exactly the bytes that
-canonical JSON has for it. So there is one spelling of a signature, and no bit of a file can change unnoticed.
+Stricter than DSSE: one signature per envelope, the standard alphabet of base64, canonical JSON. So a signature has one
+encoding, and a change of any bit of a file is noticed.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from compatkit.registry.names import Reference
 from compatkit.registry.signing import dates
 
 LIMIT = 2**14
-"""Bytes; no envelope is longer."""
+"""Most bytes of an envelope."""
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
-"""What the payload is: an in-toto statement."""
+"""Media type of an in-toto statement."""
 TYPE = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE = "https://compatkit/signature/v1"
-"""A name that never changes its meaning; it is not looked up."""
+"""Name of the predicate; never looked up, and its meaning never changes."""
 KEY_ID = re.compile("ed25519:[0-9a-f]{64}")
-"""A key's identity is the key itself, as RFC 8032 encodes it."""
+"""Identity of a key: the key itself, encoded as in RFC 8032."""
 
 
 def pae(kind: str, body: bytes) -> bytes:
-    """Return the bytes that are signed: DSSE's pre-authentication encoding of a payload.
+    """Return the bytes to sign: DSSE's pre-authentication encoding of a payload.
 
     Args:
         kind: Media type of the payload.
@@ -54,8 +53,8 @@ class Envelope:
     """A payload with its signature.
 
     Attributes:
-        payload: The bytes that were signed, under ``PAYLOAD_TYPE``.
-        key: Identity of the key that is said to have signed; not to be believed before it was verified.
+        payload: The signed statement, of type ``PAYLOAD_TYPE``.
+        key: Claimed identity of the key; unverified.
         signature: 64 bytes.
     """
 
@@ -65,7 +64,7 @@ class Envelope:
 
     @property
     def signed(self) -> bytes:
-        """The bytes that the signature is over."""
+        """The bytes that the signature covers."""
         return pae(PAYLOAD_TYPE, self.payload)
 
     def to_bytes(self) -> bytes:
@@ -83,15 +82,19 @@ class Envelope:
         """Read an envelope.
 
         Raises:
-            MalformedSignature: Too long, no strict JSON, or other bytes than ``to_bytes`` has for it: other fields,
-                another type of payload, several signatures, a key of another kind.
+            MalformedSignature: Too long, not strict JSON, or not the bytes of ``to_bytes``: other fields, another
+                payload type, several signatures, a key of another kind.
         """
         value = _object(data, "a signature")
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
-            (one,) = value["signatures"]
-            found = cls(base64.b64decode(value["payload"]), one["keyid"], base64.b64decode(one["sig"]))
-            if KEY_ID.fullmatch(found.key) and len(found.signature) == 64 and found.to_bytes() == data:
-                return found
+            (entry,) = value["signatures"]
+            envelope = cls(base64.b64decode(value["payload"]), entry["keyid"], base64.b64decode(entry["sig"]))
+            if (
+                KEY_ID.fullmatch(envelope.key)
+                and len(envelope.signature) == 64
+                and envelope.to_bytes() == data
+            ):
+                return envelope
         raise MalformedSignature(
             f"a signature is a DSSE envelope with payload, payloadType {PAYLOAD_TYPE!r}, and one entry under "
             "signatures of keyid ('ed25519:' and 64 lower-case hex digits) and sig (64 bytes), in canonical JSON "
@@ -102,14 +105,14 @@ class Envelope:
 
 @attrs.frozen
 class Statement:
-    """That a signer vouches for a manifest.
+    """A signer's statement about a manifest.
 
     Attributes:
         digest: Of the manifest, ``sha256:...``.
-        name: ``name@version`` that it was signed as; None vouches for the bytes under any name.
+        name: ``name@version`` that it was signed as; None for any name.
         signer: Identity of the key, ``ed25519:...``.
-        signed: When, by the signer's clock.
-        expires: When it ends, None if it does not.
+        signed: Time by the signer's clock.
+        expires: End of validity, or None.
     """
 
     digest: str
@@ -141,19 +144,19 @@ class Statement:
         """Read a statement.
 
         Raises:
-            MalformedSignature: No strict JSON, of another type, or a field is missing, unknown or not valid.
+            MalformedSignature: Not strict JSON, of another type, or a field is missing, unknown or invalid.
         """
         value = _object(data, "a signed statement")
         kinds = value.get("_type"), value.get("predicateType")
         if kinds != (TYPE, PREDICATE_TYPE):
             raise MalformedSignature(
                 f"a signed statement is of type {TYPE} and predicate {PREDICATE_TYPE}, got {kinds[0]!r:.80} and "
-                f"{kinds[1]!r:.80}: it says something else, or a newer compatkit wrote it."
+                f"{kinds[1]!r:.80}: it is another kind of statement, or written by a newer compatkit."
             )
         with suppress(AttributeError, KeyError, TypeError, ValueError):  # JSON of another shape
-            found = cls._read(value)
-            if found is not None and found.to_bytes() == data:
-                return found
+            statement = cls._read(value)
+            if statement is not None and statement.to_bytes() == data:
+                return statement
         raise MalformedSignature(
             "a signed statement has one subject (digest with sha256, perhaps name as NAME@VERSION) and a predicate "
             "of expires (a moment or null), signed (a moment such as 2026-01-31T12:00:00Z) and signer "
@@ -176,10 +179,10 @@ class Statement:
 
 
 def opened(data: bytes) -> tuple[Envelope, Statement]:
-    """Read an envelope with the statement in it; neither is verified.
+    """Parse an envelope and its statement without verifying them.
 
     Raises:
-        MalformedSignature: One is none, or they name different keys.
+        MalformedSignature: One is malformed, or they name different keys.
     """
     envelope = Envelope.from_bytes(data)
     statement = Statement.from_bytes(envelope.payload)
@@ -189,7 +192,7 @@ def opened(data: bytes) -> tuple[Envelope, Statement]:
 
 
 def _object(data: bytes, what: str) -> dict[str, Any]:
-    """Return the object that small, strict JSON holds."""
+    """Return the object of a small, strict JSON document."""
     try:
         value = loads(data, what=what, max_bytes=LIMIT, max_depth=8, max_values=256)
     except FormatError as error:
@@ -200,9 +203,9 @@ def _object(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _is_pinned(name: object) -> bool:
-    """Return whether text is ``name@version`` in its one spelling."""
+    """Return whether a value is ``name@version`` in canonical form."""
     try:
-        found = Reference.parse(name)  # type: ignore[arg-type]  # what is no text is refused
+        reference = Reference.parse(name)  # type: ignore[arg-type]  # other types are refused
     except InvalidName:
         return False
-    return found.version is not None and str(found) == name
+    return reference.version is not None and str(reference) == name

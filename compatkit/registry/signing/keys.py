@@ -1,4 +1,4 @@
-"""Ed25519 keys and their files: PEM as other programs read it, with the key's name and end in the lines above.
+"""Ed25519 keys and their files: standard PEM, with the key's name and end of validity in the lines above it.
 
     # compatkit public key
     name: alice
@@ -7,8 +7,8 @@
     MCowBQYDK2VwAyEA...
     -----END PUBLIC KEY-----
 
-The library ``cryptography`` is imported here and in ``signer`` alone. Public keys of the right kind are read without
-it: importing its parsers takes longer than anything else that is done with them.
+The library ``cryptography`` is imported here and in ``signer`` only. Ed25519 public keys are read without it, because
+importing its parsers takes longer than everything else.
 
 Source: RFC 8032 (Ed25519), RFC 8410 (its keys in PKCS #8 and SubjectPublicKeyInfo).
 """
@@ -20,7 +20,7 @@ import re
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import attrs
 
@@ -29,15 +29,12 @@ from compatkit.registry.os_errors import environment
 from compatkit.registry.signing import dates
 from compatkit.registry.signing.envelope import KEY_ID
 
-if TYPE_CHECKING:
-    pass
-
 SHOWN = len("ed25519:") + 16
-"""Characters of a key that messages show; where it is to be trusted, they show all."""
+"""Characters of a key that messages show, unless the user is asked to trust it."""
 LIMIT = 2**14
-"""Bytes; no key file is longer."""
+"""Most bytes of a key file."""
 _INFO = bytes.fromhex("302a300506032b6570032100")
-"""What RFC 8410 puts before the 32 bytes of a public key."""
+"""Prefix of the 32 bytes of a public key in RFC 8410."""
 PUBLIC = "PUBLIC KEY"
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._@+-]{0,62}[A-Za-z0-9])?")
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----\n(?:(?!-----)[^\n]*\n)+-----END \1-----\s*", re.ASCII)
@@ -61,12 +58,12 @@ def check_installed() -> None:
 
 @attrs.frozen
 class PublicKey:
-    """A public key: identifies whoever signs with its private half.
+    """A public key.
 
     Attributes:
         id: The key itself: ``ed25519:`` and 64 hex digits.
-        name: What whoever trusts it calls it; may be empty.
-        expires: When it ends, None if it does not.
+        name: Name given by the user who trusts it; may be empty.
+        expires: End of validity, or None.
     """
 
     id: str
@@ -88,11 +85,11 @@ class PublicKey:
 
         Args:
             data: Content of the file.
-            what: What messages call it.
+            what: Its name in messages.
 
         Raises:
             KeyTypeError: A key of another kind, or a private one.
-            KeyFileError: No key file.
+            KeyFileError: Not a key file.
         """
         file = key_file(data, what)
         if file.label != PUBLIC:
@@ -108,10 +105,10 @@ class PublicKey:
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Read a key as it is written in a line: ``ed25519:`` and 64 hex digits.
+        """Parse a key written as ``ed25519:`` and 64 hex digits.
 
         Raises:
-            KeyFileError: Written otherwise.
+            KeyFileError: Malformed.
         """
         if not KEY_ID.fullmatch(text):
             raise KeyFileError(f"{text!r:.100} is no key: expected 'ed25519:' and 64 lower-case hex digits.")
@@ -119,7 +116,7 @@ class PublicKey:
 
 
 def verifies(key: str, signature: bytes, data: bytes) -> bool:
-    """Return whether a key made a signature over these bytes.
+    """Return whether a signature of these bytes was made by a key.
 
     Args:
         key: ``ed25519:`` and 64 hex digits.
@@ -137,16 +134,16 @@ def verifies(key: str, signature: bytes, data: bytes) -> bool:
         Ed25519PublicKey.from_public_bytes(bytes.fromhex(key.removeprefix("ed25519:"))).verify(
             signature, data
         )
-    except (InvalidSignature, ValueError):  # the latter: no point of the curve
+    except (InvalidSignature, ValueError):  # ValueError: not a point of the curve
         return False
     return True
 
 
 def check_key_name(name: str) -> str:
-    """Return ``name`` if a key can be called so.
+    """Return ``name`` if it is a valid name of a key.
 
     Raises:
-        KeyFileError: Other characters, or too long.
+        KeyFileError: Invalid characters, or too long.
     """
     if not _NAME.fullmatch(name):
         raise KeyFileError(
@@ -157,11 +154,11 @@ def check_key_name(name: str) -> str:
 
 
 def read_small(path: Path, what: str) -> bytes:
-    """Return a file of the user's own, following links; at most one byte beyond the limit.
+    """Return the content of a user's file, following links, cut off one byte beyond the limit.
 
     Args:
         path: Of the file.
-        what: What it should be, for the message.
+        what: What it should be, for messages.
 
     Raises:
         KeyFileError: There is no such file.
@@ -174,7 +171,7 @@ def read_small(path: Path, what: str) -> bytes:
 
 
 class KeyFile(NamedTuple):
-    """The one PEM block of a file, with its label, and what stands above it."""
+    """The PEM block of a key file, its label, and the lines above it."""
 
     label: str
     pem: bytes
@@ -183,11 +180,11 @@ class KeyFile(NamedTuple):
 
 
 def key_file(data: bytes, what: str) -> KeyFile:
-    """Return the parts of a key file.
+    """Parse a key file.
 
     Args:
         data: Content of the file.
-        what: What it should be, for the message.
+        what: What it should be, for messages.
 
     Raises:
         KeyFileError: No PEM block, more than one, or an unknown line above it.
@@ -227,13 +224,13 @@ def key_file(data: bytes, what: str) -> KeyFile:
 
 
 def lines_above(key: PublicKey) -> str:
-    """Return the lines above a block."""
+    """Return the lines above the PEM block."""
     ends = "" if key.expires is None else f"expires: {dates.written(key.expires)}\n"
     return (f"name: {key.name}\n" if key.name else "") + ends
 
 
 def _not_ed25519(pem: bytes, what: str) -> KeyFileError:
-    """Return what is wrong with a block that should hold a public key."""
+    """Return the error for a PEM block that is no Ed25519 public key."""
     check_installed()
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -246,5 +243,5 @@ def _not_ed25519(pem: bytes, what: str) -> KeyFileError:
 
 
 def kind_of(key: object) -> str:
-    """Return the name of the kind of a key that the library read: ``"RSA"``."""
+    """Return the kind of a key of ``cryptography``, such as ``"RSA"``."""
     return type(key).__name__.strip("_").removesuffix("PrivateKey").removesuffix("PublicKey")

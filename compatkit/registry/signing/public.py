@@ -1,4 +1,4 @@
-"""Keys, and whom to trust, in Python; ``Registry.care.sign`` and ``require_signature=`` use them.
+"""Keys and trust in Python, for ``Registry.care.sign`` and ``require_signature=``.
 
 key = ck.signing.SigningKey.new("alice")
 public = key.save("alice.pem")

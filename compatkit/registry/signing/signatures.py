@@ -1,7 +1,7 @@
-"""Where signatures are kept: ``<root>/signatures/<manifest digest>/<key>-<sha256>.json``, small files created once.
+"""Signature files of a registry: ``<root>/signatures/<manifest digest>/<key>-<sha256>.json``, created once.
 
-The name holds the first 16 digits of the key and the sha256 of the file. Signatures point at a manifest and keep
-nothing alive. What is read here may be hostile until it was verified; files with other names are left alone.
+The name has the first 16 digits of the key and the sha256 of the file. Signatures refer to a manifest and protect
+nothing from garbage collection. Their content may be hostile until it is verified; files with other names are ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compatkit.registry.signing.envelope import LIMIT, opened
 FOLDER = "signatures"
 FILE = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}\.json")
 MOST = 1_000
-"""Signatures of one manifest that are read."""
+"""Most signatures of one manifest."""
 
 
 @attrs.frozen(eq=False)
@@ -32,7 +32,7 @@ class Signatures:
     root: Path
 
     def folder(self, digest: str) -> Path:
-        """Return where the signatures of a manifest are; it may not exist.
+        """Return the folder of a manifest's signatures, which may not exist.
 
         Raises:
             InvalidName: Not a digest.
@@ -40,34 +40,34 @@ class Signatures:
         return self.root / FOLDER / check_digest(digest).removeprefix("sha256:")
 
     def add(self, digest: str, data: bytes) -> bool:
-        """Keep a signature of a manifest; False if it is here already.
+        """Store a signature of a manifest; return False if it exists.
 
         Args:
-            digest: Of the manifest, which need not be here.
-            data: An envelope; its form and subject are looked at, no key is needed.
+            digest: Of the manifest, which need not exist here.
+            data: An envelope; its form and subject are checked, no key is needed.
 
         Raises:
-            MalformedSignature: It is none, or a damaged one has its name.
-            OtherDigest: It is over another manifest.
-            EnvironmentFailure: Disk full, no right to write.
+            MalformedSignature: Malformed, or a damaged file has its name.
+            OtherDigest: It is for another manifest.
+            EnvironmentFailure: Disk full, no write permission.
         """
         path = self.folder(digest) / file_name(data, digest)
         with environment("create", path):
             made = durable.create_once(path, data, self.root)
         if not made and self.read(path) != data:
             raise MalformedSignature(
-                f"{path} is there already, but holds other bytes than its name says. `compatkit verify --repair` moves "
-                "it to quarantine; then it can be made again.",
+                f"{path} exists, and its content does not match its name. `compatkit verify --repair` moves it to "
+                "quarantine; then sign again.",
                 subject=path,
             )
         return made
 
     def files(self, digest: str) -> list[Path]:
-        """Return the files that are named as signatures of a manifest, sorted.
+        """Return the paths of a manifest's signatures, sorted.
 
         Raises:
             SignatureError: There are more than 1,000.
-            IntegrityError: A link stands in the place of a folder.
+            IntegrityError: A folder is a link.
             EnvironmentFailure: They cannot be read.
         """
         folder = self.folder(digest)
@@ -79,27 +79,27 @@ class Signatures:
                 return []
         if len(names) > MOST:
             raise SignatureError(
-                f"{folder} holds {len(names)} signatures; at most {MOST} are read. Remove those that nobody needs.",
+                f"{folder} holds {len(names)} signatures; at most {MOST} are read. Remove those that are not needed.",
                 subject=folder,
             )
         return [folder / name for name in names]
 
     def of(self, digest: str) -> list[bytes]:
-        """Return the signatures of a manifest as they are, unverified; what is too long or no plain file comes cut off.
+        """Return the contents of a manifest's signatures, unverified, each cut off one byte beyond the limit.
 
         Raises:
             SignatureError: There are more than 1,000.
-            IntegrityError: A link stands in the place of a folder.
+            IntegrityError: A folder is a link.
             EnvironmentFailure: They cannot be read.
         """
         return [data for path in self.files(digest) if (data := self.read(path)) is not None]
 
     def read(self, path: Path) -> bytes | None:
-        """Return at most one byte more than a signature may have; nothing where no plain file stands, None if gone."""
+        """Return a signature cut off one byte beyond the limit; empty if it is no plain file, None if missing."""
         try:
             return durable.read_finished(path, self.root, limit=LIMIT + 1)
         except IntegrityError:
-            return b""  # a link, pipe or folder: as a signature it is malformed, and the examination names it
+            return b""  # a link, pipe or folder: malformed as a signature, and reported by verify
 
 
 def file_name(data: bytes, digest: str) -> str:
@@ -107,11 +107,11 @@ def file_name(data: bytes, digest: str) -> str:
 
     Args:
         data: Content of the file.
-        digest: Of the manifest that should be signed.
+        digest: Of the manifest.
 
     Raises:
-        MalformedSignature: It is no signature.
-        OtherDigest: It is over another manifest.
+        MalformedSignature: Malformed.
+        OtherDigest: It is for another manifest.
     """
     envelope, statement = opened(data)
     if statement.digest != digest:

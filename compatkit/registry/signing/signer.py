@@ -1,4 +1,4 @@
-"""Private keys: made, kept in files of their own that only their owner reads, and used to sign components."""
+"""Private keys: make, save and load them, and sign components."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 PASSPHRASE = "COMPATKIT_KEY_PASSPHRASE"
-"""Environment variable that holds the passphrase of a private key, for programs that run unattended."""
+"""Environment variable with the passphrase of a private key, for unattended programs."""
 PRIVATE, ENCRYPTED = "PRIVATE KEY", "ENCRYPTED PRIVATE KEY"
 
 
 class KeyWarning(UserWarning):
-    """A private key lies where others may read it."""
+    """Others may read a private key."""
 
 
 @attrs.frozen(eq=False)
@@ -52,7 +52,7 @@ class SigningKey:
     """A private key.
 
     Attributes:
-        public: Its public half, with name and end.
+        public: Its public key, with name and end of validity.
     """
 
     public: PublicKey
@@ -64,7 +64,7 @@ class SigningKey:
 
         Args:
             name: 1 to 64 letters, digits and ``._@+-``.
-            expires: When it ends; None if it does not.
+            expires: End of validity, or None.
 
         Raises:
             KeyFileError: The name is not valid.
@@ -79,16 +79,16 @@ class SigningKey:
     def load(
         cls, path: str | os.PathLike[str], *, passphrase: str | Callable[[], str] | None = None
     ) -> SigningKey:
-        """Read a private key from PKCS #8 in PEM; a ``KeyWarning`` says where others may read the file too.
+        """Read a private key from PKCS #8 in PEM; warn (``KeyWarning``) if others may read the file.
 
         Args:
             path: Of the file.
-            passphrase: Of an encrypted key, or what asks for it; None takes COMPATKIT_KEY_PASSPHRASE.
+            passphrase: Of an encrypted key, or a function that asks for it; None reads COMPATKIT_KEY_PASSPHRASE.
 
         Raises:
-            WrongPassphrase: It is encrypted, and the passphrase is missing or another.
+            WrongPassphrase: It is encrypted, and the passphrase is missing or wrong.
             KeyTypeError: A key of another kind, or a public one.
-            KeyFileError: No key file, or none there.
+            KeyFileError: Missing, or not a key file.
             MissingDependency: ``cryptography`` is not installed.
         """
         place = Path(local(path, "a key")).expanduser()
@@ -113,19 +113,19 @@ class SigningKey:
         return cls(PublicKey(identity, name, expires), private)
 
     def save(self, path: str | os.PathLike[str], *, passphrase: str | None = None) -> Path:
-        """Write the private key to ``path``, readable by its owner only, and the public one beside it as ``.pub``.
+        """Write the private key to ``path``, readable by its owner only, and the public key public_path it as ``.pub``.
 
         Args:
             path: Of the private key.
-            passphrase: Encrypts it; None leaves it open.
+            passphrase: Encrypts it; None writes it unencrypted.
 
         Returns:
-            The public key's file.
+            Path of the public key.
 
         Raises:
-            KeyFileError: A file is there already, or the place is inside a registry, which others read.
-            WrongPassphrase: It is empty.
-            EnvironmentFailure: They cannot be written; neither is left.
+            KeyFileError: A file exists, or the path is inside a registry, which others read.
+            WrongPassphrase: The passphrase is empty.
+            EnvironmentFailure: They cannot be written; neither remains.
         """
         from cryptography.hazmat.primitives.serialization import (
             BestAvailableEncryption,
@@ -135,32 +135,32 @@ class SigningKey:
         )
 
         file = Path(local(path, "a key")).expanduser().absolute()
-        beside = file.with_suffix(".pub")
+        public_path = file.with_suffix(".pub")
         if (shared := _inside_a_registry(file)) is not None:
             raise KeyFileError(
                 f"{file} lies in the registry {shared}, which others read and copy; keep a private key elsewhere.",
                 subject=file,
             )
-        for one in (file, beside):
-            if os.path.lexists(one):
+        for target in (file, public_path):
+            if os.path.lexists(target):
                 raise KeyFileError(
-                    f"{one} is there already and is not overwritten; name another file.", subject=one
+                    f"{target} exists and is not overwritten; name another file.", subject=target
                 )
-        if file == beside:
+        if file == public_path:
             raise KeyFileError(f"{file}: .pub is the suffix of public keys; name it .pem.", subject=file)
         if passphrase == "":
-            raise WrongPassphrase("An empty passphrase protects nothing; give none, or one of some words.")
+            raise WrongPassphrase("An empty passphrase protects nothing; pass none, or several words.")
         protection = NoEncryption() if passphrase is None else BestAvailableEncryption(passphrase.encode())
         pem = self._private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, protection)
         above = f"# compatkit private key: keep it to yourself\n{lines_above(self.public)}"
         _create(file, above.encode() + pem, 0o600)
         try:
-            _create(beside, self.public.to_bytes(), 0o644)
+            _create(public_path, self.public.to_bytes(), 0o644)
         except BaseException:
             with suppress(OSError):
                 os.unlink(file)
             raise
-        return beside
+        return public_path
 
     def sign(
         self,
@@ -174,21 +174,21 @@ class SigningKey:
 
         Args:
             digest: Of the manifest.
-            name: ``name@version`` that it is signed as; None vouches for the bytes under any name.
-            expires: When the signature ends, at the latest when the key does.
-            now: When it is signed; None takes this second.
+            name: ``name@version`` that it is signed as; None for any name.
+            expires: End of the signature's validity, at most that of the key.
+            now: Time of signing; None for the current time.
 
         Raises:
-            KeyExpired: The key is past its end.
+            KeyExpired: The key has expired.
         """
         moment = dates.now() if now is None else now
         if self.public.expires is not None and self.public.expires <= moment:
             raise KeyExpired(
-                f"the key {self.public} ended on {dates.written(self.public.expires)}, and nothing is signed with it "
-                "any more. Make a new one (`compatkit keys new NAME`), and hand its .pub on.",
+                f"the key {self.public} expired on {dates.written(self.public.expires)}. Make a new one (`compatkit "
+                "keys new NAME`), and distribute its .pub.",
                 subject=self.public.id,
             )
-        ends = min((one for one in (expires, self.public.expires) if one is not None), default=None)
+        ends = min((end for end in (expires, self.public.expires) if end is not None), default=None)
         statement = Statement(digest, name, self.public.id, moment, ends)
         unsigned = Envelope(statement.to_bytes(), self.public.id, b"")
         return attrs.evolve(unsigned, signature=self._private.sign(unsigned.signed))
@@ -196,12 +196,12 @@ class SigningKey:
 
 @attrs.frozen
 class Signed:
-    """A signature that a component has now.
+    """A signature of a component.
 
     Attributes:
         subject: The component.
-        statement: What was signed.
-        made: False if the same key had signed the same before, for as long at least.
+        statement: The signed statement.
+        made: False if the same key had signed it before, for at least as long.
     """
 
     subject: SignedPart
@@ -235,8 +235,8 @@ def sign(
     """Sign components; see ``Registry.care.sign``."""
     store.layout.check_writer(store.root)
     chosen = subjects(store, patterns, every=every)
-    for one in chosen:
-        store.manifest(one.digest)  # nobody vouches for what is not here, or damaged
+    for part in chosen:
+        store.manifest(part.digest)  # raises if it is missing or damaged
     return _signed(store, chosen, key, expires=expires, named=named, now=now)
 
 
@@ -246,10 +246,11 @@ def sign_evidence(
     """Sign measured results of pairs; see ``Registry.care.sign_evidence``."""
     store.layout.check_writer(store.root)
     sides = [
-        [function_digest(store.manifest(one)) for one in store.select(side)] for side in (extractors, heads)
+        [function_digest(store.manifest(reference)) for reference in store.select(side)]
+        for side in (extractors, heads)
     ]
-    found = attrs.evolve(store.evidence, trusted=None).kept(*sides)
-    chosen = [SignedPart(one.digest) for one in found if not one.error]
+    results = attrs.evolve(store.evidence, trusted=None).kept(*sides)
+    chosen = [SignedPart(result.digest) for result in results if not result.error]
     return _signed(store, chosen, key, expires=expires, named=False, now=None)
 
 
@@ -262,29 +263,29 @@ def _signed(
     named: bool,
     now: datetime | None,
 ) -> list[Signed]:
-    found: list[Signed] = []
-    for one in chosen:
-        envelope = key.sign(one.digest, one.name if named else None, expires=expires, now=now)
+    signatures: list[Signed] = []
+    for part in chosen:
+        envelope = key.sign(part.digest, part.name if named else None, expires=expires, now=now)
         statement = Statement.from_bytes(envelope.payload)
-        before = _before(store, one, statement, key, now)
+        before = _earlier_statement(store, part, statement, key, now)
         if before is None:
-            store.signatures.add(one.digest, envelope.to_bytes())
-        found.append(Signed(one, before or statement, before is None))
-    return found
+            store.signatures.add(part.digest, envelope.to_bytes())
+        signatures.append(Signed(part, before or statement, before is None))
+    return signatures
 
 
-def _before(
-    store: Store, one: SignedPart, wanted: Statement, key: SigningKey, now: datetime | None
+def _earlier_statement(
+    store: Store, part: SignedPart, wanted: Statement, key: SigningKey, now: datetime | None
 ) -> Statement | None:
-    """Return a statement that this key signed before, and that says no less."""
+    """Return an earlier statement of this key that covers the wanted one, or None."""
     own = Trusted({key.public.id: key.public})
-    for data in store.signatures.of(one.digest):
-        found = judge(data, one.digest, own, name=wanted.name, now=now)
-        said = found.statement
-        if not found.good or said is None or said.name != wanted.name:
+    for data in store.signatures.of(part.digest):
+        verdict = judge(data, part.digest, own, name=wanted.name, now=now)
+        statement = verdict.statement
+        if not verdict.good or statement is None or statement.name != wanted.name:
             continue
-        if said.expires is None or (wanted.expires is not None and said.expires >= wanted.expires):
-            return said
+        if statement.expires is None or (wanted.expires is not None and statement.expires >= wanted.expires):
+            return statement
     return None
 
 
@@ -295,42 +296,44 @@ def _private_key(pem: bytes, passphrase: bytes | None, what: str) -> Ed25519Priv
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:
-        found = load_pem_private_key(pem, passphrase)
+        key = load_pem_private_key(pem, passphrase)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        # A wrong passphrase decrypts to padding that looks right once in 256 times; then the content fails to parse.
+        # With a wrong passphrase the padding is valid once in 256 times; then the content fails to parse.
         if passphrase is not None and isinstance(error, ValueError):
             raise WrongPassphrase(
                 f"{what}: the passphrase does not open this key, or the file is damaged: {error}.",
                 subject=what,
             ) from None
         raise KeyFileError(f"{what} is no private key that can be read: {error}", subject=what) from None
-    except InternalError:  # of another length than the kind that it names; OpenSSL's words do not say so
+    except InternalError:  # wrong length for its kind, which OpenSSL's message does not say
         raise KeyFileError(
             f"{what} is no private key that can be read: its bytes are no key of the kind that it names.",
             subject=what,
         ) from None
-    if not isinstance(found, Ed25519PrivateKey):
+    if not isinstance(key, Ed25519PrivateKey):
         raise KeyTypeError(
-            f"{what} holds a private key of the kind {kind_of(found)}; Ed25519 is expected. `compatkit keys new NAME` "
+            f"{what} holds a private key of the kind {kind_of(key)}; Ed25519 is expected. `compatkit keys new NAME` "
             "makes one.",
             subject=what,
         )
-    return found
+    return key
 
 
-def _passphrase(given: str | Callable[[], str] | None, what: str) -> bytes:
-    found = given if isinstance(given, str) else os.environ.get(PASSPHRASE) or (given() if given else "")
-    if not found:
+def _passphrase(source: str | Callable[[], str] | None, what: str) -> bytes:
+    passphrase = (
+        source if isinstance(source, str) else os.environ.get(PASSPHRASE) or (source() if source else "")
+    )
+    if not passphrase:
         raise WrongPassphrase(
             f"{what} is encrypted: its passphrase is asked for on a terminal, or taken from {PASSPHRASE}.",
             subject=what,
         )
-    return found.encode()
+    return passphrase.encode()
 
 
 def _inside_a_registry(path: Path) -> Path | None:
-    """Return the registry in whose folder a path lies; None if it lies in none."""
-    return next((one for one in path.resolve().parents if os.path.lexists(one / MARKER)), None)
+    """Return the registry whose folder contains a path, or None."""
+    return next((folder for folder in path.resolve().parents if os.path.lexists(folder / MARKER)), None)
 
 
 def _warn_if_exposed(file: Path) -> None:
@@ -352,7 +355,7 @@ def _warn_if_exposed(file: Path) -> None:
 
 
 def _create(path: Path, data: bytes, mode: int) -> None:
-    """Create a file that must not exist, with these permissions from the first byte on."""
+    """Create a file that must not exist, with its permissions from the start."""
     with environment("create", path):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)

@@ -1,10 +1,10 @@
-"""Whom a user trusts: a folder of public keys in the user's own configuration, never in a registry.
+"""Trusted keys: a folder of public keys in the user's configuration, never in a registry.
 
-``<key in hex>.pub`` is trusted; ``<key in hex>.distrusted`` beside it ends that, with time and reason, until it is
-removed. Every ``*.pub`` in a folder counts, whatever it is called, so that a team can keep such a folder with its code.
+A key in ``<key in hex>.pub`` is trusted unless ``<key in hex>.distrusted`` exists beside it, with time and reason.
+Every ``*.pub`` in a folder counts, whatever its name, so that a team can keep such a folder with its code.
 
-``Trusted.of`` is the only way from what a caller names (a folder, a file, a key) to the keys that count. A key that the
-user distrusts never counts, also where the caller names this very key.
+``Trusted.of`` alone turns an argument (a folder, a file, a key) into trusted keys. A key that the user distrusts is
+never trusted, even if the argument names it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from compatkit.registry.signing.keys import LIMIT, PublicKey, check_key_name, re
 VARIABLE = "COMPATKIT_TRUST"
 """Environment variable that names another folder of trusted keys."""
 MOST = 10_000
-"""Keys in a folder; more are a mistake."""
+"""Most files in a folder of keys."""
 _DISTRUSTED = re.compile(r"([0-9a-f]{64})\.distrusted")
 
 Trust: TypeAlias = "Trusted | bool | str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None"
-"""Whom to trust: the user's own folder (True or None), another folder, a file of a public key, a key as
+"""Trusted keys: the user's own folder (True or None), another folder, a file of a public key, a key as
 ``ed25519:...``, or several of these."""
 
 
 class TrustWarning(UserWarning):
-    """Others may change whom this user trusts."""
+    """Others may change which keys the user trusts."""
 
 
 @attrs.frozen
@@ -57,12 +57,12 @@ class Distrust:
 
 @attrs.frozen
 class Trusted:
-    """The keys whose signatures count.
+    """Trusted keys.
 
     Attributes:
         keys: By their identity.
-        distrusted: Keys that never count, also if they are among ``keys``.
-        source: Where the keys are from, for messages.
+        distrusted: Keys that are never trusted, even if they are among ``keys``.
+        source: Where the keys were read, for messages.
     """
 
     keys: Mapping[str, PublicKey]
@@ -71,18 +71,18 @@ class Trusted:
 
     @classmethod
     def of(cls, trust: Trust = None) -> Trusted:
-        """Return the keys that ``trust`` means, without those that the user distrusts; see ``Trust``.
+        """Return the trusted keys of an argument, without those that the user distrusts; see ``Trust``.
 
         Raises:
-            KeyFileError: There is no such folder or file, or a file in it is no key.
+            KeyFileError: There is no such folder or file, or a file is no key.
             EnvironmentFailure: It cannot be read.
         """
-        found = cls._named(trust)
+        trusted = cls._parse(trust)
         own = {} if trust is None or trust is True else Folder.of_user().distrusted()
-        return attrs.evolve(found, distrusted={**own, **found.distrusted}) if own else found
+        return attrs.evolve(trusted, distrusted={**own, **trusted.distrusted}) if own else trusted
 
     @classmethod
-    def _named(cls, trust: Trust) -> Trusted:
+    def _parse(cls, trust: Trust) -> Trusted:
         if isinstance(trust, Trusted):
             return trust
         if trust is None or trust is True:
@@ -94,11 +94,11 @@ class Trusted:
             return cls({key.id: key}, source=trust)
         if isinstance(trust, (str, os.PathLike)):
             return _at(Path(local(trust, "whom to trust")).expanduser())
-        several = [cls._named(one) for one in trust]
+        several = [cls._parse(member) for member in trust]
         return cls(
-            _joined(key for one in several for key in one.keys.values()),
-            {key: value for one in several for key, value in one.distrusted.items()},
-            ", ".join(one.source for one in several),
+            _joined(key for trusted in several for key in trusted.keys.values()),
+            {key: value for trusted in several for key, value in trusted.distrusted.items()},
+            ", ".join(trusted.source for trusted in several),
         )
 
 
@@ -110,75 +110,75 @@ class Folder:
 
     @classmethod
     def of_user(cls) -> Folder:
-        """Return the folder that COMPATKIT_TRUST names, else that in the user's configuration."""
-        if named := os.environ.get(VARIABLE):
-            return cls(Path(local(named, "the folder of trusted keys")).expanduser())
+        """Return the folder of COMPATKIT_TRUST, else the one in the user's configuration."""
+        if path := os.environ.get(VARIABLE):
+            return cls(Path(local(path, "the folder of trusted keys")).expanduser())
         return cls(configuration() / "trusted")
 
     def read(self) -> Trusted:
-        """Return the keys in the folder; none where there is no folder.
+        """Return the keys in the folder; none if it does not exist.
 
         Raises:
-            KeyFileError: A file in it is no key, or no note of distrust: nothing is guessed.
+            KeyFileError: A file is malformed.
             EnvironmentFailure: It cannot be read.
         """
         names = self._names()
-        paths = [self.path / one for one in names if one.endswith(".pub") and not one.startswith(".")]
-        keys = [PublicKey.from_bytes(read_small(one, str(one)), what=str(one)) for one in paths]
+        paths = [self.path / name for name in names if name.endswith(".pub") and not name.startswith(".")]
+        keys = [PublicKey.from_bytes(read_small(path, str(path)), what=str(path)) for path in paths]
         return Trusted(_joined(keys), self._notes(names), str(self.path))
 
     def distrusted(self) -> dict[str, Distrust]:
-        """Return when and why keys were distrusted; no other file is read.
+        """Return the distrusted keys; no other file is read.
 
         Raises:
-            KeyFileError: A file is no note of distrust: nothing is guessed.
+            KeyFileError: A file is malformed.
             EnvironmentFailure: It cannot be read.
         """
         return self._notes(self._names())
 
     def _notes(self, names: Iterable[str]) -> dict[str, Distrust]:
-        found = (match for name in names if (match := _DISTRUSTED.fullmatch(name)))
-        return {f"ed25519:{one[1]}": _note(self.path / one[0]) for one in found}
+        matches = (match for name in names if (match := _DISTRUSTED.fullmatch(name)))
+        return {f"ed25519:{entry[1]}": _note(self.path / entry[0]) for entry in matches}
 
     def trust(
         self, key: PublicKey, *, name: str | None = None, expires: datetime | None = None, again: bool = False
     ) -> PublicKey:
-        """Trust a key from now on.
+        """Trust a key.
 
         Args:
-            key: Came from its owner, another way than the registry.
-            name: What to call it; None keeps its own.
-            expires: When to stop; None keeps its own end.
-            again: Trust it although it was distrusted.
+            key: Received from its owner, not through the registry.
+            name: Its name; None keeps its own.
+            expires: End of trust; None keeps the key's own.
+            again: Trust it even if it was distrusted.
 
         Raises:
-            KeyFileError: It was distrusted, or has no name, or one that it cannot have.
+            KeyFileError: It was distrusted, or its name is missing or invalid.
             EnvironmentFailure: It cannot be written.
         """
-        kept = PublicKey(key.id, check_key_name(name or key.name or "unnamed"), expires or key.expires)
+        trusted = PublicKey(key.id, check_key_name(name or key.name or "unnamed"), expires or key.expires)
         before = self.distrusted().get(key.id)
         if before is not None and not again:
             raise KeyFileError(
-                f"{kept} was distrusted on {before}. Trust it with --again only if its owner tells you why.",
+                f"{trusted} was distrusted on {before}. Trust it with --again only if its owner tells you why.",
                 subject=key.id,
             )
-        self._write(f"{_hex(key.id)}.pub", kept.to_bytes())
+        self._write(f"{_hex(key.id)}.pub", trusted.to_bytes())
         if before is not None:
             note = self.path / f"{_hex(key.id)}.distrusted"
             with environment("remove", note):
                 os.unlink(note)
                 durable.sync_folder(self.path)
-        return kept
+        return trusted
 
     def distrust(self, which: str, reason: str = "") -> PublicKey:
-        """Trust a key no more, for good; its name stays known for messages.
+        """Distrust a key permanently; its name remains known for messages.
 
         Args:
-            which: Its name, identity, or the beginning of its hex digits.
+            which: Its name, identity, or a prefix of its hex digits.
             reason: Shown with each signature by the key.
 
         Raises:
-            UnknownName: No key, or several, are called so.
+            UnknownName: No key, or several, match.
             EnvironmentFailure: It cannot be written.
         """
         key = self.find(which)
@@ -188,25 +188,25 @@ class Folder:
         return key
 
     def find(self, which: str) -> PublicKey:
-        """Return the key that a name, an identity or the beginning of its digits means.
+        """Return the key with a name, an identity or a prefix of its digits.
 
         Raises:
-            UnknownName: None, or several.
+            UnknownName: No key, or several, match.
         """
         known = self.read().keys
         if KEY_ID.fullmatch(which):
             return known.get(which) or PublicKey(which)
         digits = which.removeprefix("ed25519:")
-        found = [one for one in known.values() if one.name == which]
-        found = found or [
-            one for one in known.values() if len(digits) >= 8 and _hex(one.id).startswith(digits)
+        matches = [key for key in known.values() if key.name == which]
+        matches = matches or [
+            key for key in known.values() if len(digits) >= 8 and _hex(key.id).startswith(digits)
         ]
-        if len(found) == 1:
-            return found[0]
-        told = "; ".join(map(str, found or known.values())) or "none"
+        if len(matches) == 1:
+            return matches[0]
+        listing = "; ".join(map(str, matches or known.values())) or "none"
         raise UnknownName(
-            f"{which!r:.80} is {'no key' if not found else f'the name of {len(found)} keys'} in {self.path}; "
-            f"{'name one by its digits' if found else 'there are'}: {told}.",
+            f"{which!r:.80} is {'no key' if not matches else f'the name of {len(matches)} keys'} in {self.path}; "
+            f"{'name one by its digits' if matches else 'there are'}: {listing}.",
             subject=which,
         )
 
@@ -219,7 +219,7 @@ class Folder:
                 return []
         if os.name != "nt" and mode & stat.S_IWOTH:
             warnings.warn(
-                f"everybody may write into {self.path}, and so change whom you trust: chmod o-w {self.path}",
+                f"everybody may write into {self.path}, and change which keys you trust: chmod o-w {self.path}",
                 TrustWarning,
                 stacklevel=4,
             )
@@ -234,17 +234,17 @@ class Folder:
 
 
 def _joined(keys: Iterable[PublicKey]) -> dict[str, PublicKey]:
-    """Return keys by their identity; one that is there twice ends where the first of both does."""
-    found: dict[str, PublicKey] = {}
+    """Return keys by identity; a duplicate keeps the earlier end of validity."""
+    by_id: dict[str, PublicKey] = {}
     for key in keys:
-        before = found.get(key.id, key)
-        ends = [one.expires for one in (before, key) if one.expires is not None]
-        found[key.id] = attrs.evolve(before, expires=min(ends) if ends else None)
-    return found
+        before = by_id.get(key.id, key)
+        ends = [twin.expires for twin in (before, key) if twin.expires is not None]
+        by_id[key.id] = attrs.evolve(before, expires=min(ends) if ends else None)
+    return by_id
 
 
 def configuration() -> Path:
-    """Return the user's own folder for what is no cache."""
+    """Return the user's configuration folder."""
     from platformdirs import user_config_path
 
     return user_config_path("compatkit", appauthor=False)
@@ -270,7 +270,9 @@ def _note(path: Path) -> Distrust:
         value = loads(read_small(path, str(path)), what=str(path), max_bytes=LIMIT)
     except FormatError as error:
         value = str(error)
-    if not isinstance(value, dict) or not all(isinstance(value.get(one), str) for one in ("time", "reason")):
+    if not isinstance(value, dict) or not all(
+        isinstance(value.get(field), str) for field in ("time", "reason")
+    ):
         raise KeyFileError(
             f"{path} should hold when and why the key was distrusted ({{'reason': '', 'time': ''}}), got "
             f"{value!r:.200}. Remove it, and write it anew with `compatkit keys distrust`.",

@@ -1,4 +1,4 @@
-"""The signatures of the components of a registry: which references they are of, and whether one counts."""
+"""Verify the signatures of a registry's components."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class SignedPart:
-    """What is signed, or shown.
+    """A component whose signatures are made or checked.
 
     Attributes:
         digest: Of the manifest.
-        name: ``name@version`` that it is shown as; None where it was asked for by its digest.
+        name: ``name@version`` that it is used as; None if it was selected by digest.
     """
 
     digest: str
@@ -36,88 +36,88 @@ class SignedPart:
 
 
 def subjects(store: Store, patterns: str | Iterable[str], *, every: bool = False) -> list[SignedPart]:
-    """Return what references mean.
+    """Return the components that references select.
 
     Args:
-        store: Where they are.
+        store: The registry's files.
         patterns: Each a name, glob, version, alias, or a bare digest.
-        every: Whether a name or glob means all its versions that were not withdrawn, and not only the latest.
+        every: Whether a name or glob selects all its versions but withdrawn ones, not only the latest.
 
     Raises:
-        NotFound: One means nothing.
+        NotFound: A reference selects nothing.
     """
-    found: dict[SignedPart, None] = {}
-    for one in [patterns] if isinstance(patterns, str) else patterns:
-        if is_digest(one):
-            found[SignedPart(one)] = None
+    parts: dict[SignedPart, None] = {}
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        if is_digest(pattern):
+            parts[SignedPart(pattern)] = None
             continue
-        for reference in store.select(one):
-            for version in store.versions(reference.name) if every and not {"@", ":"} & set(one) else ():
-                found[subject_of(store.resolve(Reference(reference.name, version)))] = None
-            found[subject_of(reference)] = None
-    return list(found)
+        for reference in store.select(pattern):
+            for version in store.versions(reference.name) if every and not {"@", ":"} & set(pattern) else ():
+                parts[subject_of(store.resolve(Reference(reference.name, version)))] = None
+            parts[subject_of(reference)] = None
+    return list(parts)
 
 
 def subject_of(reference: Reference) -> SignedPart:
-    """Return what a resolved reference shows."""
+    """Return the signed part of a resolved reference."""
     return SignedPart(str(reference.digest), f"{reference.name}@{reference.version}")
 
 
 def verify(
     store: Store, reference: str, trust: Trust = None, *, now: datetime | None = None
 ) -> list[SignatureVerdict]:
-    """Return what was found out about each signature of a component; refuse if none counts.
+    """Return the verdict on each signature of a component; raise if none is valid.
 
     Args:
         store: The registry's files.
         reference: One component.
-        trust: Keys that count; None for the user's own trusted keys.
+        trust: Trusted keys; None for the user's own.
         now: As for ``judge_all``.
 
     Raises:
-        SignatureError: None counts; its class says why.
-        NotFound: The reference means nothing, or several components.
+        SignatureError: None is valid; its class says why.
+        NotFound: The reference selects no component, or several.
     """
-    (one,) = _only(store, reference)
-    return judge_all(one.digest, store.signatures.of(one.digest), trust, name=one.name, now=now)
+    (part,) = _only(store, reference)
+    return judge_all(part.digest, store.signatures.of(part.digest), trust, name=part.name, now=now)
 
 
 def statements(store: Store, reference: str) -> list[SignatureVerdict]:
-    """Return what the signatures of a component say, by nobody's key: all are of unknown signers, or malformed.
+    """Return the statements of a component's signatures, all unverified.
 
     Args:
         store: The registry's files.
         reference: One component.
     """
-    (one,) = _only(store, reference)
+    (part,) = _only(store, reference)
     nobody = Trusted({})
-    return [judge(data, one.digest, nobody, name=one.name) for data in store.signatures.of(one.digest)]
+    return [judge(data, part.digest, nobody, name=part.name) for data in store.signatures.of(part.digest)]
 
 
 def admit(store: Store, reference: Reference, trust: Trust, verify: Verify) -> None:
-    """Refuse to load a component that no trusted key signed.
+    """Raise if no trusted key signed a component that is loaded.
 
     Args:
-        store: Where it is.
+        store: The registry's files.
         reference: Resolved.
-        trust: Whom to trust.
-        verify: How its bytes are compared with the digest that is signed.
+        trust: Trusted keys.
+        verify: How its bytes are compared with the signed digest.
 
     Raises:
-        SignatureError: No signature counts; its class says why.
+        SignatureError: No signature is valid; its class says why.
         UsageError: Its bytes would not be compared.
     """
     if verify == "never":
         raise UsageError(
-            "verify='never' does not compare bytes with their digests, so a signature would say nothing of what is "
-            "loaded. Take 'auto' or 'always' where signatures are required."
+            "verify='never' does not compare bytes with their digests, so a signature would not cover what is "
+            "loaded. Use 'auto' or 'always' if signatures are required."
         )
-    one = subject_of(reference)
-    judge_all(one.digest, store.signatures.of(one.digest), trust, name=one.name)
+    part = subject_of(reference)
+    judge_all(part.digest, store.signatures.of(part.digest), trust, name=part.name)
 
 
 def _only(store: Store, reference: str) -> list[SignedPart]:
-    found = subjects(store, reference)
-    if len(found) != 1:
-        raise UsageError(f"{reference!r:.80} means {len(found)} components; name one.")
-    return found
+    parts = subjects(store, reference)
+    if len(parts) != 1:
+        raise UsageError(f"{reference!r:.80} means {len(parts)} components; name one.")
+    return parts
