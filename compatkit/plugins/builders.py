@@ -1,4 +1,4 @@
-"""Builders of networks that plugins offer: build a network, check it, and check that a factory can rebuild a part."""
+"""Builders of plugins: build and check a network, and check that a factory can rebuild a part."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+!-]{0,63}")
 
 
 def models_of(offer: Offer) -> tuple[str, ...] | None:
-    """Return the model names that a factory lists as ``names``; None where it lists none.
+    """Return the model names in a factory's ``names``, or None.
 
     Raises:
         PluginError: They are not a list of texts.
@@ -30,13 +30,13 @@ def models_of(offer: Offer) -> tuple[str, ...] | None:
     if names is None:
         return None
     listed = isinstance(names, Sequence) and not isinstance(names, str)
-    if not listed or not all(isinstance(one, str) for one in cast("Sequence[object]", names)):
+    if not listed or not all(isinstance(name, str) for name in cast("Sequence[object]", names)):
         raise offer.owner.error(f"names of its factory is a list of model names; got {names!r:.100}.")
     return tuple(cast("Sequence[str]", names))
 
 
 def library_of(offer: Offer) -> str:
-    """Return the library that blueprints record: the distribution, and its version or the factory's ``version``.
+    """Return the library for blueprints: the distribution with its version or the factory's ``version``.
 
     Raises:
         PluginError: ``version`` is no text such as ``"1.2"``.
@@ -50,38 +50,40 @@ def library_of(offer: Offer) -> str:
 def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """Call a builder's factory and check its result.
 
-    Drawing weights advances torch's random state, as it should; other global state is restored, with a warning.
+    Drawing weights advances torch's random state; other global state is restored, with a warning.
 
     Args:
         offer: A plugin's builder.
-        model: Name that the builder knows.
-        kwargs: Keyword arguments for it.
+        model: Name of the model.
+        kwargs: Keyword arguments of the model.
 
     Raises:
         PluginError: The factory does not take these arguments, fails, or gives no network.
     """
     from torch import nn
 
-    owner, given = offer.owner, shown(kwargs) or "no arguments"
+    owner, arguments = offer.owner, shown(kwargs) or "no arguments"
     what, remedy = f"building {model!r}", "Draw weights with torch alone, and set nothing global."
-    with offer.called(kwargs, what, f"{what} with {given} failed", remedy, drawing=True):
+    with offer.called(kwargs, what, f"{what} with {arguments} failed", remedy, drawing=True):
         network = offer.factory(model, **kwargs)
     if not isinstance(network, nn.Module):
-        came = f"the class {network.__name__!r}" if inspect.isclass(network) else type_of(network)
-        raise owner.error(f"{what} with {given} gave {came}, not a network (torch.nn.Module).")
+        actual = f"the class {network.__name__!r}" if inspect.isclass(network) else type_of(network)
+        raise owner.error(f"{what} with {arguments} gave {actual}, not a network (torch.nn.Module).")
     _check_configuration(network, model, owner)
     return network
 
 
 def _check_configuration(network: nn.Module, model: str, owner: Owner) -> None:
-    """Raise for a ``pretrained_cfg`` that would fail only where it is used."""
+    """Check the ``pretrained_cfg`` of a network, which would fail only when used."""
     config = getattr(network, "pretrained_cfg", None) or {}
     if not isinstance(config, Mapping):
         raise owner.error(f"pretrained_cfg of {model!r} is {type_of(config)}, not a mapping.")
     for key, (expected, kind) in _CONFIGURATION.items():
         value = config.get(key)
-        given = tuple(value) if isinstance(value, list) else value
-        if given is None or (fits(given, kind) and given != () and (key != "input_size" or min(given) > 0)):
+        setting = tuple(value) if isinstance(value, list) else value
+        if setting is None or (
+            fits(setting, kind) and setting != () and (key != "input_size" or min(setting) > 0)
+        ):
             continue
         raise owner.error(f"pretrained_cfg[{key!r}] of {model!r} is {expected}; got {value!r:.100}.")
     layers = config.get("classifier") or ()
@@ -106,15 +108,15 @@ _CONFIGURATION: Mapping[str, tuple[str, Any]] = {
 
 
 def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
-    """Build a model several times, to find mistakes that would show only when a component is loaded.
+    """Build a model several times to find mistakes that would show only when a component is loaded.
 
     Args:
         offer: A plugin's builder.
-        model: Name that the builder knows.
-        kwargs: Keyword arguments for it.
+        model: Name of the model.
+        kwargs: Keyword arguments of the model.
 
     Raises:
-        PluginError: A requirement does not hold; the message has the remedy.
+        PluginError: A requirement is violated; the message has the remedy.
     """
     if not takes_one(offer.factory):
         raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")
@@ -131,7 +133,7 @@ def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
     if moved == _built(offer, model, plain, seed=1)[1]:
         raise _wrong(offer, "seeds torch's random state. Draw from it as it is; the run's seed decides.")
     _check_forward(offer, network, plain)
-    if "num_classes" in plain or any(one.name == "num_classes" for one in offer.settings):
+    if "num_classes" in plain or any(setting.name == "num_classes" for setting in offer.settings):
         _check_classes(offer, model, plain)
 
 
@@ -157,18 +159,18 @@ def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in network.state_dict().items()}
 
 
-def _check_same(offer: Offer, one: nn.Module, other: nn.Module) -> None:
+def _check_same(offer: Offer, first: nn.Module, second: nn.Module) -> None:
     import torch
 
-    if one is other or {id(weight) for weight in one.parameters()} & {
-        id(weight) for weight in other.parameters()
+    if first is second or {id(weight) for weight in first.parameters()} & {
+        id(weight) for weight in second.parameters()
     }:
         raise _wrong(offer, "gives the same weights twice. Build a new network in each call.")
-    differing = sorted(dict(_shapes(one).items() ^ _shapes(other).items()))
+    differing = sorted(dict(_shapes(first).items() ^ _shapes(second).items()))
     if differing:
         raise _wrong(offer, f"gives another network in the second call: {differing[:3]} differ.")
-    right = other.state_dict()
-    values = [name for name, value in one.state_dict().items() if not torch.equal(value, right[name])]
+    right = second.state_dict()
+    values = [name for name, value in first.state_dict().items() if not torch.equal(value, right[name])]
     if values:
         raise _wrong(
             offer, f"draws other weights from the same seed: {values[:3]} differ. Draw them with torch."
@@ -201,8 +203,8 @@ def _logits(offer: Offer, network: nn.Module, images: Tensor) -> Tensor:
         ) from error
     if isinstance(logits, torch.Tensor) and logits.ndim == 2 and len(logits) == len(images):
         return logits
-    came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-    raise _wrong(offer, f"gives a network with {came} in {mode} mode, where logits (2, classes) are due.")
+    actual = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+    raise _wrong(offer, f"gives a network with {actual} in {mode} mode, where logits (2, classes) are due.")
 
 
 def _check_classes(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.hooks import Batch, Effect, Phase
-from compatkit.plugins.isolation import raised
+from compatkit.plugins.isolation import described
 
 if TYPE_CHECKING:
     import torch
@@ -84,13 +84,13 @@ def adapt(function: Call, full: tuple[str, ...], taken: tuple[str, ...]) -> Call
     if taken == full:
         return function
     if not taken:
-        return lambda *arguments, **named: function()
+        return lambda *arguments, **keywords: function()
     places = tuple(full.index(name) for name in taken)
 
     @functools.wraps(function)
-    def call(*arguments: Any, **named: Any) -> Any:
-        if named:
-            arguments += tuple(named[name] for name in full[len(arguments) :])
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if keywords:
+            arguments += tuple(keywords[name] for name in full[len(arguments) :])
         return function(*(arguments[place] for place in places))
 
     return call
@@ -110,11 +110,11 @@ def after_chain(bounds: Sequence[Bound], hook: str) -> tuple[Callable[[Any], Non
         return ()
 
     def call(step: Any) -> None:
-        for one in bounds:
+        for bound in bounds:
             try:
-                one.function(step)
+                bound.function(step)
             except (Exception, SystemExit) as error:
-                _raise_attributed(error, one.instance, hook)
+                _raise_attributed(error, bound.instance, hook)
 
     return (call,)
 
@@ -124,7 +124,7 @@ def views_chain(bounds: Sequence[Bound]) -> Call:
 
     Each batch is checked once for all plugins that received it: where it was written into, all of them are named.
     """
-    return _views_guard([(one.instance, one.function) for one in bounds])
+    return _views_guard([(bound.instance, bound.function) for bound in bounds])
 
 
 def _attributed(error: BaseException, instance: str, hook: str) -> CompatkitError:
@@ -134,7 +134,9 @@ def _attributed(error: BaseException, instance: str, hook: str) -> CompatkitErro
     ):
         error.add_note(f"Raised in {hook} of plugin {instance!r}.")
         return error
-    return PluginError(f"Plugin {instance!r} failed in {hook}: {raised(error)}", plugin=instance, hook=hook)
+    return PluginError(
+        f"Plugin {instance!r} failed in {hook}: {described(error)}", plugin=instance, hook=hook
+    )
 
 
 def _raise_attributed(error: BaseException, instance: str, hook: str) -> NoReturn:
@@ -145,9 +147,9 @@ def _raise_attributed(error: BaseException, instance: str, hook: str) -> NoRetur
 
 
 def _attributing(instance: str, hook: str, function: Call) -> Call:
-    def call(*arguments: Any, **named: Any) -> Any:
+    def call(*arguments: Any, **keywords: Any) -> Any:
         try:
-            return function(*arguments, **named)
+            return function(*arguments, **keywords)
         except (Exception, SystemExit) as error:
             _raise_attributed(error, instance, hook)
 
@@ -179,9 +181,13 @@ def _checking_losses(instance: str, function: Call) -> Call:
 def _writes(step: Any) -> dict[str, int]:
     """Return by name how often the tensors that losses see were written to in place, as autograd counts it."""
     batch = getattr(step, "batch", None)
-    given = {name: getattr(step, name, None) for name in ("features", "logits")}
-    given |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
-    return {name: one._version for name, one in given.items() if one is not None and not one.is_inference()}
+    tensors = {name: getattr(step, name, None) for name in ("features", "logits")}
+    tensors |= {f"batch.{name}": getattr(batch, name, None) for name in ("images", "labels", "index")}
+    return {
+        name: tensor._version
+        for name, tensor in tensors.items()
+        if tensor is not None and not tensor.is_inference()
+    }
 
 
 def _checking_views(instance: str, function: Call) -> Call:
@@ -192,20 +198,20 @@ def _checking_views(instance: str, function: Call) -> Call:
     def call(images: Tensor) -> Sequence[Tensor]:
         views = function(images)
         if not isinstance(views, Sequence):
-            came = _described(views)
-        elif any(getattr(one, "shape", None) != images.shape for one in views):
-            came = f"shapes {[tuple(getattr(one, 'shape', ())) for one in views]}"
-        elif any((one.dtype, one.device) != (images.dtype, images.device) for one in views):
-            came = f"{[f'{one.dtype} on {one.device}' for one in views]}"
+            actual = _described(views)
+        elif any(getattr(view, "shape", None) != images.shape for view in views):
+            actual = f"shapes {[tuple(getattr(view, 'shape', ())) for view in views]}"
+        elif any((view.dtype, view.device) != (images.dtype, images.device) for view in views):
+            actual = f"{[f'{view.dtype} on {view.device}' for view in views]}"
         elif counts and len(views) != counts[0]:
-            came = f"{len(views)} views, where it returned {counts[0]} before,"
+            actual = f"{len(views)} views, where it returned {counts[0]} before,"
         else:
             counts[:] = [len(views)]
             return views
         raise _wrong(
             instance,
             FURTHER,
-            f"returned {came} for images of shape {tuple(images.shape)}, {images.dtype} on {images.device}",
+            f"returned {actual} for images of shape {tuple(images.shape)}, {images.dtype} on {images.device}",
             "Return a list of views of that shape and type, the same number each time, or an empty one.",
         )
 
@@ -243,7 +249,7 @@ def _written(batch: Batch) -> int:
         return batch.images._version + batch.labels._version + batch.index._version
     except RuntimeError:  # tensors of inference mode count nothing
         each = (batch.images, batch.labels, batch.index)
-        return sum(one._version for one in each if not one.is_inference())
+        return sum(tensor._version for tensor in each if not tensor.is_inference())
 
 
 def _wrote(instances: Sequence[str]) -> PluginError:
@@ -266,13 +272,13 @@ def _classes_of(step: Any) -> int | None:
     return len(task.labels) if task is not None and task.supervised else None
 
 
-def check_batch(instance: str, batch: object, given: Batch, classes: int | None = None) -> Batch:
+def check_batch(instance: str, batch: object, original: Batch, classes: int | None = None) -> Batch:
     """Return the result of ``compatkit_views``, if the task can train on it as its contract will say.
 
     Args:
         instance: Name of the plugin's instance.
         batch: What it returned.
-        given: The batch that it was given.
+        original: The batch that it was given.
         classes: How many classes the labels are of, which are read then; None reads none.
 
     Raises:
@@ -287,14 +293,14 @@ def check_batch(instance: str, batch: object, given: Batch, classes: int | None 
             "Return attrs.evolve(batch, ...), or batch itself where nothing changes.",
         )
     for name in ("images", "labels", "index"):
-        one, other = getattr(batch, name), getattr(given, name)
-        if one is not other:
-            _check_like(instance, name, one, other)
+        tensor, expected = getattr(batch, name), getattr(original, name)
+        if tensor is not expected:
+            _check_like(instance, name, tensor, expected)
     counts = len(batch.images), len(batch.labels), len(batch.index)
     if not counts[0] or len(set(counts)) > 1:
         what = f"returned {counts[0]} images with {counts[1]} labels and {counts[2]} indices"
         raise _wrong(instance, VIEWS, what, "Give one label and one index to each image.")
-    if classes is not None and batch.labels is not given.labels:
+    if classes is not None and batch.labels is not original.labels:
         least, most = int(batch.labels.min()), int(batch.labels.max())
         if least < 0 or most >= classes:
             what = f"returned labels from {least} to {most} for a task of {classes} classes"
@@ -302,7 +308,7 @@ def check_batch(instance: str, batch: object, given: Batch, classes: int | None 
     return batch
 
 
-def _check_like(instance: str, name: str, came: object, given: Tensor) -> None:
+def _check_like(instance: str, name: str, actual: object, expected: Tensor) -> None:
     """Raise for a tensor of a batch that differs from the given one in more than its values and its length."""
     import torch
 
@@ -312,20 +318,20 @@ def _check_like(instance: str, name: str, came: object, given: Tensor) -> None:
         "labels": "Give one class index for each image; of soft labels, compute a loss in compatkit_losses.",
     }.get(name, "Give one index for each image.")
     conversions = {
-        "dtype": f"Convert them: {name}.to({given.dtype}).",
-        "device": f"Move them: {name}.to({str(given.device)!r}).",
+        "dtype": f"Convert them: {name}.to({expected.dtype}).",
+        "device": f"Move them: {name}.to({str(expected.device)!r}).",
     }
-    if name == "labels" and isinstance(came, torch.Tensor) and came.is_floating_point():
+    if name == "labels" and isinstance(actual, torch.Tensor) and actual.is_floating_point():
         conversions = {}  # shares of classes, which no conversion makes an index
-    if not isinstance(came, torch.Tensor):
-        raise _wrong(instance, VIEWS, f"returned {_described(came)} as {name}", remedy)
+    if not isinstance(actual, torch.Tensor):
+        raise _wrong(instance, VIEWS, f"returned {_described(actual)} as {name}", remedy)
     for what in ("shape", "dtype", "device"):
-        one, other = getattr(came, what), getattr(given, what)
-        if (one[1:] != other[1:] or len(one) != len(other)) if what == "shape" else one != other:
+        value, other = getattr(actual, what), getattr(expected, what)
+        if (value[1:] != other[1:] or len(value) != len(other)) if what == "shape" else value != other:
             raise _wrong(
                 instance,
                 VIEWS,
-                f"returned {name} of {what} {one}, given {other}",
+                f"returned {name} of {what} {value}, given {other}",
                 conversions.get(what, remedy),
             )
 
@@ -345,10 +351,10 @@ def check_losses(
             is logged without changing anything.
 
     Returns:
-        The losses as they came.
+        The losses, unchanged.
 
     Raises:
-        PluginError: Something else came.
+        PluginError: The result is something else.
     """
     import torch
 

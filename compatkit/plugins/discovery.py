@@ -1,8 +1,7 @@
-"""Find plugins among the installed distributions, one at a time, and list what each offers.
+"""Find installed plugins one at a time, and list what each offers.
 
 A run looks up keys such as ``regularizers.dcc`` in the entry-point group ``compatkit``. It imports only the plugins
-that it names, so a package that happens to be installed never changes a result, and one broken plugin never stops
-another.
+that it names, so an installed package never changes a result, and a broken plugin never stops another.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from compatkit.errors import PluginError, UnknownName
 from compatkit.hooks import Training
 from compatkit.plugins.builders import library_of, models_of
 from compatkit.plugins.implementations import implementations
-from compatkit.plugins.installed import divided, installed, is_own, package_of, yields
+from compatkit.plugins.installed import installed, is_own, is_shadowed, package_of, split_name
 from compatkit.plugins.isolation import Owner, PluginWarning, suggestion
 from compatkit.plugins.loading import KINDS, WITHOUT, Incompatible, Loaded, Offer, load, owner_of
 from compatkit.plugins.settings import Setting, plain
@@ -33,9 +32,9 @@ Status = Literal["active", "blocked", "failed", "incompatible", "clash"]
 
 
 def names(kind: str) -> list[str]:
-    """Return the names that are installed for a kind, sorted, without importing any but files that the user names.
+    """Return the installed names of a kind, sorted; only plugin files that the user names are imported.
 
-    A name that several distributions claim stands beside ``package:name`` for each that it does not mean.
+    If several distributions have a name, it is listed with ``package:name`` for each that it does not mean.
     """
     _check_kind(kind)
     mine = [point for point in installed() if _kind(point) == kind]
@@ -57,12 +56,12 @@ def require(kind: str, name: str) -> str:
         UnknownName: There is none; the message lists those installed.
     """
     _check_kind(kind)
-    package, name = divided(name, kind)
+    package, name = split_name(name, kind)
     known = names(kind)
     if package:
         if not _claimed(kind, package, name):
             raise UnknownName(
-                f"The distribution {package!r} brings no plugin {kind}.{name}. Installed {kind}: {', '.join(known)}.",
+                f"The distribution {package!r} has no plugin {kind}.{name}. Installed {kind}: {', '.join(known)}.",
                 subject=f"{package}:{kind}.{name}",
             )
         return f"{package}:{name}"
@@ -71,14 +70,14 @@ def require(kind: str, name: str) -> str:
         hint = f" There is {elsewhere[0]}.{name}." if elsewhere else suggestion(name, known)
         raise UnknownName(
             f"There is no plugin {kind}.{name}.{hint} Installed {kind}: {', '.join(known) or 'none'}. "
-            "Install the package that brings it, name its file (--plugin FILE.py), or choose one of these.",
+            "Install its package, name its file (--plugin FILE.py), or choose one of these.",
             subject=f"{kind}.{name}",
         )
     return name
 
 
 def find(kind: str, name: str) -> Offer:
-    """Import one plugin, check it, and return its offer of that name.
+    """Import and check a plugin, and return its offer.
 
     Args:
         kind: One of KINDS.
@@ -86,15 +85,16 @@ def find(kind: str, name: str) -> Offer:
             distributions have one of this name.
 
     Raises:
-        UnknownName: No installed distribution has it.
-        PluginError: Two have it, it is blocked, its import fails, or it does not follow the hook specifications.
+        UnknownName: It is not installed.
+        PluginError: Two distributions have it, it is blocked, its import fails, or it violates the hook
+            specifications.
     """
-    package, name = divided(require(kind, name), kind)
-    found = _claimed(kind, package, name)
-    free = [point for point in found if not blocked(point)]
+    package, name = split_name(require(kind, name), kind)
+    claims = _claimed(kind, package, name)
+    free = [point for point in claims if not blocked(point)]
     if not free:
-        raise owner_of(found[0]).error(
-            f"it is blocked by {blocked(found[0])}. Change the variable to use it."
+        raise owner_of(claims[0]).error(
+            f"it is blocked by {blocked(claims[0])}. Change the variable to use it."
         )
     if len(free) > 1:
         raise clash(free)
@@ -105,10 +105,10 @@ def find(kind: str, name: str) -> Offer:
 
 
 def providers() -> dict[str, Callable[..., Any]]:
-    """Return the data sets of plugins, for ``data.load``; a plugin is imported when its data set is loaded."""
+    """Return the data sets of plugins for ``data.load``; a plugin is imported when its data set is loaded."""
 
-    def make(name: str, **given: Any) -> Any:
-        return find("data_sets", name).make(given)
+    def make(name: str, **settings: Any) -> Any:
+        return find("data_sets", name).make(settings)
 
     mine = [point for point in installed() if _kind(point) == "data_sets"]
     return {name: partial(make, name) for name in (*names("data_sets"), *map(qualified, mine))}
@@ -121,21 +121,21 @@ def points(**chosen: Any) -> list[EntryPoint]:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
     owners: dict[int, Owner] = {}  # one for each distribution, whose metadata takes a millisecond to read
-    found: dict[tuple[str, str, str], EntryPoint] = {}
+    by_key: dict[tuple[str, str, str], EntryPoint] = {}
     for point in installed(**chosen):
         if id(point.dist) not in owners:
             owners[id(point.dist)] = owner_of(point)
         owner = attrs.evolve(owners[id(point.dist)], plugin=point.name)
-        found[point.name, str(owner), point.value] = point
-    return [found[key] for key in sorted(found)]
+        by_key[point.name, str(owner), point.value] = point
+    return [by_key[key] for key in sorted(by_key)]
 
 
 def _claimed(kind: str, package: str, name: str) -> list[EntryPoint]:
-    """Return the entry points that a name means: compatkit's own alone, where it has one."""
-    found = points(name=f"{kind}.{name}")
+    """Return the entry points of a name: compatkit's own if it has one, else all."""
+    claims = points(name=f"{kind}.{name}")
     if package:
-        return [point for point in found if package_of(point) == package]
-    return [point for point in found if is_own(point)] or found
+        return [point for point in claims if package_of(point) == package]
+    return [point for point in claims if is_own(point)] or claims
 
 
 def qualified(point: EntryPoint) -> str:
@@ -161,11 +161,11 @@ def _check_kind(kind: str) -> None:
 
 
 def clash(twins: Sequence[EntryPoint]) -> PluginError:
-    """Return the error that names all distributions with one key; none of them is compatkit, whose names win."""
+    """Return the error for a key of several distributions, none of them compatkit."""
     owners = [owner_of(point) for point in twins]
-    who = " and ".join(f"{one.distribution} {one.version}" for one in owners)
+    who = " and ".join(f"{owner.distribution} {owner.version}" for owner in owners)
     return PluginError(
-        f"Plugin {twins[0].name!r} is brought by {who}; which one is meant cannot be told. Name it "
+        f"Plugin {twins[0].name!r} is offered by {who}. Name one as "
         f"{' or '.join(map(qualified, twins))}, block one with {WITHOUT}={package_of(twins[-1])}, or "
         "uninstall it.",
         plugin=twins[0].name,
@@ -183,12 +183,12 @@ def blocked(point: EntryPoint) -> str:
     mine = (
         {package, *(f"{package}:{name}" for name in (point.name, _plain(point)))} if package else set[str]()
     )
-    if not yields(point):
+    if not is_shadowed(point):
         mine |= {point.name, _plain(point)}
 
     def listed(text: str) -> bool:
-        given = {part.strip() for part in text.split(",") if part.strip()}
-        return bool(mine & (given | {canonicalize_name(part) for part in given}))
+        entries = {part.strip() for part in text.split(",") if part.strip()}
+        return bool(mine & (entries | {canonicalize_name(part) for part in entries}))
 
     only, without = os.environ.get(ONLY), os.environ.get(WITHOUT, "")
     if listed(without):
@@ -209,8 +209,8 @@ class Listed:
         order: Position among the plugins of its kind, from 1, unless a run states another.
         models: For a builder that lists them: the names of its models.
         hooks: Hooks implemented; for a regularizer whose factory is a class, training hooks too.
-        message: Why it cannot be used, else empty.
-        traceback: Python's, of the failure, else empty.
+        message: Why it cannot be used, or empty.
+        traceback: Of the failure, or empty.
         notes: Warnings.
         seconds: Duration of the import.
     """
@@ -237,16 +237,16 @@ class Listed:
 
 
 def listing() -> list[Listed]:
-    """Import every installed plugin, each on its own, and describe it or why it cannot be used."""
-    found, counts = points(), Counter[str]()
+    """Import every installed plugin separately and describe it, or why it cannot be used."""
+    installed_points, counts = points(), Counter[str]()
     lines: list[Listed] = []
-    for point in found:
+    for point in installed_points:
         kind, _, name = point.name.partition(".")
         owner = owner_of(point)
         counts[kind] += 1
-        shown = qualified(point) if yields(point) else name
+        shown = qualified(point) if is_shadowed(point) else name
         line = Listed(kind, shown, "active", owner.distribution, owner.version, order=counts[kind])
-        twins = [other for other in found if _rivals(other, point)]
+        twins = [other for other in installed_points if _rivals(other, point)]
         if reason := blocked(point):
             line = attrs.evolve(line, status="blocked", message=f"Blocked by {reason}.")
         elif len(twins) > 1:
@@ -264,7 +264,7 @@ def listing() -> list[Listed]:
 
 def _rivals(other: EntryPoint, point: EntryPoint) -> bool:
     """Return whether a plain name may mean either of two plugins."""
-    return other.name == point.name and not (yields(other) or yields(point) or blocked(other))
+    return other.name == point.name and not (is_shadowed(other) or is_shadowed(point) or blocked(other))
 
 
 def _describe(line: Listed, loaded: Loaded) -> Listed:
@@ -280,7 +280,7 @@ def _describe(line: Listed, loaded: Loaded) -> Listed:
         models=models,
         source=loaded.offer.source,
         summary=loaded.summary,
-        hooks=tuple(one.hook for one in hooks),
+        hooks=tuple(implementation.hook for implementation in hooks),
         settings=loaded.offer.settings,
         notes=loaded.notes,
         seconds=loaded.seconds,

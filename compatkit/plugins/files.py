@@ -1,8 +1,8 @@
-"""Plugins of single Python files, which the user names: what a file registers counts as what a distribution brings.
+"""Plugins in single Python files that the user names.
 
-A file is named by ``add_file``, by ``--plugin`` on the command line, or by the environment variable
-``COMPATKIT_PLUGIN_FILES``, which processes inherit; never by another file. Its package name is its stem, its version a
-digest of its content. It is imported once in a process, when plugins are first asked for.
+A file is named by ``add_file``, ``--plugin`` or the environment variable ``COMPATKIT_PLUGIN_FILES``, which processes
+inherit; never by another file. Its package name is its stem, its version a digest of its content. It is imported once
+per process, when plugins are first looked up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compatkit.errors import PluginError
 from compatkit.foundation.addresses import local
 from compatkit.hooks import HOOK_API, PROJECT, Registration
 from compatkit.plugins.implementations import implementations
-from compatkit.plugins.isolation import Owner, PluginWarning, raised, state_kept
+from compatkit.plugins.isolation import Owner, PluginWarning, described, restored_state
 from compatkit.plugins.loading import KINDS, check_api, load, note, own_keys, registered
 
 FILES = "COMPATKIT_PLUGIN_FILES"
@@ -39,7 +39,7 @@ _IMPORTED: dict[Path, FileDistribution | None] = {}
 
 
 class FileDistribution(Distribution):
-    """The plugins of one file, in the shape of an installed distribution called ``mynet.py``."""
+    """The plugins of one file as a distribution, called ``mynet.py``."""
 
     def __init__(self, path: Path, content: bytes, keys: Iterable[str] = ()) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class FileDistribution(Distribution):
         self._texts = {"METADATA": metadata, "entry_points.txt": f"[{PROJECT}]\n{lines}"}
 
     def read_text(self, filename: str) -> str | None:
-        """Return one of the texts that an installed distribution has as files."""
+        """Return the text of a metadata file."""
         return self._texts.get(filename)
 
     def locate_file(self, path: str | os.PathLike[str]) -> Path:
@@ -57,7 +57,7 @@ class FileDistribution(Distribution):
 
 
 class _Content(SourceFileLoader):
-    """Runs the bytes that were digested; reads and writes no cached bytecode."""
+    """Runs the digested bytes; reads and writes no bytecode."""
 
     def __init__(self, name: str, path: Path, content: bytes) -> None:
         super().__init__(name, str(path))
@@ -68,7 +68,7 @@ class _Content(SourceFileLoader):
 
 
 def distributions() -> list[FileDistribution]:
-    """Return what the named files register, after importing those that were not imported yet.
+    """Import the named files that are not imported yet, and return what they register.
 
     Raises:
         PluginError: A file cannot be used.
@@ -93,15 +93,15 @@ def distributions() -> list[FileDistribution]:
 
 @contextmanager
 def offered(files: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
-    """Name files besides those of the variable, for the body and the processes that it starts.
+    """Offer the plugins of further files in the body, and in processes that it starts.
 
-    Nothing is imported before a plugin is asked for.
+    Nothing is imported before a plugin is looked up.
 
     Args:
         files: Paths of Python files.
 
     Raises:
-        PluginError: One is missing, is no Python file, or two have one stem.
+        PluginError: A file is missing or no Python file, or two have the same stem.
     """
     before = os.environ.get(FILES, "")
     _name(files)
@@ -112,21 +112,21 @@ def offered(files: Sequence[str | os.PathLike[str]]) -> Iterator[None]:
 
 
 def add_file(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Import a Python file, and offer its plugins in this process and in those that it starts.
+    """Import a Python file and offer its plugins in this process and those that it starts.
 
     Args:
         path: A file with hooks that register, such as ``compatkit_builders``, and with ``compatkit_api = 1``.
 
     Returns:
-        What it registers, such as ``("builders.mynet",)``.
+        Keys of its plugins, such as ``("builders.mynet",)``.
 
     Raises:
-        PluginError: It cannot be used, or has changed since it was imported; the message says why.
+        PluginError: It cannot be used, or changed since it was imported.
     """
     before, path = os.environ.get(FILES, ""), _absolute(path)
     _name([path])
     try:
-        made = next(one for one in distributions() if one.path == path)
+        made = next(file for file in distributions() if file.path == path)
     except BaseException:
         os.environ[FILES] = before
         raise
@@ -152,7 +152,7 @@ def _named() -> list[Path]:
 
 
 def _checked(files: Sequence[Path]) -> list[Path]:
-    """Return absolute paths, each once, after what can be checked without running them."""
+    """Return absolute paths without duplicates, after checks that need no import."""
     paths = dict.fromkeys(map(_absolute, files))
     stems: dict[str, Path] = {}
     for path in paths:
@@ -182,17 +182,17 @@ def _import(path: Path) -> FileDistribution:
         module = known or _run(path, content)
         made = FileDistribution(path, content, _keys(module, path))
         for point in made.entry_points:
-            load(point)  # what a run would refuse is refused now
+            load(point)  # raise now what a run would raise
     except BaseException:
         if known is None:
             sys.modules.pop(path.stem, None)
         raise
-    _tell_taken(made)
+    _warn_taken(made)
     return made
 
 
-def _tell_taken(made: FileDistribution) -> None:
-    """Warn of names that mean compatkit's own plugins."""
+def _warn_taken(made: FileDistribution) -> None:
+    """Warn of names that compatkit has too."""
     taken = [point.name for point in made.entry_points if point.name in own_keys()]
     if taken:
         name = taken[0].partition(".")[2]
@@ -205,26 +205,26 @@ def _tell_taken(made: FileDistribution) -> None:
 
 
 def _run(path: Path, content: bytes) -> ModuleType:
-    """Return the module of a file; global state that it changes is put back, with a warning."""
+    """Import a file; restore global state that it changes, with a warning."""
     loader = _Content(path.stem, path, content)
     spec = importlib.util.spec_from_file_location(path.stem, path, loader=loader)
     module = importlib.util.module_from_spec(spec)  # pyright: ignore[reportArgumentType]
     sys.modules[path.stem] = module
     try:
-        with state_kept() as changed:
+        with restored_state() as changed:
             loader.exec_module(module)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _error(path, f"importing it failed: {raised(error)}.{_beside(path, error)}") from error
+        raise _error(path, f"importing it failed: {described(error)}.{_beside(path, error)}") from error
     if changed:
-        told = note(changed, Owner(str(path)), "importing it", "It should not do this at import.")
-        warnings.warn(told, PluginWarning, stacklevel=2)
+        message = note(changed, Owner(str(path)), "importing it", "It should not do this at import.")
+        warnings.warn(message, PluginWarning, stacklevel=2)
     return module
 
 
 def _keys(module: ModuleType, path: Path) -> list[str]:
-    """Return what a module registers, such as ``builders.mynet``."""
+    """Return the keys that a module registers, such as ``builders.mynet``."""
     owner = Owner(str(path))
     if not hasattr(module, "compatkit_api"):
         raise owner.error(
@@ -236,13 +236,14 @@ def _keys(module: ModuleType, path: Path) -> list[str]:
     keys = [f"{kind}.{name}" for kind in KINDS for name in registered(module, hooks, owner, kind)]
     if not keys:
         raise owner.error(
-            f"{', '.join(one.hook for one in hooks)} registers nothing. Call register(name, factory)."
+            f"{', '.join(implementation.hook for implementation in hooks)} registers nothing. Call register(name, "
+            "factory)."
         )
     return keys
 
 
 def _refuse_hiding(path: Path) -> None:
-    """Raise for a stem that other code is found by; a module that is this very file may be imported already."""
+    """Raise if the stem is the name of another module or distribution."""
     try:
         spec = importlib.util.find_spec(path.stem)
     except (ImportError, ValueError):  # ValueError: such as __main__, in use and found by no spec
@@ -258,7 +259,7 @@ def _refuse_hiding(path: Path) -> None:
 
 
 def _beside(path: Path, error: BaseException) -> str:
-    """Return the remedy for a file that imports its neighbor."""
+    """Return the remedy for a failed import."""
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     if not name or not (path.parent / f"{name.partition('.')[0]}.py").is_file():
         return " Repair it, or leave it out."

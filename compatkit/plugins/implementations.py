@@ -1,7 +1,7 @@
-"""Read the hooks of a plugin, and raise for mistakes that pluggy would ignore silently.
+"""Read the hooks of a plugin, and raise for mistakes that pluggy ignores silently.
 
-pluggy ignores misspelt hooks and missing markers, never passes an argument that has a default, and detects a class
-registered in place of an instance only when it calls it.
+pluggy ignores misspelled hooks and missing markers, never passes an argument with a default, and detects a class in
+place of an instance only when it calls it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Implementation:
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """Return the signature without evaluating annotations (Python 3.14 would, and fail on forward names)."""
+    """Return the signature without evaluating annotations, which fails on forward references in Python 3.14."""
     if sys.version_info >= (3, 14):
         import annotationlib
 
@@ -67,10 +67,10 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
         owner: For messages.
 
     Raises:
-        PluginError: A hook is misspelt, unmarked, marked by another project, a wrapper, a generator, or
-            takes arguments that it will never get; or there is no hook at all.
+        PluginError: A hook is misspelled, unmarked, marked by another project, a wrapper, a generator, or
+            takes arguments that are never passed; or there is no hook.
     """
-    found: dict[str, Implementation] = {}
+    by_hook: dict[str, Implementation] = {}
     for attribute in dir(plugin):
         static = inspect.getattr_static(plugin, attribute, None)
         if isinstance(static, property):
@@ -80,7 +80,7 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
                 )
             continue
         if not (attribute.startswith(PREFIX) or _is_method(static)):
-            continue  # not looked up: reading an attribute may run code
+            continue  # reading an attribute may run code
         member = getattr(plugin, attribute, None)
         options = _options(member, attribute, owner)
         if options is None:
@@ -90,29 +90,31 @@ def implementations(plugin: object, layer: type, owner: Owner) -> tuple[Implemen
             if options.get("optionalhook"):
                 continue
             raise owner.error(_unknown(hook, layer), hook)
-        if hook in found:
+        if hook in by_hook:
             raise owner.error(
-                f"{found[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
+                f"{by_hook[hook].attribute!r} and {attribute!r} both implement {hook!r}. Keep one.", hook
             )
         _refuse_options(options, member, hook, owner)
         unbound = inspect.isclass(plugin) and inspect.isfunction(static)
         arguments = _arguments(member, hook, arguments_of(layer)[hook], owner, unbound)
-        found[hook] = Implementation(hook, attribute, arguments, getattr(member, "compatkit_effect", "host"))
-    if not found:
+        by_hook[hook] = Implementation(
+            hook, attribute, arguments, getattr(member, "compatkit_effect", "host")
+        )
+    if not by_hook:
         raise owner.error(
             f"{_what(plugin)} implements no hook. Write at least one of {', '.join(arguments_of(layer))}, "
             "and put @compatkit.hookimpl above it."
         )
-    return tuple(found[hook] for hook in arguments_of(layer) if hook in found)
+    return tuple(by_hook[hook] for hook in arguments_of(layer) if hook in by_hook)
 
 
 def refuse_class(plugin: object, owner: Owner, *, place: str) -> None:
-    """Raise for a class where an instance is needed; its hooks would lack ``self`` when called.
+    """Raise for a class in place of an instance; its hooks would lack ``self``.
 
     Args:
-        plugin: What the plugin gave.
+        plugin: The object.
         owner: For the message.
-        place: Where it gave it, for the message.
+        place: Where it was passed, for the message.
 
     Raises:
         PluginError: ``plugin`` is a class.
@@ -137,7 +139,7 @@ def _is_method(static: object) -> bool:
 
 
 def _options(member: object, attribute: str, owner: Owner) -> dict[str, Any] | None:
-    """Return the marker's options; None for a member that is no hook and does not look like one."""
+    """Return the marker's options; None for a member that does not look like a hook."""
     options = getattr(member, PROJECT + "_impl", None) if inspect.isroutine(member) else None
     if isinstance(options, dict):
         return options

@@ -1,7 +1,7 @@
-"""Which entry points count, and which names they have: those of compatkit itself come before all others.
+"""Installed entry points and their names.
 
-A plain name, ``dcc``, means compatkit's own plugin where it has one of this name. Another distribution's plugin of the
-same name is called ``package:dcc``; so is either of two that claim one name.
+A plain name, ``dcc``, means compatkit's own plugin if it has one of that name. Another distribution's plugin of the
+same name is called ``package:dcc``, as are two distributions' plugins of one name.
 """
 
 from __future__ import annotations
@@ -19,46 +19,46 @@ from compatkit.plugins.files import distributions as files
 from compatkit.plugins.isolation import PluginWarning
 from compatkit.plugins.loading import own_keys
 
-_LEFT: set[str] = set()
-"""Leftovers that were named already."""
+_WARNED: set[str] = set()
+"""Leftover folders that were reported."""
 
 
 def installed(**chosen: Any) -> list[EntryPoint]:
-    """Return entry points of the group, and those of files that the user names.
+    """Return entry points of the group and of files that the user names.
 
-    Those that an interrupted pip left behind are left out, and named once.
+    Leftovers of an interrupted pip are ignored, with one warning each.
 
     Args:
         **chosen: As ``entry_points`` takes them, such as ``name="regularizers.dcc"``; all without any.
     """
     points = entry_points(group=PROJECT, **chosen)
     # Metadata of a distribution take a millisecond to read, and one may have a hundred points.
-    left = {key: _left(dist) for key, dist in {id(point.dist): point.dist for point in points}.items()}
+    left = {key: _is_leftover(dist) for key, dist in {id(point.dist): point.dist for point in points}.items()}
     of_files = [point for made in files() for point in made.entry_points.select(group=PROJECT, **chosen)]
     return [point for point in points if not left[id(point.dist)]] + of_files
 
 
 def package_of(point: EntryPoint) -> str:
-    """Return the canonical name of the distribution, a file's stem; empty where broken metadata do not say."""
+    """Return the canonical name of the distribution, or a file's stem; empty if the metadata are broken."""
     try:
         if isinstance(point.dist, FileDistribution):
             return canonicalize_name(point.dist.path.stem)
         return canonicalize_name(point.dist.name) if point.dist else ""
-    except Exception:  # of metadata that another program wrote
+    except Exception:  # broken metadata
         return ""
 
 
 def is_own(point: EntryPoint) -> bool:
-    """Return whether compatkit itself brings a plugin."""
+    """Return whether a plugin is compatkit's own."""
     return point.name in own_keys() and package_of(point) == PROJECT
 
 
-def yields(point: EntryPoint) -> bool:
-    """Return whether the plain name of a plugin means one of compatkit instead."""
+def is_shadowed(point: EntryPoint) -> bool:
+    """Return whether the plain name of a plugin means compatkit's own plugin."""
     return point.name in own_keys() and package_of(point) != PROJECT
 
 
-def divided(name: str, kind: str) -> tuple[str, str]:
+def split_name(name: str, kind: str) -> tuple[str, str]:
     """Return the package, or an empty text, and the plain name, of ``dcc``, ``regularizers.dcc``, ``package:dcc``.
 
     Args:
@@ -69,8 +69,8 @@ def divided(name: str, kind: str) -> tuple[str, str]:
     return canonicalize_name(package), plain.removeprefix(f"{kind}.")
 
 
-def _left(dist: Distribution | None) -> bool:
-    """Return whether metadata are no installed distribution's; pip calls ``demo`` ``~emo`` while it replaces it."""
+def _is_leftover(dist: Distribution | None) -> bool:
+    """Return whether metadata are left over; pip renames ``demo`` to ``~emo`` while it replaces it."""
     folder = getattr(dist, "_path", None)
     if dist is None or folder is None:
         return False
@@ -81,11 +81,10 @@ def _left(dist: Distribution | None) -> bool:
         wanted = None
     if not name.startswith("~") and (not wanted or _begins(name, wanted)):
         return False
-    if str(folder) not in _LEFT:
-        _LEFT.add(str(folder))
+    if str(folder) not in _WARNED:
+        _WARNED.add(str(folder))
         warnings.warn(
-            f"{folder} is no installed distribution, but what an interrupted pip left behind; it is ignored. Remove "
-            "it.",
+            f"{folder} is a leftover of an interrupted pip; it is ignored. Remove it.",
             PluginWarning,
             stacklevel=4,
         )

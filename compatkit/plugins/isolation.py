@@ -1,6 +1,6 @@
-"""Run a plugin's code: name the plugin in errors, suggest near names, and keep the program's global state.
+"""Run a plugin's code: name the plugin in errors, suggest similar names, and restore global state.
 
-A plugin can change torch's random state, default dtype or thread count at import; whatever it changes is put back.
+A plugin can change torch's random state, default dtype or thread count at import; such changes are undone.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from compatkit.errors import PluginError, UsageError, near
 
 @attrs.frozen
 class Owner:
-    """Where a plugin comes from: for messages, listings and manifests.
+    """Origin of a plugin, for messages, listings and manifests.
 
     Attributes:
         plugin: Key (``regularizers.dcc``) or instance name.
-        distribution: Installed distribution that brought it; None where the caller handed it in.
+        distribution: Its distribution; None if the caller passed it in.
     """
 
     plugin: str
@@ -40,20 +40,20 @@ class Owner:
 
         Args:
             message: What is wrong, and what to do.
-            hook: Name of the hook, if one is concerned.
+            hook: Name of the hook, if any.
         """
         return PluginError(
             f"{self}: {message}", plugin=self.plugin, distribution=self.distribution, hook=hook
         )
 
 
-def raised(error: BaseException) -> str:
-    """Return type and text of an error, with the last line of the plugin's own code that led to it.
+def described(error: BaseException) -> str:
+    """Return type and text of an error, with the last line of the plugin's own code in its traceback.
 
-    What a plugin refuses is told as it stands.
+    A UsageError of a plugin is returned as its text.
 
-    The plugin's package is that of the first frame outside of compatkit, torch and Python's own library, whose frames
-    come first where a hook is decorated; frames of other packages that it calls are skipped.
+    The plugin's package is that of the first frame outside of compatkit, torch and Python's library, whose frames come
+    first if a hook is decorated; frames of other packages that it calls are skipped.
     """
     if isinstance(error, UsageError):
         return str(error)
@@ -71,33 +71,33 @@ def raised(error: BaseException) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return ``" Did you mean 'x'?"``, or nothing where no known name is near.
+    """Return ``" Did you mean 'x'?"``, or an empty text if no known name is similar.
 
     Args:
-        name: What was asked for.
+        name: The unknown name.
         known: Names that exist.
-        prefix: Left out of names on both sides.
+        prefix: Ignored in both.
     """
-    short = {one.removeprefix(prefix): one for one in known}
+    short = {known_name.removeprefix(prefix): known_name for known_name in known}
     close = near(name.removeprefix(prefix), short, 1, 0.5)
     return f" Did you mean {short[close[0]]!r}?" if close else ""
 
 
 class PluginWarning(UserWarning):
-    """A plugin changed global state while it was imported or made; the state was put back."""
+    """A plugin changed global state while it was imported or made; the state was restored."""
 
 
 @contextmanager
-def state_kept(*, drawing: bool = False) -> Iterator[list[str]]:
+def restored_state(*, drawing: bool = False) -> Iterator[list[str]]:
     """Restore random states and torch's defaults that the body changes.
 
-    numpy and torch are checked only if they are imported already.
+    numpy and torch are checked only if they are imported.
 
     Args:
-        drawing: The body is meant to draw from torch's random state, which is not restored.
+        drawing: Whether the body may draw from torch's random state, which is then not restored.
 
     Yields:
-        A list that holds, after the body, the names of the states that were changed and restored.
+        A list that has the names of the changed states after the body.
     """
     changed: list[str] = []
     had_torch = "torch" in sys.modules
@@ -116,7 +116,7 @@ def state_kept(*, drawing: bool = False) -> Iterator[list[str]]:
 
 
 def _state(drawing: bool) -> Iterator[tuple[str, Callable[[], Any], Callable[[Any], Any]]]:
-    """Yield the name of each piece of global state, and the functions that read and write it."""
+    """Yield name, reader and writer of each piece of global state."""
     yield "Python's random state", random.getstate, random.setstate
     if "numpy" in sys.modules:
         import numpy as np
@@ -146,9 +146,9 @@ def _state(drawing: bool) -> Iterator[tuple[str, Callable[[], Any], Callable[[An
     )
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(before: Any, after: Any) -> bool:
     """Compare two states: tensors, arrays, plain values, and sequences of these."""
-    if isinstance(one, tuple | list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    equal = one == other
+    if isinstance(before, tuple | list):
+        return len(before) == len(after) and all(map(_same, before, after))
+    equal = before == after
     return bool(equal.all()) if hasattr(equal, "all") else bool(equal)

@@ -1,4 +1,4 @@
-"""Import one entry point, check it, and collect what its registration hook offers."""
+"""Import an entry point, check it, and collect what its registration hook offers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from compatkit.plugins.implementations import (
     implementations,
     refuse_class,
 )
-from compatkit.plugins.isolation import Owner, PluginWarning, raised, state_kept, suggestion
+from compatkit.plugins.isolation import Owner, PluginWarning, described, restored_state, suggestion
 from compatkit.plugins.settings import RESERVED, Setting, check_settings, settings_of, takes_one
 
 WITHOUT = "COMPATKIT_DISABLE_PLUGINS"
@@ -87,26 +87,26 @@ class Offer:
         Raises:
             PluginError: A setting is unknown or missing, or the factory refuses a value.
         """
-        given = shown(settings) or "no settings"
-        with self.called(settings, "its factory", f"the factory failed with {given}", MADE_IN_SET_UP):
+        arguments = shown(settings) or "no settings"
+        with self.called(settings, "its factory", f"the factory failed with {arguments}", MADE_IN_SET_UP):
             return self.factory(**settings)
 
     @contextmanager
     def called(
         self, settings: Mapping[str, Any], what: str, failed: str, remedy: str, *, drawing: bool = False
     ) -> Iterator[None]:
-        """Check settings, call the factory in the body, and name the plugin in its errors and warnings.
+        """Check settings and name the plugin in errors and warnings of the body, which calls the factory.
 
         Args:
             settings: Keyword arguments for the factory.
-            what: Subject of the warning where the factory changes global state, which is put back.
-            failed: Begins the error where it fails.
-            remedy: Ends that warning.
-            drawing: The factory is to draw from torch's random state.
+            what: Subject of the warning if the factory changes global state, which is restored.
+            failed: Beginning of the error message.
+            remedy: End of the warning.
+            drawing: Whether the factory may draw from torch's random state.
         """
         check_settings(settings, self.settings, self.owner)
         try:
-            with state_kept(drawing=drawing) as changed:
+            with restored_state(drawing=drawing) as changed:
                 yield
         except (Exception, SystemExit) as error:
             of_data = (
@@ -115,13 +115,13 @@ class Offer:
             if isinstance(error, CompatkitError) and (of_data or not isinstance(error, UsageError)):
                 error.add_note(f"Raised by {self.owner}, {what}.")
                 raise
-            raise self.owner.error(f"{failed}: {raised(error)}") from error
+            raise self.owner.error(f"{failed}: {described(error)}") from error
         if changed:
             warnings.warn(note(changed, self.owner, what, remedy), PluginWarning, stacklevel=4)
 
 
 def shown(settings: Mapping[str, Any]) -> str:
-    """Return settings as they are written in a call, long ones cut off."""
+    """Return settings as in a call, long values cut off."""
     return ", ".join(f"{name}={value!r:.200}" for name, value in settings.items())
 
 
@@ -144,7 +144,7 @@ def load(point: EntryPoint) -> Loaded:
     """Import an entry point and return its offer of that key.
 
     Raises:
-        PluginError: The import fails, or the plugin does not follow the hook specifications.
+        PluginError: The import fails, or the plugin violates the hook specifications.
     """
     owner = owner_of(point)
     kind, _, name = point.name.partition(".")
@@ -155,13 +155,13 @@ def load(point: EntryPoint) -> Loaded:
         )
     start = time.perf_counter()
     try:
-        with state_kept() as changed:
+        with restored_state() as changed:
             plugin = point.load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise owner.error(
-            f"importing {point.value!r} failed: {raised(error)}. Repair or uninstall "
+            f"importing {point.value!r} failed: {described(error)}. Repair or uninstall "
             f"{owner.distribution or 'it'}, or block it with {WITHOUT}={point.name}."
         ) from error
     seconds = time.perf_counter() - start
@@ -192,7 +192,7 @@ def load(point: EntryPoint) -> Loaded:
 
 @functools.cache
 def own_keys() -> frozenset[str]:
-    """Return the keys of compatkit's own plugins, whose plain names mean these and no others."""
+    """Return the keys of compatkit's own plugins."""
     try:
         points = distribution(PROJECT).entry_points
     except PackageNotFoundError:  # run from its sources
@@ -204,7 +204,7 @@ def owner_of(point: EntryPoint) -> Owner:
     """Return the owner of an entry point."""
     try:
         distribution, version = (point.dist.name, point.dist.version) if point.dist else (None, None)
-    except Exception:  # metadata of a broken installation may lack a name; the plugin may still be fine
+    except Exception:  # broken metadata may lack a name; the plugin may still work
         distribution, version = None, None
     return Owner(point.name, distribution, version)
 
@@ -231,7 +231,7 @@ def check_api(stated: object, owner: Owner) -> None:
 def registered(
     plugin: object, hooks: Sequence[Implementation], owner: Owner, kind: str
 ) -> dict[str, Callable[..., Any]]:
-    """Call the registration hook of a kind, and return the factories that it registers, by name.
+    """Call the registration hook of a kind and return the registered factories by name.
 
     Args:
         plugin: A module or an instance.
@@ -240,19 +240,19 @@ def registered(
         kind: One of KINDS.
 
     Raises:
-        PluginError: The hook fails, returns a value, or registers what is no factory.
+        PluginError: The hook fails, returns a value, or registers something that is no factory.
     """
     hook = PREFIX + kind
     collect = _Collect(owner, hook)
-    for one in hooks:
-        if one.hook == hook:
-            given = (collect,) if one.arguments else ()
+    for implementation in hooks:
+        if implementation.hook == hook:
+            arguments = (collect,) if implementation.arguments else ()
             try:
-                returned = getattr(plugin, one.attribute)(*given)
+                returned = getattr(plugin, implementation.attribute)(*arguments)
             except PluginError:
                 raise
             except (Exception, SystemExit) as error:
-                raise owner.error(f"{hook} failed: {raised(error)}", hook) from error
+                raise owner.error(f"{hook} failed: {described(error)}", hook) from error
             if returned is not None:
                 raise owner.error(
                     f"{hook} returned {type_of(returned)}; nothing is done with it. Call register(name, factory).",
@@ -267,9 +267,9 @@ def _factory(
     """Return the factory that a plugin registers as ``name``."""
     factories, hook = registered(plugin, hooks, owner, kind), PREFIX + kind
     if name not in factories:
-        there = ", ".join(factories) or "nothing"
+        registered_names = ", ".join(factories) or "nothing"
         raise owner.error(
-            f"{hook} registers {there}, not {name!r}.{suggestion(name, factories)} "
+            f"{hook} registers {registered_names}, not {name!r}.{suggestion(name, factories)} "
             "The entry point's key and the registered name must agree.",
             hook,
         )
@@ -278,7 +278,7 @@ def _factory(
 
 def note(changed: Sequence[str], owner: Owner, when: str, remedy: str) -> str:
     """Return the warning about global state that a plugin changed."""
-    return f"{owner}: {when} changed {', '.join(changed)}; it was put back. {remedy}"
+    return f"{owner}: {when} changed {', '.join(changed)}; it was restored. {remedy}"
 
 
 class _Collect(Register):

@@ -1,7 +1,7 @@
-"""The plugins of one run: found, made, checked, ordered, and resolved once into plain tuples.
+"""The plugins of one run: find, make, check and order them, and resolve their hooks into plain tuples.
 
-Each run has its own manager, with the plugins that it names and no others. After ``RunPlugins.create`` pluggy is not
-called again: the trainer iterates over tuples, and an event that no plugin implements is an empty one.
+Each run has its own manager with the plugins that it names. After ``RunPlugins.create`` pluggy is not called again: the
+trainer iterates over tuples, and an event without implementations is an empty tuple.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HEADER = ("event", "order", "instance", "weight", "steps", "effect", "from")
 
 @attrs.frozen(eq=False)
 class Member:
-    """One regularizer of a run: how the run uses it, the offer that it came from, and the object."""
+    """One regularizer of a run: its use, the plugin's offer, and the object."""
 
     use: Use
     offer: Offer
@@ -56,14 +56,17 @@ class Member:
         return Owner(self.use.as_, self.offer.distribution, self.offer.version)
 
     def bound(self, hook: str) -> Bound | None:
-        """Return a hook ready to be called, None where the instance does not implement it."""
-        for one in self.hooks:
-            if one.hook == hook:
+        """Return a callable hook, or None if the instance does not implement it."""
+        for implementation in self.hooks:
+            if implementation.hook == hook:
                 full = arguments_of(Training)[hook]
-                method = getattr(self.instance, one.attribute)
-                function, mixed = adapt(method, full, one.arguments), hasattr(method, "compatkit_autocast")
-                asked = self.use
-                return bind(asked.as_, asked.weight, asked.phase, one.effect, hook, function, mixed)
+                method = getattr(self.instance, implementation.attribute)
+                function, mixed = (
+                    adapt(method, full, implementation.arguments),
+                    hasattr(method, "compatkit_autocast"),
+                )
+                use = self.use
+                return bind(use.as_, use.weight, use.phase, implementation.effect, hook, function, mixed)
         return None
 
 
@@ -75,8 +78,8 @@ class _Hooks:
 
     def __init__(self, member: Member) -> None:
         self.instance = member.instance
-        for one in member.hooks:
-            setattr(self, one.attribute, getattr(member.instance, one.attribute))
+        for implementation in member.hooks:
+            setattr(self, implementation.attribute, getattr(member.instance, implementation.attribute))
 
 
 @attrs.frozen(eq=False)
@@ -85,9 +88,9 @@ class RunPlugins:
 
     Attributes:
         members: In the order in which they are called.
-        dropped: Instances of weight 0: named, but not made.
-        manager: Of this run alone; its hooks are not called in a step.
-        task: Before networks are built; the other tuples as their hooks are named.
+        dropped: Instances of weight 0, which are not made.
+        manager: Of this run; its hooks are not called in a step.
+        task: Called before networks are built; the other tuples are named after their hooks.
     """
 
     members: tuple[Member, ...]
@@ -115,21 +118,21 @@ class RunPlugins:
 
         Args:
             uses: Names, ``use(...)`` or tables of a recipe; those of weight 0 are left out.
-            factories: Regularizers that are not installed, by name: for notebooks and for tests.
+            factories: Regularizers that are not installed, by name, for notebooks and tests.
 
         Raises:
-            UnknownName: No plugin of a name is installed.
-            PluginError: A plugin is broken, an instance name is taken twice, or the order is a circle.
+            UnknownName: A plugin is not installed.
+            PluginError: A plugin is broken, two instances have one name, or the order has a cycle.
         """
-        wanted = [as_use(one) for one in ([uses] if isinstance(uses, (str, Use)) else uses)]
+        wanted = [as_use(use) for use in ([uses] if isinstance(uses, (str, Use)) else uses)]
         local = factories or {}
-        for one in wanted:
-            if one.name not in local:
-                require(KIND, one.name)
+        for use in wanted:
+            if use.name not in local:
+                require(KIND, use.name)
         refuse_twins(wanted)
-        active = [one for one in wanted if one.weight > 0]
-        dropped = tuple(sorted(one.as_ for one in wanted if one.weight == 0))
-        members = [_member(one, local) for one in ordered(active, dropped)]
+        active = [use for use in wanted if use.weight > 0]
+        dropped = tuple(sorted(use.as_ for use in wanted if use.weight == 0))
+        members = [_member(use, local) for use in ordered(active, dropped)]
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(Training)
         for member in reversed(members):  # pluggy calls the last one registered first
@@ -141,27 +144,27 @@ class RunPlugins:
         return len(self.members)
 
     def states(self) -> dict[str, dict[str, Any]]:
-        """Return tensors and JSON values of each instance that has a state of its own.
+        """Return the state of each instance that has one: tensors and JSON values.
 
         Raises:
-            PluginError: A state holds something else, or the hook failed.
+            PluginError: A state has other values, or the hook failed.
         """
-        kept: dict[str, dict[str, Any]] = {}
+        states: dict[str, dict[str, Any]] = {}
         for member in self.members:
             if (bound := member.bound("compatkit_state")) is not None:
                 state = bound.call()
                 _check_state(state, member.owner)
-                kept[member.use.as_] = dict(state)
-        return kept
+                states[member.use.as_] = dict(state)
+        return states
 
     def load_states(self, states: Mapping[str, Mapping[str, Any]]) -> None:
-        """Restore in each instance the result of ``states``.
+        """Restore the result of ``states`` in each instance.
 
         Raises:
-            PluginError: States and instances do not belong together, or the hook failed.
+            PluginError: States and instances differ, or the hook failed.
         """
-        found = {one.use.as_: one.bound("compatkit_load_state") for one in self.members}
-        keepers = {name: bound for name, bound in found.items() if bound is not None}
+        hooks = {member.use.as_: member.bound("compatkit_load_state") for member in self.members}
+        keepers = {name: bound for name, bound in hooks.items() if bound is not None}
         for name in states.keys() - keepers.keys():
             raise PluginError(
                 f"There is a state of the plugin {name!r}, which this run does not have."
@@ -170,62 +173,62 @@ class RunPlugins:
             )
         for name, bound in keepers.items():
             if name not in states:
-                owner = next(one.owner for one in self.members if one.use.as_ == name)
+                owner = next(member.owner for member in self.members if member.use.as_ == name)
                 raise owner.error("the checkpoint holds no state of it. Was it added since?")
             bound.call(dict(states[name]))
 
     def manifest(self) -> list[dict[str, Any]]:
-        """Return which plugins took part, in order, for the manifest: plain JSON values.
+        """Return the plugins of the run in order, as JSON values for the manifest.
 
-        ``settings`` holds ``weight``, ``start``, ``stop`` and every setting of the factory, defaults too.
+        ``settings`` has ``weight``, ``start``, ``stop`` and every setting of the factory, defaults included.
         """
         lines: list[dict[str, Any]] = []
         for member in self.members:
-            asked, offer = member.use, member.offer
-            settings = {"weight": asked.weight, "start": asked.phase.start, "stop": asked.phase.stop}
-            settings |= {
-                word: list(getattr(asked, word)) for word in ("before", "after") if getattr(asked, word)
-            }
-            settings |= {one.name: one.default for one in offer.settings if not one.many}
-            settings |= plain(asked.settings)
+            use, offer = member.use, member.offer
+            settings = {"weight": use.weight, "start": use.phase.start, "stop": use.phase.stop}
+            settings |= {word: list(getattr(use, word)) for word in ("before", "after") if getattr(use, word)}
+            settings |= {setting.name: setting.default for setting in offer.settings if not setting.many}
+            settings |= plain(use.settings)
             origin = {"distribution": offer.distribution, "version": offer.version}
-            lines.append({"name": offer.key, "as": asked.as_, **origin, "settings": settings})
+            lines.append({"name": offer.key, "as": use.as_, **origin, "settings": settings})
         return lines
 
     def explain(self) -> str:
         """Return a table of the hooks called at each event, in their order."""
-        origins = {one.use.as_: one.offer for one in self.members}
+        origins = {member.use.as_: member.offer for member in self.members}
         rows: list[tuple[str, ...]] = []
         for event in EVENTS:
-            for place, one in enumerate(getattr(self, event), 1):
-                offer, stop = origins[one.instance], "end" if one.phase.stop is None else one.phase.stop
+            for order, bound in enumerate(getattr(self, event), 1):
+                offer, stop = origins[bound.instance], "end" if bound.phase.stop is None else bound.phase.stop
                 steps = (
                     "once"
                     if event in ("task", "set_up", "pretrain", "finish")
-                    else f"{one.phase.start} to {stop}"
+                    else f"{bound.phase.start} to {stop}"
                 )
                 origin = f"{offer.distribution} {offer.version}" if offer.distribution else "the caller"
-                rows.append((event, str(place), one.instance, f"{one.weight:g}", steps, one.effect, origin))
+                rows.append(
+                    (event, str(order), bound.instance, f"{bound.weight:g}", steps, bound.effect, origin)
+                )
         lines = aligned([HEADER, *rows]) if rows else ["No regularizers."]
         if self.dropped:
             lines.append(f"Left out (weight 0): {', '.join(self.dropped)}")
         return "\n".join(lines)
 
 
-def _member(asked: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
-    offer = Offer(KIND, asked.name, local[asked.name]) if asked.name in local else find(KIND, asked.name)
-    instance = offer.make(asked.settings)
-    owner = Owner(asked.as_, offer.distribution, offer.version)
+def _member(use: Use, local: Mapping[str, Callable[..., Any]]) -> Member:
+    offer = Offer(KIND, use.name, local[use.name]) if use.name in local else find(KIND, use.name)
+    instance = offer.make(use.settings)
+    owner = Owner(use.as_, offer.distribution, offer.version)
     refuse_class(instance, owner, place="what its factory returns")
     hooks = implementations(instance, Training, owner)
     pair = ("compatkit_state", "compatkit_load_state")
-    kept = [one.hook for one in hooks if one.hook in pair]
-    if len(kept) == 1:
-        other = pair[kept[0] == pair[0]]
+    state_hooks = [implementation.hook for implementation in hooks if implementation.hook in pair]
+    if len(state_hooks) == 1:
+        other = pair[state_hooks[0] == pair[0]]
         raise owner.error(
-            f"it has {kept[0]} without {other}, so a run could not resume. Write both.", kept[0]
+            f"it has {state_hooks[0]} without {other}, so a run could not resume. Write both.", state_hooks[0]
         )
-    return Member(asked, offer, instance, hooks)
+    return Member(use, offer, instance, hooks)
 
 
 def _refuse_shared(member: Member, members: Sequence[Member]) -> None:
@@ -238,26 +241,26 @@ def _refuse_shared(member: Member, members: Sequence[Member]) -> None:
 
 def _resolve(members: Sequence[Member], event: str) -> tuple[Bound, ...]:
     bounds = (member.bound(f"compatkit_{event}") for member in members)
-    return tuple(one for one in bounds if one is not None)
+    return tuple(bound for bound in bounds if bound is not None)
 
 
 def _check_state(value: object, owner: Owner, path: str | None = None) -> None:
-    """Raise for a state that no checkpoint can hold: tensors at the top level, and JSON values."""
+    """Raise for a state other than tensors at the top level and JSON values."""
     hook = "compatkit_state"
     if isinstance(value, Mapping):
-        for key, one in cast("Mapping[object, object]", value).items():
+        for key, item in cast("Mapping[object, object]", value).items():
             if not isinstance(key, str):
                 raise owner.error(f"{hook} has the key {key!r} at {path or 'its top'}; keys are texts.", hook)
-            if path is not None or not _is_tensor(one):
-                _check_state(one, owner, key if path is None else f"{path}.{key}")
+            if path is not None or not _is_tensor(item):
+                _check_state(item, owner, key if path is None else f"{path}.{key}")
     elif path is None:
         raise owner.error(
             f"{hook} returned a {type(value).__name__}; return a mapping from names to tensors and JSON values.",
             hook,
         )
     elif isinstance(value, list | tuple):
-        for index, one in enumerate(cast("list[object]", value)):
-            _check_state(one, owner, f"{path}[{index}]")
+        for index, item in enumerate(cast("list[object]", value)):
+            _check_state(item, owner, f"{path}[{index}]")
     elif isinstance(value, float) and not math.isfinite(value):
         raise owner.error(
             f"{hook} holds {value} at {path}; JSON has no such number. Keep it in a tensor.", hook

@@ -1,4 +1,4 @@
-"""Settings of a plugin: the keyword arguments of its factory, listed, checked and converted to JSON values."""
+"""Settings of a plugin: list, check and convert the keyword arguments of its factory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compatkit.plugins.implementations import signature_of
 from compatkit.plugins.isolation import Owner, suggestion
 
 RESERVED = ("name", "weight", "as", "as_", "start", "stop", "before", "after")
-"""Words that a run states for any regularizer; none of them can be a setting."""
+"""Words of a run's table for any regularizer, which cannot be settings."""
 
 
 _PLAIN: Mapping[str, type] = {"bool": bool, "int": int, "float": float, "None": type(None)}
@@ -31,7 +31,7 @@ class Setting:
         required: Whether it lacks a default.
         default: Plain JSON value (other values as their text); None where required.
         annotation: As written, or empty.
-        many: Stands for ``**name``: any further setting is taken.
+        many: Whether it is ``**name``, which accepts any setting.
     """
 
     name: str
@@ -53,7 +53,7 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
     Args:
         factory: A function or a class.
         owner: The plugin, for messages.
-        filled: Count of leading arguments that the caller passes by position, which are no settings.
+        filled: Number of leading arguments that compatkit passes, which are no settings.
 
     Raises:
         PluginError: Python cannot read the factory's arguments.
@@ -65,16 +65,16 @@ def settings_of(factory: Callable[..., Any], owner: Owner, *, filled: int = 0) -
             f"the arguments of its factory {factory!r} cannot be read ({error}). Register a def or a class."
         ) from error
     settings = []
-    for one in parameters:
-        if one.kind in (one.POSITIONAL_ONLY, one.VAR_POSITIONAL):
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL):
             continue
-        annotation = "" if one.annotation is one.empty else one.annotation
+        annotation = "" if parameter.annotation is parameter.empty else parameter.annotation
         text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-        many = one.kind is one.VAR_KEYWORD
-        required = one.default is one.empty and not many
-        given = one.default is not one.empty and one.default is not attrs.NOTHING
-        default = plain(one.default) if given else None
-        settings.append(Setting(one.name, required, default, text, many))
+        many = parameter.kind is parameter.VAR_KEYWORD
+        required = parameter.default is parameter.empty and not many
+        has_default = parameter.default is not parameter.empty and parameter.default is not attrs.NOTHING
+        default = plain(parameter.default) if has_default else None
+        settings.append(Setting(parameter.name, required, default, text, many))
     return tuple(settings)
 
 
@@ -91,40 +91,40 @@ def takes_one(factory: Callable[..., Any]) -> bool:
     )
 
 
-def check_settings(given: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
-    """Raise for settings that the factory lacks, missing ones that it needs, and values of another type.
+def check_settings(values: Mapping[str, Any], known: Sequence[Setting], owner: Owner) -> None:
+    """Raise for unknown settings, missing ones, and values of another type.
 
-    Only flags and numbers are compared with their annotation: Python would take a text for a true flag.
+    Only flags and numbers are compared with their annotation, as Python takes any text for a true flag.
 
     Args:
-        given: Settings of the user, by name.
+        values: Settings of the user, by name.
         known: Parameters of the factory.
         owner: For messages.
 
     Raises:
-        PluginError: With the legal settings and the nearest name.
+        PluginError: The message has the known settings and the nearest name.
     """
-    legal = [one.name for one in known if not one.many]
-    shown = ", ".join(str(one) for one in known) or "none"
-    if not any(one.many for one in known):
-        for name in given:
+    legal = [setting.name for setting in known if not setting.many]
+    shown = ", ".join(str(setting) for setting in known) or "none"
+    if not any(setting.many for setting in known):
+        for name in values:
             if name not in legal:
                 raise owner.error(
                     f"there is no setting {name!r}.{suggestion(name, legal)} The settings are: {shown}."
                 )
-    for one in known:
-        if one.required and one.name not in given:
-            raise owner.error(f"the setting {one.name!r} is needed. The settings are: {shown}.")
-        if one.name in given and not _fits(given[one.name], one.annotation):
+    for setting in known:
+        if setting.required and setting.name not in values:
+            raise owner.error(f"the setting {setting.name!r} is needed. The settings are: {shown}.")
+        if setting.name in values and not _fits(values[setting.name], setting.annotation):
             raise owner.error(
-                f"the setting {one.name!r} is {_words(one.annotation)}; got {given[one.name]!r}."
+                f"the setting {setting.name!r} is {_words(setting.annotation)}; got {values[setting.name]!r}."
             )
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of an annotated type: a plain one, a Literal, a union, or a tuple of these.
+    """Return whether a value has an annotated type: a plain one, a Literal, a union, or a tuple of these.
 
-    ``float`` accepts whole numbers too; True and False, which are whole numbers for Python, are no numbers here.
+    ``float`` accepts integers too; True and False are no numbers here.
 
     Args:
         value: Of a setting.
@@ -132,9 +132,9 @@ def fits(value: Any, hint: Any) -> bool:
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
-        return any(type(value) is type(one) and value == one for one in inner)
+        return any(type(value) is type(option) and value == option for option in inner)
     if origin in (Union, types.UnionType):
-        return any(fits(value, one) for one in inner)
+        return any(fits(value, option) for option in inner)
     if origin is tuple and isinstance(value, tuple):
         each = [inner[0]] * len(value) if inner[1:] == (...,) else inner
         return len(value) == len(each) and all(map(fits, value, each))
@@ -156,16 +156,16 @@ def _words(annotation: str) -> str:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON values; other types, and numbers that are not finite, become texts."""
+    """Return a value as JSON values; other types and non-finite numbers become texts."""
     value = native(value)
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in cast("Sequence[Any]", value)]
+        return [plain(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, (set, frozenset)):
-        return sorted(str(one) for one in cast("frozenset[Any]", value))
+        return sorted(str(item) for item in cast("frozenset[Any]", value))
     return value.__qualname__ if callable(value) and hasattr(value, "__qualname__") else str(value)

@@ -1,4 +1,4 @@
-"""The regularizers of a run as its caller or recipe states them: which, weights, steps, settings, order."""
+"""The regularizers of a run as stated by its caller or recipe: weights, steps, settings, order."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Use:
     """A regularizer of a run.
 
     Attributes:
-        name: What the plugin is registered as: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
+        name: Name of the plugin: ``"dcc"``, with its kind ``"regularizers.dcc"``, or ``"package:dcc"``
             where several distributions have one of this name.
-        weight: Factor of its losses, >= 0; at 0 it is left out, as if the run did not name it.
+        weight: Factor of its losses, >= 0; 0 leaves it out.
         as_: Name of this instance, in logs, checkpoints, ``before`` and ``after``; the plugin's by default.
         phase: Steps of a task in which it is active.
         before: Instances that come after this one.
@@ -63,12 +63,12 @@ class Use:
         for word in ("before", "after"):
             names = getattr(self, word)
             listed = (names,) if isinstance(names, str) else names
-            if not isinstance(listed, Sequence) or not all(isinstance(one, str) for one in listed):
+            if not isinstance(listed, Sequence) or not all(isinstance(text, str) for text in listed):
                 raise self._wrong(
                     f"before and after name other instances: a text or a list of texts; got {names!r}."
                 )
             put(self, word, tuple(listed))
-        if not isinstance(self.settings, Mapping) or not all(isinstance(one, str) for one in self.settings):
+        if not isinstance(self.settings, Mapping) or not all(isinstance(text, str) for text in self.settings):
             raise self._wrong(f"Settings are a mapping from names to values; got {self.settings!r}.")
         put(self, "settings", dict(self.settings))
 
@@ -76,18 +76,18 @@ class Use:
         return PluginError(f"Plugin {self.name!r}: {message}", plugin=self.name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what ``as_use`` takes: plain JSON values, only what differs from the defaults."""
-        said: dict[str, Any] = {"name": self.name, "weight": self.weight}
+        """Return a table for ``as_use``: JSON values that differ from the defaults."""
+        table: dict[str, Any] = {"name": self.name, "weight": self.weight}
         if self.as_ != self.name:
-            said["as"] = self.as_
+            table["as"] = self.as_
         if self.phase.start:
-            said["start"] = self.phase.start
+            table["start"] = self.phase.start
         if self.phase.stop is not None:
-            said["stop"] = self.phase.stop
+            table["stop"] = self.phase.stop
         for word, names in (("before", self.before), ("after", self.after)):
             if names:
-                said[word] = list(names)
-        return said | plain(self.settings)
+                table[word] = list(names)
+        return table | plain(self.settings)
 
 
 @checks_arguments
@@ -125,72 +125,74 @@ def use(
     return Use(name, weight, as_ or "", phase, before, after, settings)
 
 
-def as_use(said: str | Use | Mapping[str, Any]) -> Use:
+def as_use(value: str | Use | Mapping[str, Any]) -> Use:
     """Return a Use from a name, a Use, or a table of a recipe (``name``, ``weight``, ``as``, ... , settings).
 
     Raises:
         PluginError: It is none of these, or a value is not usable.
     """
-    if isinstance(said, Use):
-        return said
-    if isinstance(said, str):
-        return use(said)
-    if not isinstance(said, Mapping):
-        raise PluginError(f"A regularizer is a name, use(...), or a table with a name; got {said!r}.")
-    given = dict(said)
-    name = given.pop("name", None)
+    if isinstance(value, Use):
+        return value
+    if isinstance(value, str):
+        return use(value)
+    if not isinstance(value, Mapping):
+        raise PluginError(f"A regularizer is a name, use(...), or a table with a name; got {value!r}.")
+    settings = dict(value)
+    name = settings.pop("name", None)
     if not isinstance(name, str):
         raise PluginError(
-            f"A regularizer's table needs a name, for example name = 'dcc'; got {dict(said)!r}."
+            f"A regularizer's table needs a name, for example name = 'dcc'; got {dict(value)!r}."
         )
-    if "as" in given:
-        given["as_"] = given.pop("as")
-    if not all(isinstance(key, str) for key in given):
-        raise PluginError(f"Plugin {name!r}: settings are named by texts; got {list(given)!r}.", plugin=name)
-    return use(name, **given)
+    if "as" in settings:
+        settings["as_"] = settings.pop("as")
+    if not all(isinstance(key, str) for key in settings):
+        raise PluginError(
+            f"Plugin {name!r}: settings are named by texts; got {list(settings)!r}.", plugin=name
+        )
+    return use(name, **settings)
 
 
 def refuse_twins(wanted: Sequence[Use]) -> None:
-    """Raise for two instances of one name.
+    """Raise for two instances of the same name.
 
     Raises:
-        PluginError: With the remedy, ``as_``.
+        PluginError: The message has the remedy, ``as_``.
     """
     seen: dict[str, Use] = {}
-    for one in wanted:
-        if one.as_ in seen:
+    for use in wanted:
+        if use.as_ in seen:
             raise PluginError(
-                f"Two plugins of this run are called {one.as_!r} ({seen[one.as_].name} and {one.name}). "
-                f"Give one another name: use({one.name!r}, as_='{one.as_}_2'), "
-                f"or as = '{one.as_}_2' in a recipe.",
-                plugin=one.name,
+                f"Two plugins of this run are called {use.as_!r} ({seen[use.as_].name} and {use.name}). "
+                f"Give one another name: use({use.name!r}, as_='{use.as_}_2'), "
+                f"or as = '{use.as_}_2' in a recipe.",
+                plugin=use.name,
             )
-        seen[one.as_] = one
+        seen[use.as_] = use
 
 
 def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
-    """Return the uses by ``before`` and ``after``, then by instance name; never by installation.
+    """Return the uses in the order of ``before`` and ``after``, then of instance names.
 
     Args:
         active: Uses with a weight.
-        dropped: Instances of weight 0, which before and after may name too.
+        dropped: Instances of weight 0, which before and after may name.
 
     Raises:
-        PluginError: before or after names no instance of the run, or the order is a circle.
+        PluginError: before or after names no instance of the run, or the order has a cycle.
     """
-    named = {one.as_: one for one in active}
-    earlier: dict[str, set[str]] = {name: set() for name in named}
-    for one in active:
-        for other in (*one.before, *one.after):
-            if other not in named and other not in dropped:
+    by_name = {use.as_: use for use in active}
+    earlier: dict[str, set[str]] = {name: set() for name in by_name}
+    for use in active:
+        for other in (*use.before, *use.after):
+            if other not in by_name and other not in dropped:
                 raise PluginError(
-                    f"Plugin {one.as_!r}: before or after names {other!r}, which this run does not have."
-                    f"{suggestion(other, named)} Its instances are {', '.join(sorted(named))}.",
-                    plugin=one.name,
+                    f"Plugin {use.as_!r}: before or after names {other!r}, which this run does not have."
+                    f"{suggestion(other, by_name)} Its instances are {', '.join(sorted(by_name))}.",
+                    plugin=use.name,
                 )
-        for other in named.keys() & set(one.before):
-            earlier[other].add(one.as_)
-        earlier[one.as_] |= named.keys() & set(one.after)
+        for other in by_name.keys() & set(use.before):
+            earlier[other].add(use.as_)
+        earlier[use.as_] |= by_name.keys() & set(use.after)
     try:
         graphlib.TopologicalSorter(earlier).prepare()
     except graphlib.CycleError as error:
@@ -200,7 +202,7 @@ def ordered(active: Sequence[Use], dropped: Sequence[str]) -> list[Use]:
             plugin=error.args[1][0],
         ) from error
     placed: dict[str, Use] = {}
-    while len(placed) < len(named):
-        name = min(name for name in named if name not in placed and earlier[name] <= placed.keys())
-        placed[name] = named[name]
+    while len(placed) < len(by_name):
+        name = min(name for name in by_name if name not in placed and earlier[name] <= placed.keys())
+        placed[name] = by_name[name]
     return list(placed.values())

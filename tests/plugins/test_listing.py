@@ -71,7 +71,7 @@ def test_messages_say_whose_fault_it_is_and_keep_the_traceback() -> None:
     assert "Did you mean 'regularizers'?" in found["regularizer.typo"].message
     assert "Did you mean 'compatkit_losses'?" in found["regularizers.hook"].message
     assert "COMPATKIT_DISABLE_PLUGINS=hidden" in found["metrics.hidden"].message
-    assert "brought by one 1.0 and two 1.0" in found["metrics.twice"].message
+    assert "offered by one 1.0 and two 1.0" in found["metrics.twice"].message
 
 
 @pytest.mark.usefixtures("zoo")
@@ -104,4 +104,4 @@ def test_moving_a_random_state_is_noted(install: Install) -> None:
     install(
         "moved", {"regularizers.good": "zoo_moved"}, {"zoo_moved": "import random\nrandom.seed(3)\n" + GOOD}
     )
-    assert "changed Python's random state; it was put back" in listed()["regularizers.good"].notes[0]
+    assert "changed Python's random state; it was restored" in listed()["regularizers.good"].notes[0]

@@ -294,7 +294,7 @@ def test_good_builder() -> None:
         ("seeds", "seeds torch's random state"),
         ("grows", r"gives another network in the second call: \['more.bias', 'more.weight'\] differ"),
         ("numpy", r"draws other weights from the same seed: \['first.weight'\] differ"),
-        ("global", "changed torch's default dtype; it was put back"),
+        ("global", "changed torch's default dtype; it was restored"),
         ("shares", "gives the same weights twice"),
         ("other images", "fails on 2 x 1 x 4 x 4 images in train mode: RuntimeError"),
         ("auxiliary", r"gives a network with tuple in train mode, where logits \(2, classes\) are due"),
