@@ -227,7 +227,7 @@ def tell(moved: Moved, verb: str, machine: bool) -> None:
     rows += [(one.what, "refused") for one in moved.refused]
     if rows:
         columns([("component", ""), *rows])
-    if count := len(moved.there):
+    if count := len(moved.existing):
         paragraph(f"{counted(count, 'version')} {'was' if count == 1 else 'were'} there already.")
     for one in moved.withdrawn:
         click.echo(fold("withdrawn", f"{one.reference}: {one.reason}", indent=0, size=9))
@@ -239,7 +239,7 @@ def tell(moved: Moved, verb: str, machine: bool) -> None:
     blobs = f"{counted(moved.blobs, 'blob')} ({size(moved.bytes)})"
     if moved.planned:
         for one in moved.items[:SHOWN]:
-            click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.whose)}")
+            click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.owner)}")
         if moved.blobs > SHOWN:
             click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
         paragraph(f"Nothing was changed. {blobs} would move, besides results and aliases.")

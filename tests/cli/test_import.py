@@ -35,7 +35,7 @@ def test_everything_comes_into_a_new_registry(run: Any, parts: Path, untouched: 
 def test_a_head_brings_its_extractor(run: Any, parts: Path, tmp_path: Path) -> None:
     said = run("--registry", tmp_path / "copy", "import", parts, HEAD, "--json").json
     assert {one["reference"] for one in said["made"]} >= {f"{HEAD}@1.0.0", f"{EXTRACTOR}@1.0.0"}
-    assert said["blobs"] > 3 and said["bytes"] > 10_000 and said["there"] == []
+    assert said["blobs"] > 3 and said["bytes"] > 10_000 and said["existing"] == []
     checked = run("--registry", tmp_path / "copy", "check", EXTRACTOR, HEAD)
     assert checked.code == 0 and "promise one-network" in checked.out
 

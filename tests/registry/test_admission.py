@@ -208,7 +208,7 @@ def test_where_nobody_relies_on_the_version_before_nothing_vouches_for_new_weigh
     both.bind()
     bring(both, E, deciding=both.passing)
     both.extractor(both.there, 2)  # no head is released against 1.1.0
-    with pytest.raises((PolicyUndecided, Incomplete), match=r"nothing vouches for it.*at least 2\.0\.0"):
+    with pytest.raises((PolicyUndecided, Incomplete), match=r"no result supports it.*at least 2\.0\.0"):
         bring(both, E, deciding=both.passing)
     both.here.set_policy(E, None)
     bring(both, E)

@@ -96,7 +96,7 @@ def payload_file(store: Store, reference: str = "digits/mnist.head") -> Path:
 def test_a_whole_registry_is_copied(store: Store, family: Store):
     done = bring(family, store)
     assert [str(one) for one in done.made] == ["digits/mnist.extractor@1.0.0", "digits/mnist.head@1.0.0"]
-    assert (done.blobs, done.results, done.there, done.unnamed, done.aliases) == (6, 1, [], [], [])
+    assert (done.blobs, done.results, done.existing, done.unnamed, done.aliases) == (6, 1, [], [], [])
     assert done.bytes == sum(blobs_in(family).values())
     assert list(blobs_in(store)) == list(blobs_in(family))
     for name in family.names():
@@ -127,7 +127,7 @@ def test_importing_again_copies_nothing(store: Store, family: Store):
     before = tree(store.root)
     again = bring(family, store)
     assert (again.made, again.blobs, again.bytes, again.results) == ([], 0, 0, 0)
-    assert again.there == first.made and tree(store.root) == before
+    assert again.existing == first.made and tree(store.root) == before
 
 
 def test_parents_come_along_with_their_names_and_results(store: Store, family: Store):
@@ -245,7 +245,9 @@ def test_versions_of_both_registries_stand_side_by_side(store: Store, source: St
     publish(store, "a", 1, version="1.0.0")
     publish(store, "a", 5, version="2.0.0")
     done = bring(source, store)
-    assert [str(one) for one in done.made] == ["a@3.0.0"] and [str(one) for one in done.there] == ["a@1.0.0"]
+    assert [str(one) for one in done.made] == ["a@3.0.0"] and [str(one) for one in done.existing] == [
+        "a@1.0.0"
+    ]
     assert [str(one) for one in store.versions("a")] == ["1.0.0", "2.0.0", "3.0.0"]
 
 

@@ -155,7 +155,7 @@ def test_a_number_that_belongs_to_another_component_in_the_layout_is_refused(
 def test_a_component_that_was_signed_meanwhile_takes_its_own_place(source: Store, layout: Path):
     digest = str(source.resolve(EXTRACTOR).digest)
     source.signatures.add(digest, signature(digest))
-    assert [str(one) for one in export(source, layout).check().there] == [
+    assert [str(one) for one in export(source, layout).check().existing] == [
         f"{EXTRACTOR}@1.0.0",
         f"{HEAD}@2.0.0",
     ]

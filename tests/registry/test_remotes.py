@@ -34,7 +34,7 @@ from compatkit.errors import (
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.places import place
+from compatkit.registry.copy.endpoints import blob_path
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes import files
 from compatkit.registry.remotes import remote as far_side
@@ -85,7 +85,7 @@ def test_nothing_moves_twice(store: Store, source: Store, remote: str):
     for again in (push(source, remote), pull(store, remote)):
         assert (again.made, again.blobs, again.results, again.signatures) == ([], 0, 0, 0)
         assert (again.aliases, again.withdrawn, again.refused) == ([], [], [])
-        assert len(again.there) == 3
+        assert len(again.existing) == 3
 
 
 # --- what is asked for
@@ -388,7 +388,7 @@ def reachable(system: Any, root: str) -> set[str]:
         digest = ahead.pop()
         if digest not in seen:
             seen.add(digest)
-            data = system.cat_file(f"{root}/{place(digest)}")
+            data = system.cat_file(f"{root}/{blob_path(digest)}")
             assert digest_of(data) == digest
             ahead += edges(json.loads(data)) if data.startswith(b"{") else []
     return seen
@@ -515,7 +515,7 @@ def test_a_large_blob_that_is_cut_off_leaves_nothing_and_comes_anew(
     read = files.Files.read
 
     def cut(self: Any, path: str, start: int, count: int) -> bytes | None:
-        if path == place(payload.blob) and start >= 7 * pieces:
+        if path == blob_path(payload.blob) and start >= 7 * pieces:
             raise EnvironmentFailure("the network is gone")
         return read(self, path, start, count)
 
@@ -587,11 +587,11 @@ def overwrite(
 
 
 def weights(source: Store) -> str:
-    return place(source.manifest(HEAD).payload.file.blob)
+    return blob_path(source.manifest(HEAD).payload.file.blob)
 
 
 def document(source: Store) -> str:
-    return place(str(source.resolve(HEAD).digest))
+    return blob_path(str(source.resolve(HEAD).digest))
 
 
 def under(pattern: str) -> Callable[[Store], str]:
@@ -599,7 +599,7 @@ def under(pattern: str) -> Callable[[Store], str]:
 
 
 def result(source: Store) -> str:
-    return place(f"sha256:{under('evidence/*')(source).rpartition('/')[2]}")
+    return blob_path(f"sha256:{under('evidence/*')(source).rpartition('/')[2]}")
 
 
 def missing(system: Any, root: str, source: Store) -> None:
@@ -611,7 +611,7 @@ def retold(change: Callable[[bytes, Store], bytes]) -> Callable[[Any, str, Store
 
     def lie(system: Any, root: str, source: Store) -> None:
         data = change(source.read_blob(str(source.resolve(HEAD).digest)), source)
-        system.pipe_file(f"{root}/{place(digest_of(data))}", data)
+        system.pipe_file(f"{root}/{blob_path(digest_of(data))}", data)
         system.pipe_file(f"{root}/refs/{HEAD}/@versions/2.0.0", f"{digest_of(data)}\n".encode())
 
     return lie
@@ -760,12 +760,12 @@ def test_files_that_no_registry_has_are_left_alone(
 
 def test_damage_here_is_not_pushed(source: Store, memory: str):
     digest = source.manifest(HEAD).payload.file.blob
-    write(source, place(digest), b"?")
+    write(source, blob_path(digest), b"?")
     sent = push(Store.open(source.root), memory)
     assert [one.what for one in sent.refused] == [HEAD_2] and isinstance(
         sent.refused[0].error, IntegrityError
     )
-    assert not fsspec.filesystem("memory").exists(f"{memory}/{place(digest)}")
+    assert not fsspec.filesystem("memory").exists(f"{memory}/{blob_path(digest)}")
 
 
 def test_a_blob_of_another_size_there_is_written_anew(store: Store, source: Store, memory: str):
@@ -781,7 +781,7 @@ def test_a_registry_that_far_misses_weights_of_withdrawn_versions_only_is_whole(
 ):
     push(source, memory)
     head = source.manifest(str(source.references.digest(HEAD, source.references.versions(HEAD)[0])))
-    fsspec.filesystem("memory").rm_file(f"{memory}/{place(head.payload.file.blob)}")
+    fsspec.filesystem("memory").rm_file(f"{memory}/{blob_path(head.payload.file.blob)}")
     assert len(pull(store, memory).check().made) == 3
 
 

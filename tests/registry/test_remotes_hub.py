@@ -15,7 +15,7 @@ from far import EXTRACTOR, HEAD, Fault, content
 from hub import Repository, hub
 
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, UsageError, VersionExists
-from compatkit.registry.copy.places import place
+from compatkit.registry.copy.endpoints import blob_path
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.address import locate
 from compatkit.registry.remotes.files import Files
@@ -109,7 +109,7 @@ def test_a_push_that_is_cut_off_at_any_call_goes_on(
         except EnvironmentFailure:
             for path, data in inside(repository).items():
                 if "/@versions/" in path:
-                    assert place(data.decode().split()[0]) in inside(repository)
+                    assert blob_path(data.decode().split()[0]) in inside(repository)
         fault.mend()
         push(source, REMOTE, options=options).check()
         assert inside(repository) == whole
@@ -149,7 +149,7 @@ def test_who_always_comes_second_gives_up(source: Store, repository: Repository,
 
 def test_tampering_is_refused(store: Store, source: Store, repository: Repository, options: dict[str, Any]):
     push(source, REMOTE, options=options)
-    path = f"team/{place(source.manifest(HEAD).payload.file.blob)}"
+    path = f"team/{blob_path(source.manifest(HEAD).payload.file.blob)}"
     repository.files[path] = repository.files[path][:-1] + b"?"
     came = pull(store, REMOTE, options=options)
     assert [one.what for one in came.refused] == [f"{HEAD}@2.0.0"]

@@ -15,7 +15,7 @@ from far import EXTRACTOR, HEAD, Fault, content
 from compatkit.contracts.manifest import Payload
 from compatkit.errors import EnvironmentFailure, IntegrityError, LayoutError, VersionExists
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.places import place
+from compatkit.registry.copy.endpoints import blob_path
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
@@ -205,10 +205,10 @@ def test_a_large_blob_goes_in_parts_and_comes_in_pieces(
     source.publish("large", manifest_of(Payload(edge, tensor_digest(data), 1, size)))
     fault = Fault(monkeypatch)
     push(source, remote, ["large"], options=options).check()
-    assert fault.written(("upload",)) == [place(edge.blob)]
+    assert fault.written(("upload",)) == [blob_path(edge.blob)]
     fault.calls.clear()
     pull(store, remote, ["large"], options=options).check()
-    assert [path for operation, path in fault.calls if operation == "read"].count(place(edge.blob)) == 3
+    assert [path for operation, path in fault.calls if operation == "read"].count(blob_path(edge.blob)) == 3
     assert store.read_blob(edge.blob, verify="always") == data
 
 
@@ -219,11 +219,13 @@ def test_an_object_that_was_tampered_with_is_refused_and_named(
     push(source, remote, options=options)
     digest = source.manifest(HEAD).payload.file.blob
     there = reach(remote, options)
-    there.put(place(digest), (there.read(place(digest), 0, 999) or b"")[:-1] + b"?")
+    there.put(blob_path(digest), (there.read(blob_path(digest), 0, 999) or b"")[:-1] + b"?")
     came = pull(store, remote, options=options)
     assert [one.what for one in came.refused] == [f"{HEAD}@2.0.0"]
     assert isinstance(came.refused[0].error, IntegrityError)
-    assert f"{remote}/{place(digest)}" in str(came.refused[0].error) and digest in str(came.refused[0].error)
+    assert f"{remote}/{blob_path(digest)}" in str(came.refused[0].error) and digest in str(
+        came.refused[0].error
+    )
     assert sorted(map(str, came.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
 
 

@@ -1,4 +1,4 @@
-"""What is moved, and how: chosen once, for import, pull, push and clone."""
+"""Options of import, pull, push and clone, and the versions that patterns select."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 
 Versions = Literal["all", "latest"]
 Accept = Callable[[str, Sequence[bytes], str], None]
-"""Takes a manifest's digest, its signatures as they were found, and ``name@version``; raises to refuse it."""
+"""Takes a manifest's digest, its unverified signatures and ``name@version``; raises to refuse it."""
 Refuse = Callable[[Reference, IntegrityError], None]
-"""Called with a version that cannot be read, and why; may raise."""
+"""Called with an unreadable version and the error; may raise."""
 
 
 def _silent(done: int, total: int, what: str) -> None:
-    """Report to nobody."""
+    """Report no progress."""
 
 
 @attrs.frozen(kw_only=True)
 class Choice:
-    """What is moved, and how.
+    """Options of a transfer.
 
     Attributes:
         versions: ``"all"`` takes all versions of the names, withdrawn ones with tombstones; ``"latest"`` one each.
-        aliases: Whether aliases of the names come along: they follow where the log of the source goes on from that
-            of the target; a strict move sets them as they are in the source.
-        evidence: Whether measured results of pairs come along, where both parts do.
-        accept: Refuses a component before anything of it comes; a parent that it refuses comes without its name.
-        deciding: Makes what answers the questions of policies, where components come into a folder; None: nobody.
-        unmeasured: Let in what nobody measured as a policy asks; the log of the policy records it.
-        jobs: Blobs that move at once.
-        dry_run: Only say what would move.
+        aliases: Whether to move aliases: they follow if the source's log continues the target's; a strict move sets
+            them as they are in the source.
+        evidence: Whether to copy measured results of pairs whose parts are both copied.
+        accept: Refuses a component before any of it is copied; a refused parent is copied without its name.
+        deciding: Makes the function that answers policies of a receiving folder; None leaves them unanswered.
+        unmeasured: Admit versions not measured as a policy asks; the log of the policy records it.
+        jobs: Blobs copied at once.
+        dry_run: Only report what would be copied.
         create: Whether a push makes the remote a registry if it is not one.
-        strict: Raise at the first refusal, so that all is named or nothing, and verify what is there already; else
-            refusals are listed and the rest comes.
+        strict: Raise at the first refusal, so that all versions are added or none, and verify existing blobs; else
+            refusals are listed and the rest is copied.
         progress: Called with done, total and what is being done.
     """
 
@@ -61,24 +61,24 @@ class Choice:
     progress: Progress = attrs.field(default=_silent, converter=attrs.converters.default_if_none(_silent))
 
     def __attrs_post_init__(self) -> None:
-        """Check what people write.
+        """Check versions and jobs.
 
         Raises:
-            UsageError: ``versions`` is neither of both, or ``jobs`` is no count.
+            UsageError: ``versions`` is unknown, or ``jobs`` is below 1.
         """
         if self.versions not in ("all", "latest"):
             raise UsageError(f"versions is 'all' or 'latest', got {self.versions!r}.")
         if self.jobs < 1:
-            raise UsageError(f"jobs is the number of blobs that move at once, from 1; got {self.jobs}.")
+            raise UsageError(f"jobs is the number of blobs copied at once, at least 1; got {self.jobs}.")
 
     def requiring(self, trust: Trust) -> Choice:
-        """Return this choice, which also refuses components without a signature that counts.
+        """Return this choice, refusing components without a trusted signature too.
 
         Args:
-            trust: Whose signatures count, as ``Registry.open`` takes it; False or None asks for none.
+            trust: Trusted keys, as for ``Registry.open``; False or None requires no signature.
 
         Raises:
-            KeyFileError: It cannot be found out whom to trust.
+            KeyFileError: The trusted keys cannot be read.
             MissingDependency: ``cryptography`` is not installed.
         """
         if trust is None or trust is False:
@@ -98,24 +98,26 @@ class Choice:
 def chosen(
     references: References, patterns: Iterable[str], versions: Versions, refuse: Refuse | None = None
 ) -> list[Reference]:
-    """Return what patterns mean, each version once, by name and version.
+    """Return the versions that patterns select, each once, sorted by name and number.
 
     Args:
         references: Names and versions to choose from.
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each.
         versions: ``"all"`` takes all versions of a name, withdrawn ones too; ``"latest"`` one each.
-        refuse: Called with versions that cannot be read, so that the others can be taken; None raises.
+        refuse: Called with unreadable versions, which are left out; None raises.
 
     Raises:
         NotFound: A pattern matches nothing.
         IntegrityError: A version cannot be read, and ``refuse`` is None.
     """
-    found = {one for pattern in patterns for one in _meant(references, pattern, versions, refuse)}
-    return sorted(found, key=lambda one: (one.name, one.version or Version(0, 0, 0)))
+    selected = {
+        reference for pattern in patterns for reference in _meant(references, pattern, versions, refuse)
+    }
+    return sorted(selected, key=lambda reference: (reference.name, reference.version or Version(0, 0, 0)))
 
 
 def matching(pattern: str, known: Iterable[str]) -> list[str]:
-    """Return the names that a pattern matches, among those that are known.
+    """Return the known names that a pattern matches.
 
     Args:
         pattern: A reference whose name may be a glob; what follows the name is ignored.
@@ -139,18 +141,18 @@ def _meant(
     for name in matching(pattern, references.names()):
         numbers = references.versions(name) if every else [None]
         for version in numbers:
-            one = Reference.parse(f"{name}{suffix}") if version is None else Reference(name, version)
+            reference = Reference.parse(f"{name}{suffix}") if version is None else Reference(name, version)
             try:
                 if version is None:
-                    yield resolving.resolve(references, one)
+                    yield resolving.resolve(references, reference)
                 else:  # a withdrawn one too
-                    yield attrs.evolve(one, digest=references.digest(name, version))
+                    yield attrs.evolve(reference, digest=references.digest(name, version))
             except NotFound:
                 continue
             except IntegrityError as error:
                 if refuse is None:
                     raise
-                refuse(one, error)
+                refuse(reference, error)
             nothing = False
     if nothing:
         resolving.select(references, pattern)  # raises an error that says what there is

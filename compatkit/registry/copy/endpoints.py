@@ -1,7 +1,4 @@
-"""Where components come from and go to: registries in folders, remotes, image layouts.
-
-Origins are only read, and nothing that they say is believed.
-"""
+"""Interfaces of the two ends of a transfer: origins, which are read and not trusted, and targets."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from compatkit.registry.weights.tensorfile import tensor_digest
 
 Refused = TypeVar("Refused", bound=CompatkitError)
 Arrived = Callable[[int], None]
-"""Called with the number of bytes that came, piece by piece; may raise to stop."""
+"""Called with the number of bytes of each piece; may raise to stop."""
 
 
 @attrs.frozen
@@ -37,76 +34,76 @@ class ComponentBlob:
 
     Attributes:
         digest: Of its bytes.
-        how: As what it is referred to.
-        whose: Component that it belongs to, for messages.
-        size: Bytes that it must have; None if nobody says.
-        payload: What a manifest promises of it, if it is weights.
+        how: Kind of the reference to it.
+        owner: Component that it belongs to, for messages.
+        size: Expected number of bytes, or None.
+        payload: The manifest's description of it, if it is weights.
         function: Function digest, if it is a manifest.
-        further: Digests that it refers to in turn.
+        further: Digests that it refers to.
     """
 
     digest: str
     how: How
-    whose: str
+    owner: str
     size: int | None = None
     payload: Payload | None = None
     function: str | None = None
     further: tuple[str, ...] = ()
 
     def check_size(self, actual: int) -> None:
-        """Refuse another number of bytes than a manifest gives.
+        """Compare the size with the manifest's.
 
         Raises:
-            IntegrityError: Names both.
+            IntegrityError: They differ.
         """
         if self.size is not None and actual != self.size:
             raise IntegrityError(
-                f"{self.whose}: its manifest gives {self.digest} {self.size} bytes, the blob has {actual}.",
+                f"{self.owner}: its manifest gives {self.digest} {self.size} bytes, the blob has {actual}.",
                 subject=self.digest,
             )
 
     def check_weights(self, data: memoryview) -> None:
-        """Refuse weights that are no strict safetensors file with the tensors that their manifest promises.
+        """Compare weights with the tensors of their manifest.
 
         Raises:
-            IntegrityError: Other tensors.
-            FormatError: No strict safetensors file.
+            IntegrityError: The tensors differ.
+            FormatError: Not a strict safetensors file.
         """
         if self.payload is None:
             return
         header = check_header(data)
-        found = tensor_digest(data, header)
-        if (found, len(header.tensors)) != (self.payload.tensors, self.payload.count):
+        actual = tensor_digest(data, header)
+        if (actual, len(header.tensors)) != (self.payload.tensors, self.payload.count):
             raise IntegrityError(
-                f"{self.whose}: the manifest promises {self.payload.count} tensors {self.payload.tensors}, "
-                f"{self.digest} holds {len(header.tensors)} tensors {found}. It was not imported.",
+                f"{self.owner}: the manifest promises {self.payload.count} tensors {self.payload.tensors}, "
+                f"{self.digest} holds {len(header.tensors)} tensors {actual}. It was not imported.",
                 subject=self.digest,
             )
 
 
 @attrs.frozen
 class Incoming:
-    """The bytes of one blob, as they arrive.
+    """The bytes of one blob while they are read.
 
     Attributes:
-        place: Where they come from, for messages.
-        size: Their number.
-        read: Returns at most so many of those that follow; none at the end.
+        source: Where they are read, for messages.
+        size: Number of bytes.
+        read: Returns at most as many of the next bytes as asked; none at the end.
     """
 
-    place: str
+    source: str
     size: int
     read: Callable[[int], bytes]
 
 
 @attrs.frozen
-class Note:
-    """A small file that is created once, with its whole content.
+class SmallFile:
+    """A small file, created once with its whole content.
 
     Attributes:
         path: Relative to the registry.
         data: Its content.
-        ready: Makes sure that what it refers to is there.
+        ready: Makes sure that the blobs it refers to exist.
     """
 
     path: str
@@ -116,106 +113,106 @@ class Note:
 
 @attrs.define(eq=False)
 class Origin(ABC):
-    """Something that components can be copied from.
+    """A source of components.
 
     Attributes:
-        where: What messages call it, without secrets.
-        advice: What to do where something in it is missing or damaged.
-        references: Its names and versions; of a remote, those that ``look`` was called with.
-        scratch: The folder of this machine that ``references`` reads in place of a remote; empty for a folder.
+        where: Address for messages, without secrets.
+        advice: What to do if something in it is missing or damaged.
+        references: Its names and versions; of a remote, those passed to ``look``.
+        scratch: Local folder that mirrors the names of a remote for ``references``; empty for a folder.
     """
 
     where: str = attrs.field(init=False)
     advice: str = attrs.field(init=False)
     references: References = attrs.field(init=False)
     scratch: str = attrs.field(init=False, default="")
-    _named: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
+    _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     @abstractmethod
     def size(self, digest: str) -> int | None:
-        """Return the number of bytes that it has for a digest; None if it has none."""
+        """Return the size of a blob in bytes, or None."""
 
     @abstractmethod
-    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
+    def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
         """Open a blob.
 
         Args:
             digest: Of the blob.
-            whose: Component that needs it, for messages.
+            owner: Component that needs it, for messages.
 
         Raises:
-            IntegrityError: It is missing, or something else stands in its place.
+            IntegrityError: It is missing, or not a plain file.
             EnvironmentFailure: It cannot be read.
         """
 
     @abstractmethod
-    def notes(self, folders: Sequence[str]) -> list[str]:
+    def small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders, relative to the registry, sorted."""
 
     @abstractmethod
-    def note(self, path: str) -> bytes | None:
-        """Return a small file, at most one byte more than it may have; None if it is missing."""
+    def small_file(self, path: str) -> bytes | None:
+        """Return a small file, cut off one byte beyond its limit; None if it is missing."""
 
-    def read_notes(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
-        """Yield small files; a remote fetches them together."""
+    def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+        """Yield paths and contents of small files; a remote fetches many at once."""
         for path in paths:
-            yield path, self.note(path)
+            yield path, self.small_file(path)
 
-    def named(self, digest: str) -> list[Reference]:
-        """Return all versions that point at a manifest, withdrawn ones included."""
-        if not self._named:
-            self._named = by_digest(self.references)
-        return self._named.get(digest, [])
+    def versions_of(self, digest: str) -> list[Reference]:
+        """Return all versions of a manifest, withdrawn ones included."""
+        if not self._by_digest:
+            self._by_digest = by_digest(self.references)
+        return self._by_digest.get(digest, [])
 
     def names(self) -> list[str]:
         """Return all names that have a version, sorted."""
         return self.references.names()
 
     def look(self, names: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
-        """Make sure that ``references`` knows the versions, tombstones and aliases of some names."""
+        """Load the versions, tombstones and aliases of some names into ``references``."""
 
     def expect(self, digests: Iterable[str]) -> None:  # noqa: B027 - a folder has nothing to do
-        """Announce documents that are read next, so that a remote may fetch them together."""
+        """Announce the documents read next, so that a remote can fetch many at once."""
 
-    def is_withdrawn(self, one: Reference) -> bool:
+    def is_withdrawn(self, reference: Reference) -> bool:
         """Return whether a version was withdrawn."""
-        return one.version in self.references.withdrawn(one.name)
+        return reference.version in self.references.withdrawn(reference.name)
 
-    def missing(self, digest: str, whose: str) -> IntegrityError:
-        """Return the error about a blob that it lacks.
+    def missing(self, digest: str, owner: str) -> IntegrityError:
+        """Return the error for a missing blob.
 
         Args:
             digest: Of the blob.
-            whose: Component that needs it.
+            owner: Component that needs it.
         """
-        return IntegrityError(f"{whose}: {self.where} lacks {digest}. {self.advice}", subject=digest)
+        return IntegrityError(f"{owner}: {self.where} lacks {digest}. {self.advice}", subject=digest)
 
-    def document(self, digest: str, whose: str) -> bytes:
+    def document(self, digest: str, owner: str) -> bytes:
         """Return the bytes of a manifest, result or other document.
 
         Args:
             digest: Of the document.
-            whose: Component that needs it, for messages.
+            owner: Component that needs it, for messages.
 
         Raises:
-            IntegrityError: Missing, other bytes than promised, or too many for a document.
+            IntegrityError: Missing, too long for a document, or its bytes do not match the digest.
             EnvironmentFailure: It cannot be read.
         """
-        with self.opened(digest, whose) as incoming:
+        with self.open(digest, owner) as incoming:
             data = bytearray()
             if incoming.size <= MAX_BYTES:
                 while len(data) <= MAX_BYTES and (piece := incoming.read(MAX_BYTES + 1 - len(data))):
                     data += piece
         if max(len(data), incoming.size) > MAX_BYTES:
             raise IntegrityError(
-                f"{incoming.place} has more than {MAX_BYTES} bytes, too many for a document of {whose}.",
-                subject=incoming.place,
+                f"{incoming.source} has more than {MAX_BYTES} bytes, too many for a document of {owner}.",
+                subject=incoming.source,
             )
-        compare(digest, digest_of(data), incoming.place, whose)
+        compare(digest, digest_of(data), incoming.source, owner)
         return bytes(data)
 
     def translated(self, error: Refused) -> Refused:
-        """Return an error about ``references`` that names the place that people know, unless this machine failed."""
+        """Name the origin instead of the scratch folder in an error, unless this machine failed."""
         if not self.scratch or isinstance(error, EnvironmentFailure):
             return error
         error.args = (str(error).replace(self.scratch, self.where), *error.args[1:])
@@ -223,28 +220,27 @@ class Origin(ABC):
 
     @contextmanager
     def translating(self) -> Iterator[None]:
-        """Let errors about ``references`` name the place that people know."""
+        """Name the origin instead of the scratch folder in errors about ``references``."""
         try:
             yield
         except CompatkitError as error:
-            if (translated := self.translated(error)) is error:
-                raise
-            raise translated from None
+            self.translated(error)
+            raise
 
 
 @attrs.define(eq=False)
 class Target(Origin):
-    """A registry that components can be copied to.
+    """A registry that receives components.
 
     Attributes:
-        examines: Whether bytes that are there already are compared with what a new manifest promises of them.
+        examines: Whether existing weights are compared with a new manifest.
     """
 
     examines = False
 
     @abstractmethod
     def begin(self) -> None:
-        """Make it a registry if it is not one yet.
+        """Make it a registry unless it is one.
 
         Raises:
             LayoutError: It is one that this version may not write.
@@ -253,32 +249,32 @@ class Target(Origin):
 
     @abstractmethod
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
-        """Return how many bytes it has for digests; None where it has none."""
+        """Return the size of each blob in bytes, or None."""
 
     @abstractmethod
     def holds(self, digest: str) -> bool:
-        """Return whether a blob that was brought is still there, and make sure that it stays."""
+        """Return whether a copied blob still exists, and protect it from garbage collection."""
 
     @abstractmethod
-    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
-        """Make sure that a blob is there and good; True if it was copied.
+    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
+        """Copy a blob unless a good copy exists; return whether it was copied.
 
         Args:
             origin: Where to read it.
-            one: Digest and size that are expected, and its component.
+            blob: Expected digest and size, and its component.
             arrived: Called with the size of each piece that was copied.
 
         Raises:
-            IntegrityError: Missing in the origin, or other bytes than promised.
+            IntegrityError: Missing in the origin, or its bytes do not match.
             EnvironmentFailure: It cannot be read or written; nothing is kept.
         """
 
     def settle(self) -> None:
-        """Make sure that what was brought is there, before anything refers to it."""
+        """Make sure that copied blobs can be read, before anything refers to them."""
 
     @abstractmethod
-    def create(self, notes: Sequence[Note]) -> set[str]:
-        """Create small files that must not exist; return the paths that were taken.
+    def create(self, files: Sequence[SmallFile]) -> set[str]:
+        """Create small files that must not exist; return the paths that existed.
 
         Raises:
             EnvironmentFailure: They cannot be written.
@@ -286,7 +282,7 @@ class Target(Origin):
 
     @abstractmethod
     def replace(self, path: str, data: bytes) -> None:
-        """Put a small file in the place of another, or of none.
+        """Write a small file, or replace it.
 
         Args:
             path: Relative to the root.
@@ -295,25 +291,27 @@ class Target(Origin):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove a small file, if it is there."""
+        """Remove a small file, if it exists."""
 
-    def digest_now(self, one: Reference) -> str | None:
-        """Return the manifest digest that a version points at, as of now.
+    def digest_now(self, reference: Reference) -> str | None:
+        """Return the current manifest digest of a version.
 
         Raises:
             IntegrityError: The file does not hold a digest.
         """
-        return None if one.version is None else self.references.digest(one.name, one.version)
+        return (
+            None if reference.version is None else self.references.digest(reference.name, reference.version)
+        )
 
 
-def place(digest: str) -> str:
-    """Return where a registry keeps a blob, relative to its root."""
+def blob_path(digest: str) -> str:
+    """Return the path of a blob relative to the registry's root."""
     name = digest.removeprefix("sha256:")
     return f"blobs/sha256/{name[:2]}/{name}"
 
 
-def opened_file(path: Path, root: Path) -> AbstractContextManager[Incoming] | None:
-    """Open a plain file below ``root``; None if there is none.
+def open_file(path: Path, root: Path) -> AbstractContextManager[Incoming] | None:
+    """Open a plain file below ``root``; return None if there is none.
 
     Args:
         path: Of the file.
@@ -337,30 +335,30 @@ def _incoming(descriptor: int, path: Path) -> Iterator[Incoming]:
 
 
 def by_digest(references: References) -> dict[str, list[Reference]]:
-    """Return all versions by the digest that they point at; one that cannot be read names nothing here."""
-    found: dict[str, list[Reference]] = {}
+    """Return all readable versions by manifest digest."""
+    versions: dict[str, list[Reference]] = {}
     for name, version in references.each():
-        with suppress(IntegrityError):  # whoever asks for this version meets the error
+        with suppress(IntegrityError):  # raised where this version is asked for
             if (digest := references.digest(name, version)) is not None:
-                found.setdefault(digest, []).append(Reference(name, version, digest=digest))
-    return found
+                versions.setdefault(digest, []).append(Reference(name, version, digest=digest))
+    return versions
 
 
-def compare(expected: str, actual: str, place: str, whose: str) -> None:
-    """Refuse other bytes than a digest promises.
+def compare(expected: str, actual: str, source: str, owner: str) -> None:
+    """Compare the digest of copied bytes with the expected one.
 
     Args:
-        expected: Digest by which the bytes were asked for.
-        actual: Digest of the bytes that came.
-        place: Where they came from.
-        whose: Component that needs them.
+        expected: Expected digest.
+        actual: Digest of the bytes.
+        source: Where they were read.
+        owner: Component that needs them.
 
     Raises:
-        IntegrityError: Names both digests, and where the bytes came from.
+        IntegrityError: They differ.
     """
     if actual != expected:
         raise IntegrityError(
-            f"{whose}: {place} holds other bytes than its name promises: expected {expected}, got {actual}. It was not "
+            f"{owner}: the bytes of {source} do not match its name: expected {expected}, got {actual}. It was not "
             "imported; import from another copy.",
             subject=expected,
         )

@@ -1,9 +1,8 @@
-"""Moving components between registries, for import, pull, push and clone: bytes first, versions last.
+"""Copy components between registries, for import, pull, push and clone: bytes first, versions last.
 
-After the versions come tombstones, results and aliases; results that policies there ask for come before. What cannot
-come is refused and the rest comes; a strict move raises instead, before anything is named. Whatever stops a move (an
-error, a crash, the network) leaves bytes that nothing refers to, and the same call goes on where it was: only what is
-missing moves.
+Tombstones, results and aliases follow the versions; results that policies of the target need precede them. Refused
+components are reported and the rest is copied; a strict move raises instead, before any version is created. A move that
+is interrupted leaves unreferenced bytes only, and the same call continues: it copies what is missing.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, VersionExists
 from compatkit.foundation.codec import dumps
 from compatkit.registry.copy.admission import Admission
 from compatkit.registry.copy.choice import Choice, chosen, matching
-from compatkit.registry.copy.places import Note, Origin, Target
+from compatkit.registry.copy.endpoints import Origin, SmallFile, Target
 from compatkit.registry.copy.report import SHOWN, Moved, Refusal, SignatureWarning, Withdrawal
 from compatkit.registry.copy.smallfiles import SignatureFiles, copy_results, follow_aliases, set_aliases
 from compatkit.registry.copy.stores import StoreTarget
@@ -29,13 +28,13 @@ from compatkit.registry.store import Store
 
 @attrs.define(eq=False)
 class Move:
-    """One move of components from an origin to a target.
+    """One transfer of components from an origin to a target.
 
     Attributes:
-        origin: Where they are; only read, and not believed.
-        target: Where they are copied to; a registry in a folder refuses what it does not trust or its policies forbid.
-        choice: What is moved, and how.
-        done: What came of it so far.
+        origin: Source; only read, and not trusted.
+        target: Destination; a folder refuses what it does not trust or its policies forbid.
+        choice: What is copied, and how.
+        done: The report so far.
     """
 
     origin: Origin
@@ -46,11 +45,11 @@ class Move:
     signatures: SignatureFiles = attrs.field(init=False)
     _store: Store | None = attrs.field(init=False, default=None)
     _admission: Admission | None = attrs.field(init=False, default=None)
-    _asked: set[Reference] = attrs.field(init=False, factory=set)
+    _requested: set[Reference] = attrs.field(init=False, factory=set)
     _out: set[Reference] = attrs.field(init=False, factory=set)
 
     def __attrs_post_init__(self) -> None:
-        """Join both sides."""
+        """Connect both ends."""
         if isinstance(self.target, StoreTarget):
             self._store = self.target.store
             self.choice = self.choice.requiring(self._store.trusted)
@@ -58,18 +57,18 @@ class Move:
         self.signatures = SignatureFiles(self.origin)
 
     def run(self, patterns: Iterable[str]) -> Moved:
-        """Move what patterns mean.
+        """Copy the versions that patterns select.
 
         Args:
             patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version each.
 
         Returns:
-            What came, and what was refused.
+            What was copied and refused.
 
         Raises:
             NotFound: A pattern matches nothing.
-            EnvironmentFailure: Disk full, no right, no network; the same call goes on where it stopped.
-            CompatkitError: The choice is strict, and something was refused; nothing was named.
+            EnvironmentFailure: Disk full, no permission, no network; the same call continues.
+            CompatkitError: The choice is strict, and something was refused; no version was created.
         """
         good = self._readable(self._accepted(self._wanted(list(patterns))))
         parents = self._parents(good)
@@ -77,19 +76,19 @@ class Move:
             return self._plan(parents, good)
         self.target.begin()
         self._bring(good)
-        good = self._left(good)
+        good = self._remaining(good)
         components = self.transfer.components(self.transfer.all_of(good))
         self._copy_signatures(components)
         self._admit(parents, good)
-        parents, good = self._left(parents), self._left(good)
+        parents, good = self._remaining(parents), self._remaining(good)
         self._name(parents)
         self._name(good)
         self._withdraw([*parents, *good])
         self._copy_results(self.transfer.functions(components))
-        self._move_aliases(sorted({one.name for one in good}))
+        self._move_aliases(sorted({reference.name for reference in good}))
         return self.done
 
-    # --- what comes
+    # --- selection
 
     def _wanted(self, patterns: list[str]) -> list[Reference]:
         with self.origin.translating():
@@ -100,19 +99,26 @@ class Move:
                 self.origin.references,
                 patterns,
                 self.choice.versions,
-                lambda one, error: self._refuse(str(one), self.origin.translated(error)),
+                lambda reference, error: self._refuse(str(reference), self.origin.translated(error)),
             )
         self.target.look(names)
-        self._asked.update(wanted)
+        self._requested.update(wanted)
         if self.choice.strict:
             self._check_free(wanted)
         return wanted
 
     def _check_free(self, wanted: list[Reference]) -> None:
-        """Refuse numbers that belong to other bytes, all at once."""
-        taken = [(one, there) for one in wanted if (there := self._there(one)) not in (None, one.digest)]
+        """Raise for version numbers that the target uses for other bytes, naming all of them."""
+        taken = [
+            (reference, existing)
+            for reference in wanted
+            if (existing := self._target_digest(reference)) not in (None, reference.digest)
+        ]
         if taken:
-            shown = [f"{one} is {there} here and {one.digest} there" for one, there in taken[:SHOWN]]
+            shown = [
+                f"{reference} is {existing} here and {reference.digest} there"
+                for reference, existing in taken[:SHOWN]
+            ]
             more = f"; and {len(taken) - SHOWN} more" if len(taken) > SHOWN else ""
             raise VersionExists(
                 f"{'; '.join(shown)}{more}. A version is never rewritten, and nothing was imported. Name what to "
@@ -121,66 +127,77 @@ class Move:
             )
 
     def _accepted(self, versions: list[Reference]) -> list[Reference]:
-        """Return the versions whose number is free or theirs, and whose signatures are accepted."""
-        self.signatures.read({str(one.digest) for one in versions})
-        for one in versions:
-            self._or_drop(one, self._accept)
-        return self._left(versions)
+        """Return the versions whose number is free or equal, and whose signatures are accepted."""
+        self.signatures.read({str(reference.digest) for reference in versions})
+        for reference in versions:
+            self._attempt(reference, self._accept)
+        return self._remaining(versions)
 
-    def _accept(self, one: Reference) -> None:
-        there = self._there(one)
-        if there not in (None, one.digest):
+    def _accept(self, reference: Reference) -> None:
+        existing = self._target_digest(reference)
+        if existing not in (None, reference.digest):
             raise VersionExists(
-                f"{one} is {there} in {self.target.where} and {one.digest} in {self.origin.where}. A version is never "
-                "rewritten: publish one of them under another number.",
-                subject=str(one),
+                f"{reference} is {existing} in {self.target.where} and {reference.digest} in {self.origin.where}. A "
+                "version is never rewritten: publish one of them under another number.",
+                subject=str(reference),
             )
-        _tombstone(self.origin, one)  # one that cannot be read is not passed over
-        signatures = self.signatures.of(str(one.digest))
+        _tombstone(self.origin, reference)  # raises if it cannot be read
+        signatures = self.signatures.of(str(reference.digest))
         if self.choice.accept is not None:
-            self.choice.accept(str(one.digest), signatures, str(one))
+            self.choice.accept(str(reference.digest), signatures, str(reference))
 
-    def _there(self, one: Reference) -> str | None:
+    def _target_digest(self, reference: Reference) -> str | None:
         with self.target.translating():
-            return None if one.version is None else self.target.references.digest(one.name, one.version)
+            return (
+                None
+                if reference.version is None
+                else self.target.references.digest(reference.name, reference.version)
+            )
 
     def _readable(self, good: list[Reference]) -> list[Reference]:
-        """Return the versions all of whose documents can be read."""
+        """Return the versions whose documents can all be read."""
         self.choice.progress(0, len(good), "reading manifests")
         self.transfer.enter(good)
-        for one in good:
-            self._or_drop(one, lambda one: self.transfer.of(str(one.digest)))
-        return self._left(good)
+        for reference in good:
+            self._attempt(reference, lambda reference: self.transfer.of(str(reference.digest)))
+        return self._remaining(good)
 
     def _parents(self, good: list[Reference]) -> list[Reference]:
-        """Return the parents' names that come along."""
-        held = {*self.transfer.all_of(good)}
+        """Return the named versions of the parents, which are copied too."""
+        digests = {*self.transfer.all_of(good)}
         with self.origin.translating():
-            found = [one for one in self.transfer.parents() if one.digest in held]
-        self.target.look({one.name for one in found})
-        return self._accepted(found)
+            parents = [parent for parent in self.transfer.parents() if parent.digest in digests]
+        self.target.look({parent.name for parent in parents})
+        return self._accepted(parents)
 
     def _plan(self, parents: list[Reference], good: list[Reference]) -> Moved:
         self.done.planned = True
-        for one in (*parents, *good):
-            (self.done.there if self._there(one) is not None else self.done.made).append(one)
+        for reference in (*parents, *good):
+            (self.done.existing if self._target_digest(reference) is not None else self.done.made).append(
+                reference
+            )
         lacking = self.transfer.lacking(self.transfer.all_of(good))
-        self.done.items += [self.transfer.item(one) for one in lacking]
+        self.done.items += [self.transfer.item(digest) for digest in lacking]
         return self.done
 
     def _bring(self, good: list[Reference]) -> None:
-        """Bring what is missing; a strict move and new manifests also examine what is there."""
+        """Copy missing blobs; a strict move and new manifests also verify existing ones."""
         wanted = self.transfer.all_of(good)
         if not self.choice.strict:
-            new = [one for one in good if self._there(one) is None] if self.target.examines else []
-            examined = {one for one in self.transfer.all_of(new) if self.transfer.blobs[one].payload}
+            new = (
+                [reference for reference in good if self._target_digest(reference) is None]
+                if self.target.examines
+                else []
+            )
+            examined = {digest for digest in self.transfer.all_of(new) if self.transfer.blobs[digest].payload}
             examined.update(self.transfer.lacking(wanted))
-            wanted = [one for one in wanted if one in examined]
+            wanted = [digest for digest in wanted if digest in examined]
         failed = self.transfer.bring_all(wanted)
-        for one in good:
-            error = next((failed[part] for part in self.transfer.of(str(one.digest)) if part in failed), None)
+        for reference in good:
+            digests = self.transfer.of(str(reference.digest))
+            error = next((failed[digest] for digest in digests if digest in failed), None)
             if error is not None:
-                self._drop(one, error)
+                self._drop(reference, error)
 
     def _copy_signatures(self, components: list[str]) -> None:
         made, refused = self.signatures.copy(self.target, components)
@@ -188,101 +205,110 @@ class Move:
         if not self.choice.strict:
             self.done.refused += refused
             return
-        for one in refused:
-            warnings.warn(str(one), SignatureWarning, stacklevel=2)
+        for refusal in refused:
+            warnings.warn(str(refusal), SignatureWarning, stacklevel=2)
 
     def _copy_results(self, functions: list[str]) -> None:
         if functions and self.choice.evidence:
             self.choice.progress(0, 1, "looking for results")
             made, digests = copy_results(self.transfer, functions, self._refuse, anew=self.choice.strict)
             self.done.results += made
-            new = [one for one in digests if one not in self.signatures.by_digest]
+            new = [digest for digest in digests if digest not in self.signatures.by_digest]
             self.signatures.read(new)
             self._copy_signatures(new)
 
-    # --- what may have its name there
+    # --- admission
 
     def _admit(self, parents: list[Reference], good: list[Reference]) -> None:
-        """Drop what a registry in a folder does not admit; for other targets, the registry that pulls decides."""
+        """Drop what a registry in a folder does not admit; of a remote, the registry that pulls decides."""
         if self._store is None:
             return
         coming = [
-            one for one in (*parents, *good) if self._there(one) is None and not self._is_withdrawn(one)
+            reference
+            for reference in (*parents, *good)
+            if self._target_digest(reference) is None and not self._is_withdrawn(reference)
         ]
         self._admission = Admission(
             self._store, coming, self.transfer.bring, self.choice.deciding, self.choice.unmeasured
         )
         self._copy_results(self._admission.functions())
-        for one, error in self._admission.check_all(self.choice.progress).items():
-            if self.choice.strict and one in self._asked:
-                error.add_note(f"{one} is refused, and nothing was imported.")
+        for reference, error in self._admission.check_all(self.choice.progress).items():
+            if self.choice.strict and reference in self._requested:
+                error.add_note(f"{reference} is refused, and nothing was imported.")
                 raise error
-            self._drop(one, error)
+            self._drop(reference, error)
 
-    def _is_withdrawn(self, one: Reference) -> bool:
+    def _is_withdrawn(self, reference: Reference) -> bool:
         with self.origin.translating():
-            return self.origin.is_withdrawn(one)
+            return self.origin.is_withdrawn(reference)
 
-    # --- names, and what points at them
+    # --- versions, tombstones, aliases
 
     def _name(self, versions: list[Reference]) -> None:
-        """Give components their names and numbers."""
-        there = {one: self._there(one) for one in versions}
-        new = [one for one in versions if there[one] is None]
+        """Create the versions."""
+        existing = {reference: self._target_digest(reference) for reference in versions}
+        new = [reference for reference in versions if existing[reference] is None]
         self.choice.progress(0, len(new), "naming")
         if self._admission is None:
-            taken = self.target.create([self._note(one) for one in new])
+            taken = self.target.create([self._note(reference) for reference in new])
         else:
-            taken = {_path(one) for one in new if not self._link(one, self._admission)}
-        for one in self._left(versions):
-            if there[one] is None and _path(one) not in taken:
-                self.done.made.append(one)
-            elif there[one] == one.digest or self.target.digest_now(one) == one.digest:
-                self.done.there.append(one)
+            taken = {_path(reference) for reference in new if not self._link(reference, self._admission)}
+        for reference in self._remaining(versions):
+            if existing[reference] is None and _path(reference) not in taken:
+                self.done.made.append(reference)
+            elif (
+                existing[reference] == reference.digest
+                or self.target.digest_now(reference) == reference.digest
+            ):
+                self.done.existing.append(reference)
             else:
                 error = VersionExists(
-                    f"{one} was published by somebody else in {self.target.where} at this moment: it is "
-                    f"{self.target.digest_now(one)} there, and {one.digest} in {self.origin.where}.",
-                    subject=str(one),
+                    f"{reference} was published concurrently by somebody else in {self.target.where}: it is "
+                    f"{self.target.digest_now(reference)} there, and {reference.digest} in {self.origin.where}.",
+                    subject=str(reference),
                 )
-                self._drop(one, error)
+                self._drop(reference, error)
 
-    def _note(self, one: Reference, further: Callable[[], object] | None = None) -> Note:
-        held = self.transfer.of(str(one.digest))
+    def _note(self, reference: Reference, further: Callable[[], object] | None = None) -> SmallFile:
+        digests = self.transfer.of(str(reference.digest))
 
         def ready() -> None:
-            for part in held:
-                self.transfer.bring(part)
+            for digest in digests:
+                self.transfer.bring(digest)
 
-        # what is asked may take longer than unused bytes are safe for: make sure that all is there before and after
+        # deciding may take longer than unused bytes are kept: make sure before and after that all are there
         both = ready if further is None else lambda: (ready(), further(), ready())
-        return Note(_path(one), version_line(str(one), str(one.digest)), both)
+        return SmallFile(_path(reference), version_line(str(reference), str(reference.digest)), both)
 
-    def _link(self, one: Reference, admission: Admission) -> bool:
-        """Name a version in a folder, or drop it if it may not come in after all; False where its number is taken."""
-        if self._is_withdrawn(one):
-            return not self.target.create([self._note(one)])
+    def _link(self, reference: Reference, admission: Admission) -> bool:
+        """Create a version in a folder, or drop it if it is refused after all; False if its number is taken."""
+        if self._is_withdrawn(reference):
+            return not self.target.create([self._note(reference)])
         try:
-            return admission.link(one, lambda ready: not self.target.create([self._note(one, ready)]))
+            return admission.link(
+                reference, lambda ready: not self.target.create([self._note(reference, ready)])
+            )
         except EnvironmentFailure:
             raise
         except CompatkitError as error:
-            self._drop(one, error)
+            self._drop(reference, error)
             return True
 
     def _withdraw(self, versions: Iterable[Reference]) -> None:
-        """Take over tombstones, and report those that the target has alone."""
-        named = {*self.done.made, *self.done.there}
-        for one in versions:
-            if one not in named:
+        """Copy tombstones, and report versions withdrawn on one side only."""
+        moved = {*self.done.made, *self.done.existing}
+        for reference in versions:
+            if reference not in moved:
                 continue
-            here, there = _tombstone(self.origin, one), _tombstone(self.target, one)
-            if here is not None and there is None:
-                path = f"refs/{one.name}/@tombstones/{one.version}"
-                note = dumps(attrs.asdict(here))
-                self.target.create([Note(withdrawal_path(str(one)), note), Note(path, note)])
-            if (here is None) != (there is None):
-                self.done.withdrawn.append(Withdrawal(one, (here or there).reason))  # type: ignore[union-attr]
+            ours, theirs = _tombstone(self.origin, reference), _tombstone(self.target, reference)
+            if ours is not None and theirs is None:
+                path = f"refs/{reference.name}/@tombstones/{reference.version}"
+                document = dumps(attrs.asdict(ours))
+                self.target.create(
+                    [SmallFile(withdrawal_path(str(reference)), document), SmallFile(path, document)]
+                )
+            if (ours is None) != (theirs is None):
+                self.done.withdrawn.append(Withdrawal(reference, (ours or theirs).reason))  # type: ignore[union-attr]
 
     def _move_aliases(self, names: list[str]) -> None:
         if not self.choice.aliases:
@@ -292,40 +318,44 @@ class Move:
         else:
             follow_aliases(self.origin, self.target, names, self.done)
 
-    # --- what does not come
+    # --- refusals
 
-    def _or_drop(self, one: Reference, work: Callable[[Reference], object]) -> None:
-        """Do something for a version; drop the version if that is refused."""
+    def _attempt(self, reference: Reference, work: Callable[[Reference], object]) -> None:
+        """Call ``work`` with a version; drop the version if it raises."""
         try:
-            work(one)
+            work(reference)
         except EnvironmentFailure:
             raise
         except CompatkitError as error:
-            self._drop(one, error)
+            self._drop(reference, error)
 
-    def _drop(self, one: Reference, error: CompatkitError) -> None:
-        """Leave a version out: one that was asked for is refused, a parent comes without its name."""
-        fresh = one not in self._out
-        self._out.add(one)
-        if fresh and one in self._asked:
-            self._refuse(str(one), error)
-        else:  # also what was refused, and comes as the parent of something else
-            self.done.unnamed.append(one)
+    def _drop(self, reference: Reference, error: CompatkitError) -> None:
+        """Leave a version out: a requested one is refused, a parent is copied without its name."""
+        fresh = reference not in self._out
+        self._out.add(reference)
+        if fresh and reference in self._requested:
+            self._refuse(str(reference), error)
+        else:  # also a refused version that is copied as a parent
+            self.done.unnamed.append(reference)
 
     def _refuse(self, what: str, error: CompatkitError) -> None:
-        """Keep what was refused, and why; a strict move ends here."""
+        """Record a refusal; raise it if the move is strict."""
         if self.choice.strict:
             raise error
         self.done.refused.append(Refusal(what, error))
 
-    def _left(self, versions: Iterable[Reference]) -> list[Reference]:
-        return [one for one in versions if one not in self._out]
+    def _remaining(self, versions: Iterable[Reference]) -> list[Reference]:
+        return [reference for reference in versions if reference not in self._out]
 
 
-def _tombstone(place: Origin, one: Reference) -> Tombstone | None:
-    with place.translating():
-        return None if one.version is None else place.references.tombstone(one.name, one.version)
+def _tombstone(registry: Origin, reference: Reference) -> Tombstone | None:
+    with registry.translating():
+        return (
+            None
+            if reference.version is None
+            else registry.references.tombstone(reference.name, reference.version)
+        )
 
 
-def _path(one: Reference) -> str:
-    return f"refs/{one.name}/@versions/{one.version}"
+def _path(reference: Reference) -> str:
+    return f"refs/{reference.name}/@versions/{reference.version}"

@@ -1,4 +1,4 @@
-"""What was moved, or would be: for people, for programs, and for the error that lists refusals."""
+"""The report of a transfer: as text, as JSON, and as the error that lists refusals."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from compatkit.foundation.display import Shown
 from compatkit.registry.names import Reference
 
 SHOWN = 8
-"""Refusals that a message lists."""
+"""Most refusals that a message lists."""
 
 
 class SignatureWarning(UserWarning):
-    """A damaged signature was left behind."""
+    """A damaged signature was not copied."""
 
 
 @attrs.frozen
 class Refusal:
-    """One thing that did not come.
+    """Something that was not copied.
 
     Attributes:
         what: A reference ``name@version``, or the path of a result or signature.
-        error: Why.
+        error: The reason.
     """
 
     what: str
     error: CompatkitError
 
     def __str__(self) -> str:
-        said = str(self.error)
-        return said if said.startswith(self.what) else f"{self.what}: {said}"
+        message = str(self.error)
+        return message if message.startswith(self.what) else f"{self.what}: {message}"
 
 
 @attrs.frozen
@@ -45,40 +45,40 @@ class Withdrawal:
 
 @attrs.frozen
 class Item:
-    """One blob that was moved, or would be.
+    """A blob that was copied, or would be.
 
     Attributes:
         digest: Of its bytes.
         bytes: Their number.
-        whose: Component that it belongs to.
+        owner: Component that it belongs to.
     """
 
     digest: str
     bytes: int
-    whose: str
+    owner: str
 
 
 @attrs.define(repr=False)
 class Moved(Shown):
-    """What came of moving components.
+    """What a transfer did.
 
     Attributes:
-        made: Versions that are new there, parents included.
-        there: Versions that were there already.
-        unnamed: Parents without a name there: their number belongs to other bytes, or they were not accepted. They
-            are kept, and found by digest.
-        refused: What did not come, and why.
-        withdrawn: Versions that are withdrawn on the other side, reported when that is found out.
-        apart: Aliases that both sides moved, and that stay as they are.
-        items: Blobs that were moved.
-        results: Number of measured results that are new there.
-        signatures: Number of signatures that are new there.
+        made: New versions in the target, parents included.
+        existing: Versions that the target had already.
+        unnamed: Parents copied without a name, as their number belongs to other bytes or they were refused; their
+            digest finds them.
+        refused: What was not copied, and why.
+        withdrawn: Versions withdrawn on one side only before the transfer.
+        apart: Aliases that both sides moved differently; unchanged.
+        items: Copied blobs.
+        results: Number of new measured results.
+        signatures: Number of new signatures.
         aliases: Aliases that moved, ``name:alias``.
-        planned: Whether nothing was done, and this is what would be.
+        planned: Whether this is a dry run.
     """
 
     made: list[Reference] = attrs.field(factory=list)
-    there: list[Reference] = attrs.field(factory=list)
+    existing: list[Reference] = attrs.field(factory=list)
     unnamed: list[Reference] = attrs.field(factory=list)
     refused: list[Refusal] = attrs.field(factory=list)
     withdrawn: list[Withdrawal] = attrs.field(factory=list)
@@ -90,12 +90,16 @@ class Moved(Shown):
     planned: bool = False
 
     def __str__(self) -> str:
-        first = f"{len(self.made)} new, {len(self.there)} there already, {len(self.refused)} refused"
+        first = f"{len(self.made)} new, {len(self.existing)} there already, {len(self.refused)} refused"
         lines = [
             f"{first}; {self.blobs:,} blobs, {self.bytes:,} bytes{', planned only' if self.planned else ''}"
         ]
         return "\n".join(
-            [*lines, *(f"new      {one}" for one in self.made), *(f"refused  {one}" for one in self.refused)]
+            [
+                *lines,
+                *(f"new      {reference}" for reference in self.made),
+                *(f"refused  {refusal}" for refusal in self.refused),
+            ]
         )
 
     @property
@@ -105,39 +109,47 @@ class Moved(Shown):
 
     @property
     def bytes(self) -> int:
-        """Their bytes."""
-        return sum(one.bytes for one in self.items)
+        """Size of all copied blobs."""
+        return sum(item.bytes for item in self.items)
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         lists = {
-            name: [{"reference": str(one), "digest": one.digest} for one in getattr(self, name)]
-            for name in ("made", "there", "unnamed")
+            name: [
+                {"reference": str(reference), "digest": reference.digest} for reference in getattr(self, name)
+            ]
+            for name in ("made", "existing", "unnamed")
         }
         refused = [
-            {"what": one.what, "code": one.error.code, "message": str(one.error)} for one in self.refused
+            {"what": refusal.what, "code": refusal.error.code, "message": str(refusal.error)}
+            for refusal in self.refused
         ]
-        withdrawn = [{"reference": str(one.reference), "reason": one.reason} for one in self.withdrawn]
+        withdrawn = [
+            {"reference": str(withdrawal.reference), "reason": withdrawal.reason}
+            for withdrawal in self.withdrawn
+        ]
         counts = {name: getattr(self, name) for name in ("blobs", "bytes", "results", "signatures")}
         others = {name: getattr(self, name) for name in ("aliases", "apart", "planned")}
-        items = [attrs.asdict(one) for one in self.items]
+        items = [attrs.asdict(item) for item in self.items]
         return {**lists, "refused": refused, "withdrawn": withdrawn, **counts, **others, "objects": items}
 
     def check(self) -> Moved:
-        """Return this, if nothing was refused.
+        """Return this report if nothing was refused.
 
         Raises:
-            Incomplete: Something was; lists it, with ``errors`` and this as ``subject``.
+            Incomplete: Something was refused; ``errors`` lists the reasons, ``subject`` is this report.
         """
         if not self.refused:
             return self
-        shown = [str(one) for one in self.refused[:SHOWN]]
+        shown = [str(refusal) for refusal in self.refused[:SHOWN]]
         more = f" And {len(self.refused) - SHOWN} more." if len(self.refused) > SHOWN else ""
         rest = (
-            "would come" if self.planned else f"came: {len(self.made)} new, {len(self.there)} there already"
+            "would come"
+            if self.planned
+            else f"came: {len(self.made)} new, {len(self.existing)} there already"
         )
         raise Incomplete(
             f"{len(self.refused)} refused, the rest {rest}. {' '.join(shown)}{more}",
-            errors=tuple(one.error for one in self.refused),
+            errors=tuple(refusal.error for refusal in self.refused),
             subject=self,
         )

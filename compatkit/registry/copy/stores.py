@@ -1,4 +1,4 @@
-"""Registries in folders, as origins and targets of components."""
+"""Registries in folders as origins and targets."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import attrs
 
 from compatkit.errors import IntegrityError
 from compatkit.registry import disk as durable
-from compatkit.registry.copy.places import (
+from compatkit.registry.copy.endpoints import (
     Arrived,
     ComponentBlob,
     Incoming,
-    Note,
     Origin,
+    SmallFile,
     Target,
+    blob_path,
     compare,
-    opened_file,
-    place,
+    open_file,
 )
 from compatkit.registry.os_errors import environment
 from compatkit.registry.refs import LIMIT
@@ -31,7 +31,7 @@ from compatkit.registry.store import Store
 
 @attrs.define(eq=False)
 class StoreOrigin(Origin):
-    """A registry in a folder; only read.
+    """A registry in a folder, as an origin.
 
     Attributes:
         store: The registry.
@@ -40,54 +40,54 @@ class StoreOrigin(Origin):
     store: Store
 
     def __attrs_post_init__(self) -> None:
-        """Name it by its path."""
+        """Set address and advice."""
         self.where, self.references = str(self.store.root), self.store.references
         self.advice = f"Run `compatkit --registry {self.where} verify` there, or import from another copy."
 
     def size(self, digest: str) -> int | None:
-        """Return the number of bytes that it has for a digest; None if it has none."""
+        """Return the size of a blob in bytes, or None."""
         for path in self._paths(digest):
             if os.path.lexists(path):
                 return os.lstat(path).st_size
         return None
 
-    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
+    def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
         for path in self._paths(digest):
-            if (incoming := opened_file(path, self.store.root)) is not None:
+            if (incoming := open_file(path, self.store.root)) is not None:
                 return incoming
-        raise self.missing(digest, whose)
+        raise self.missing(digest, owner)
 
-    def notes(self, folders: Sequence[str]) -> list[str]:
+    def small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders, without following a link."""
-        found: list[str] = []
+        paths: list[str] = []
         root = self.store.root
         for folder in folders:
             durable.check_folders(root / folder, root)
             with environment("read", root / folder):
                 for above, _, files in os.walk(root / folder, onerror=_unless_missing):
-                    found.extend(f"{Path(above).relative_to(root).as_posix()}/{name}" for name in files)
-        return sorted(found)
+                    paths.extend(f"{Path(above).relative_to(root).as_posix()}/{name}" for name in files)
+        return sorted(paths)
 
-    def note(self, path: str) -> bytes | None:
+    def small_file(self, path: str) -> bytes | None:
         """Return a small file."""
-        found = durable.read(self.store.root / path, self.store.root, limit=LIMIT + 1)
-        return None if found is None else found[0]
+        content = durable.read(self.store.root / path, self.store.root, limit=LIMIT + 1)
+        return None if content is None else content[0]
 
     def _paths(self, digest: str) -> Iterator[Path]:
-        """Yield where a blob may be: at its place, or where an interrupted collection put it."""
+        """Yield possible paths of a blob: its own, then those of an interrupted garbage collection."""
         root, name = self.store.root, digest.removeprefix("sha256:")
-        yield root / place(digest)
+        yield root / blob_path(digest)
         trash = root / "trash"
         durable.check_folders(trash, root)
         with environment("read", trash):
-            taken = sorted(os.listdir(trash)) if trash.is_dir() else []
-        yield from (trash / one for one in taken if one.startswith(f"{name}-"))
+            entries = sorted(os.listdir(trash)) if trash.is_dir() else []
+        yield from (trash / entry for entry in entries if entry.startswith(f"{name}-"))
 
 
 @attrs.define(eq=False)
 class StoreTarget(StoreOrigin, Target):
-    """A registry in a folder, into which components come.
+    """A registry in a folder, as a target.
 
     Attributes:
         store: The registry.
@@ -96,54 +96,54 @@ class StoreTarget(StoreOrigin, Target):
     examines = True
 
     def begin(self) -> None:
-        """Check that it may be written."""
+        """Check that this version may write it."""
         self.store.layout.check_writer(self.store.root)
 
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
-        """Return how many bytes it has for digests, without what a collection took out."""
-        return {one: self.store.objects.size(one) for one in digests}
+        """Return the size of each blob in bytes, or None, without collected ones."""
+        return {digest: self.store.objects.size(digest) for digest in digests}
 
     def holds(self, digest: str) -> bool:
-        """Return whether a blob is here, and make sure that it stays."""
+        """Return whether a blob exists, and protect it from garbage collection."""
         return self.store.objects.hold(digest)
 
-    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
-        """Copy a blob, verified before it gets its name here, unless a good one is here."""
+    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
+        """Copy a blob unless a good copy exists; verify it before it gets its name."""
         objects = self.store.objects
-        if (data := self._good(one.digest)) is not None:
-            one.check_size(len(data))
-            one.check_weights(data)
+        if (data := self._good(blob.digest)) is not None:
+            blob.check_size(len(data))
+            blob.check_weights(data)
             return False
 
         def keep(draft: Path, _: list[object]) -> None:
-            if one.payload is not None:
+            if blob.payload is not None:
                 with open(draft, "rb") as file:
-                    one.check_weights(_mapped(file.fileno()))
-            objects.place(draft, one.digest)
+                    blob.check_weights(_mapped(file.fileno()))
+            objects.place(draft, blob.digest)
 
         with environment("write below", objects.root):
-            durable.drafted(objects.root, _Arriving(origin, one, arrived), keep)
+            durable.drafted(objects.root, _VerifiedPieces(origin, blob, arrived), keep)
         return True
 
     def _good(self, digest: str) -> memoryview | None:
-        """Return a blob that is here and good; a bad one is moved to quarantine, and a good copy takes its place."""
+        """Return a verified blob, or None; a damaged one is moved to quarantine."""
         objects = self.store.objects
         with suppress(IntegrityError):
             return memoryview(objects.view(digest)) if objects.hold(digest) else None
         return None
 
-    def create(self, notes: Sequence[Note]) -> set[str]:
-        """Create small files that must not exist, one after the other, durably."""
+    def create(self, files: Sequence[SmallFile]) -> set[str]:
+        """Create small files that must not exist, one after another, durably."""
         root = self.store.root
         taken: set[str] = set()
-        for note in notes:
-            with environment("create", root / note.path):
-                if not durable.create_once(root / note.path, note.data, root, note.ready):
-                    taken.add(note.path)
+        for file in files:
+            with environment("create", root / file.path):
+                if not durable.create_once(root / file.path, file.data, root, file.ready):
+                    taken.add(file.path)
         return taken
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a small file in the place of another, atomically."""
+        """Write a small file atomically, or replace it."""
         file = self.store.root / path
         with environment("create", file):
             durable.make_folder(file.parent, self.store.root)
@@ -155,34 +155,34 @@ class StoreTarget(StoreOrigin, Target):
 
 
 @attrs.frozen
-class _Arriving:
-    """The bytes of a blob, opened anew by each iteration; size and digest are compared as they come."""
+class _VerifiedPieces:
+    """The bytes of a blob; each iteration opens it again and compares size and digest."""
 
     origin: Origin
-    one: ComponentBlob
+    blob: ComponentBlob
     arrived: Arrived
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield pieces.
 
         Raises:
-            IntegrityError: The origin lacks the blob, or gives other bytes.
+            IntegrityError: The origin lacks the blob, or its bytes do not match.
         """
-        one, hashed, count = self.one, hashlib.sha256(), 0
-        with self.origin.opened(one.digest, one.whose) as incoming:
-            one.check_size(incoming.size)
+        blob, hashed, count = self.blob, hashlib.sha256(), 0
+        with self.origin.open(blob.digest, blob.owner) as incoming:
+            blob.check_size(incoming.size)
             while piece := incoming.read(durable.CHUNK):
                 count += len(piece)
                 hashed.update(piece)
                 if count > incoming.size:
-                    one.check_size(count)
+                    blob.check_size(count)
                 self.arrived(len(piece))
                 yield piece
-        compare(one.digest, f"sha256:{hashed.hexdigest()}", incoming.place, one.whose)
+        compare(blob.digest, f"sha256:{hashed.hexdigest()}", incoming.source, blob.owner)
 
 
 def _mapped(descriptor: int) -> memoryview:
-    """Return the content of a draft, which nobody else changes; freed with its last view, which an error may keep."""
+    """Return the mapped content of a draft, which no other process changes; freed with its last view."""
     if os.fstat(descriptor).st_size == 0:
         return memoryview(b"")
     return memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ))

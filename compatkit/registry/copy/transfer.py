@@ -1,6 +1,6 @@
-"""The bytes of a move: what belongs to components, and bringing what the target lacks, several blobs at once.
+"""Blobs of a transfer: what components consist of, and copying what the target lacks, several blobs at once.
 
-A blob that is refused stops no other; a failing disk or network stops all.
+A refused blob does not stop the others; a failing disk or network does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from compatkit.contracts.manifest import from_bytes, function_digest, sized_edge
 from compatkit.errors import CompatkitError, EnvironmentFailure
 from compatkit.foundation.codec import MAX_BYTES, loads
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.copy.places import ComponentBlob, Origin, Target
+from compatkit.registry.copy.endpoints import ComponentBlob, Origin, Target
 from compatkit.registry.copy.report import Item
 from compatkit.registry.names import Reference
 from compatkit.registry.reach import names
@@ -24,136 +24,137 @@ from compatkit.registry.reach import names
 
 @attrs.define(eq=False)
 class Closure:
-    """Components with everything that their manifests refer to, and their parents; bytes are not kept in memory.
+    """Components with everything that their manifests refer to, parents included; bytes are not kept in memory.
 
     Attributes:
-        origin: Where they are.
-        blobs: What belongs to the components, by digest.
+        origin: Where they are read.
+        blobs: Blobs of the components, by digest.
     """
 
     origin: Origin
     blobs: dict[str, ComponentBlob] = attrs.field(init=False, factory=dict)
     _broken: dict[str, CompatkitError] = attrs.field(init=False, factory=dict)
-    _asked: set[str] = attrs.field(init=False, factory=set)
+    _requested: set[str] = attrs.field(init=False, factory=set)
 
     def enter(self, references: Iterable[Reference]) -> None:
-        """Take in components; see ``take``."""
+        """Add components; see ``take``."""
         wanted = [
-            ComponentBlob(str(one.digest), "component", f"{one.name}@{one.version}") for one in references
+            ComponentBlob(str(reference.digest), "component", f"{reference.name}@{reference.version}")
+            for reference in references
         ]
-        self._asked |= {one.digest for one in wanted}
+        self._requested |= {reference.digest for reference in wanted}
         self.take(wanted)
 
-    def take(self, ahead: list[ComponentBlob]) -> None:
-        """Take in blobs and all that they reach, level by level: a remote fetches a level at once.
+    def take(self, pending: list[ComponentBlob]) -> None:
+        """Add blobs and everything they refer to, level by level, as a remote fetches a level at once.
 
-        Documents that cannot be read are remembered, and ``of`` raises.
+        Unreadable documents are recorded, and ``of`` raises.
         """
-        while ahead:
-            self.origin.expect(one.digest for one in ahead if one.how != "payload")
-            ahead = [further for one in ahead for further in self._taken_in(one)]
+        while pending:
+            self.origin.expect(blob.digest for blob in pending if blob.how != "payload")
+            pending = [further for blob in pending for further in self._add(blob)]
 
     def of(self, digest: str) -> list[str]:
-        """Return a component's own digest and all that belongs to it, manifests last.
+        """Return the digests of a component and all its blobs, manifests last.
 
         Raises:
-            IntegrityError: A document that belongs to it is missing, damaged or not strict.
+            IntegrityError: One of its documents is missing, damaged or not strict.
         """
         seen: dict[str, None] = {}
-        ahead = [digest]
-        while ahead:
-            one = ahead.pop()
-            if one not in self.blobs:
-                raise self._broken[one]
-            if one not in seen:
-                seen[one] = None
-                ahead.extend(self.blobs[one].further)
+        pending = [digest]
+        while pending:
+            part = pending.pop()
+            if part not in self.blobs:
+                raise self._broken[part]
+            if part not in seen:
+                seen[part] = None
+                pending.extend(self.blobs[part].further)
         return self.leaves_first(seen)
 
     def all_of(self, references: Iterable[Reference]) -> list[str]:
-        """Return what belongs to some components, each digest once, manifests last."""
+        """Return the digests of some components and their blobs, each once, manifests last."""
         return self.leaves_first(
-            dict.fromkeys(part for one in references for part in self.of(str(one.digest)))
+            dict.fromkeys(digest for reference in references for digest in self.of(str(reference.digest)))
         )
 
     def leaves_first(self, digests: Iterable[str]) -> list[str]:
         """Return digests in their order, manifests last."""
-        return sorted(digests, key=lambda one: self.blobs[one].how == "component")
+        return sorted(digests, key=lambda digest: self.blobs[digest].how == "component")
 
     def components(self, digests: Iterable[str]) -> list[str]:
-        """Return which digests are those of components."""
-        return [one for one in digests if self.blobs[one].how == "component"]
+        """Return the digests that belong to components."""
+        return [digest for digest in digests if self.blobs[digest].how == "component"]
 
     def functions(self, components: Iterable[str]) -> list[str]:
         """Return the function digests of components, sorted."""
-        return sorted({str(self.blobs[one].function) for one in components})
+        return sorted({str(self.blobs[digest].function) for digest in components})
 
     def parents(self) -> list[Reference]:
-        """Return the names that the origin has for parents that were not asked for themselves."""
-        lacking = {*self.components(self.blobs)} - self._asked
-        return [one for digest in sorted(lacking) for one in self.origin.named(digest)]
+        """Return the origin's versions of parents that were not requested themselves."""
+        lacking = {*self.components(self.blobs)} - self._requested
+        return [version for digest in sorted(lacking) for version in self.origin.versions_of(digest)]
 
-    def _taken_in(self, one: ComponentBlob) -> list[ComponentBlob]:
-        known = self.blobs.get(one.digest)
-        if known is not None and (known.how == "component" or one.how != "component"):
-            if one.payload is not None and known.payload is None:
-                self.blobs[one.digest] = attrs.evolve(known, payload=one.payload)
+    def _add(self, blob: ComponentBlob) -> list[ComponentBlob]:
+        known = self.blobs.get(blob.digest)
+        if known is not None and (known.how == "component" or blob.how != "component"):
+            if blob.payload is not None and known.payload is None:
+                self.blobs[blob.digest] = attrs.evolve(known, payload=blob.payload)
             return []
         try:
-            further = self._further(one)
+            further = self._further(blob)
         except EnvironmentFailure:
             raise
         except CompatkitError as error:
-            self._broken[one.digest] = error
+            self._broken[blob.digest] = error
             return []
         return further
 
-    def _further(self, one: ComponentBlob) -> list[ComponentBlob]:
-        """Keep a blob, and return what it refers to."""
+    def _further(self, blob: ComponentBlob) -> list[ComponentBlob]:
+        """Add a blob and return what it refers to."""
         function = None
         further: list[ComponentBlob] = []
-        if one.how == "component":
-            data = self.origin.document(one.digest, one.whose)
-            manifest = from_bytes(data, what=f"manifest of {one.whose} in {self.origin.where}")
+        if blob.how == "component":
+            data = self.origin.document(blob.digest, blob.owner)
+            manifest = from_bytes(data, what=f"manifest of {blob.owner} in {self.origin.where}")
             function = function_digest(manifest)
-            ways = dict(names(data, one.digest, component=True))
-            for edge, size in sized_edges(loads(data, what=one.whose)):
+            ways = dict(names(data, blob.digest, component=True))
+            for edge, size in sized_edges(loads(data, what=blob.owner)):
                 how = ways.get(edge, "blob")
                 if edge == manifest.payload.file.blob:
-                    if not self._is_collected(edge, one.digest):
-                        further.append(ComponentBlob(edge, "payload", one.whose, size, manifest.payload))
+                    if not self._is_collected(edge, blob.digest):
+                        further.append(ComponentBlob(edge, "payload", blob.owner, size, manifest.payload))
                 else:
                     parent = f" (parent {edge[:19]})" if how == "component" else ""
-                    further.append(ComponentBlob(edge, how, f"{one.whose}{parent}", size))
-        elif one.how != "payload" and (self.origin.size(one.digest) or MAX_BYTES + 1) <= MAX_BYTES:
-            data = self.origin.document(one.digest, one.whose)
-            for edge, how in names(data, one.digest, component=False):
+                    further.append(ComponentBlob(edge, how, f"{blob.owner}{parent}", size))
+        elif blob.how != "payload" and (self.origin.size(blob.digest) or MAX_BYTES + 1) <= MAX_BYTES:
+            data = self.origin.document(blob.digest, blob.owner)
+            for edge, how in names(data, blob.digest, component=False):
                 if how != "named" and self.origin.size(edge) is not None:
-                    further.append(ComponentBlob(edge, "blob", one.whose))
+                    further.append(ComponentBlob(edge, "blob", blob.owner))
         digests = tuple(each.digest for each in further)
-        self.blobs[one.digest] = attrs.evolve(one, function=function, further=digests)
+        self.blobs[blob.digest] = attrs.evolve(blob, function=function, further=digests)
         return further
 
     def _is_collected(self, payload: str, digest: str) -> bool:
-        """Return whether weights are gone for a good reason: all versions that have them were withdrawn."""
+        """Return whether weights were collected because all their versions were withdrawn."""
         if self.origin.size(payload) is not None:
             return False
-        versions = self.origin.named(digest)
+        versions = self.origin.versions_of(digest)
         return bool(versions) and all(map(self.origin.is_withdrawn, versions))
 
 
 class Stopped(Exception):
-    """Another blob failed in a way that ends the whole."""
+    """Another blob failed in a way that ends the transfer."""
 
 
 @attrs.define(eq=False)
 class Transfer(Closure):
-    """Components whose bytes are brought to a target.
+    """Components whose blobs are copied to a target.
 
     Attributes:
         target: Where they are copied to.
-        choice: How many blobs move at once, whether one that is refused ends all, and who is shown progress.
-        items: Blobs that were copied.
+        choice: Blobs at once, strictness, and progress.
+        items: Copied blobs.
     """
 
     target: Target
@@ -167,19 +168,23 @@ class Transfer(Closure):
     _done: tuple[int, int] = attrs.field(init=False, default=(0, 0))
 
     def lacking(self, digests: Iterable[str]) -> list[str]:
-        """Return which blobs the target lacks, or has with another size than expected."""
-        wanted = {one: self.blobs[one].size for one in digests}
-        there = self.target.sizes(list(wanted))
-        return [one for one, size in wanted.items() if there[one] is None or size not in (None, there[one])]
+        """Return the digests that the target lacks, or has with another size."""
+        wanted = {digest: self.blobs[digest].size for digest in digests}
+        sizes = self.target.sizes(list(wanted))
+        return [
+            digest
+            for digest, size in wanted.items()
+            if sizes[digest] is None or size not in (None, sizes[digest])
+        ]
 
     def item(self, digest: str) -> Item:
-        """Return what a report says of a blob."""
-        one = self.blobs[digest]
-        size = one.size if one.size is not None else self.origin.size(digest)
-        return Item(digest, size or 0, one.whose)
+        """Return the report's entry of a blob."""
+        blob = self.blobs[digest]
+        size = blob.size if blob.size is not None else self.origin.size(digest)
+        return Item(digest, size or 0, blob.owner)
 
     def bring(self, digest: str) -> bool:
-        """Copy one blob unless it is there; weights are compared with what their manifest promises, once.
+        """Copy one blob unless the target has it; weights are compared with their manifest once.
 
         Returns:
             Whether it was copied.
@@ -191,42 +196,42 @@ class Transfer(Closure):
         return copied
 
     def bring_all(self, digests: Sequence[str]) -> dict[str, CompatkitError]:
-        """Bring blobs; return why some were refused.
+        """Copy blobs; return the refused ones with their errors.
 
         Raises:
             EnvironmentFailure: Disk or network failed; the others were stopped.
-            CompatkitError: One was refused, and the choice is strict.
+            CompatkitError: A blob was refused, and the choice is strict.
         """
-        self._arrived, self._total = 0, sum(self.item(one).bytes for one in self.lacking(digests))
+        self._arrived, self._total = 0, sum(self.item(digest).bytes for digest in self.lacking(digests))
         failed: dict[str, CompatkitError] = {}
         with closing(self._each(digests)) as each:
-            for place, (digest, came) in enumerate(each):
-                if isinstance(came, CompatkitError):
-                    failed[digest] = came
-                elif came:
+            for count, (digest, outcome) in enumerate(each):
+                if isinstance(outcome, CompatkitError):
+                    failed[digest] = outcome
+                elif outcome:
                     self.items.append(self.item(digest))
-                self._done = place, len(digests)
+                self._done = count, len(digests)
                 self._show()
         self.target.settle()
         return failed
 
     def _each(self, digests: Sequence[str]) -> Generator[tuple[str, bool | CompatkitError]]:
-        """Yield each blob with whether it was copied, or why it was refused, in the order in which they end."""
+        """Yield each digest with whether it was copied, or its error, in the order of completion."""
         if self.choice.jobs == 1:
-            yield from map(self._one, digests)
+            yield from map(self._try_bring, digests)
             return
         with ThreadPoolExecutor(self.choice.jobs) as pool:
-            running = [pool.submit(self._one, one) for one in digests]
+            running = [pool.submit(self._try_bring, digest) for digest in digests]
             try:
-                for one in as_completed(running):
-                    yield one.result()
+                for future in as_completed(running):
+                    yield future.result()
             except BaseException:
                 self._stop.set()
                 for other in running:
                     other.cancel()
                 raise
 
-    def _one(self, digest: str) -> tuple[str, bool | CompatkitError]:
+    def _try_bring(self, digest: str) -> tuple[str, bool | CompatkitError]:
         try:
             return digest, self.bring(digest)
         except CompatkitError as error:

@@ -1,4 +1,4 @@
-"""Reading components from an OCI image layout: verified as strictly as from any remote, and named last.
+"""Read components from an OCI image layout, verified as strictly as from a remote.
 
 After the OCI Image Format Specification 1.1 (opencontainers/image-spec): a component version is an image manifest with
 an ``artifactType`` and the empty config; its layers are the component's manifest first, then everything that the
@@ -27,21 +27,21 @@ from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import MAX_BYTES, is_digest, loads
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.endpoints import Incoming, Origin, open_file
 from compatkit.registry.copy.move import Move
-from compatkit.registry.copy.places import Incoming, Origin, opened_file
 from compatkit.registry.copy.report import Moved, Refusal
 from compatkit.registry.copy.stores import StoreTarget
 from compatkit.registry.names import Version, check_name
 from compatkit.registry.refs import LIMIT, References, version_line
-from compatkit.registry.remotes.pushpull import asked
+from compatkit.registry.remotes.pushpull import requested_patterns
 from compatkit.registry.remotes.remote import scratch_folder, write_scratch
 from compatkit.registry.signing.signatures import FOLDER as SIGNATURES
 from compatkit.registry.store import Store
 
 MARKER, INDEX = "oci-layout", "index.json"
 LAYOUT = {"imageLayoutVersion": "1.0.0"}
-MOST = 4 * 2**20
-"""Bytes of an image manifest: container registries take no more."""
+MOST_BYTES = 4 * 2**20
+"""Most bytes of an image manifest that container registries accept."""
 IMAGE_TYPE = "application/vnd.oci.image.manifest.v1+json"
 EMPTY = {
     "mediaType": "application/vnd.oci.empty.v1+json",
@@ -49,7 +49,7 @@ EMPTY = {
     "size": 2,
     "data": "e30=",
 }
-"""The config of an artifact that needs none: the two bytes ``{}``."""
+"""The config of an artifact without one: the two bytes ``{}``."""
 ARTIFACT = "application/vnd.compatkit.component.v1"
 MANIFEST = "application/vnd.compatkit.manifest.v1+json"
 WEIGHTS = "application/vnd.compatkit.weights.v1.safetensors"
@@ -58,18 +58,18 @@ SIGNATURE = "application/vnd.compatkit.signature.v1"
 LAYERS = (MANIFEST, WEIGHTS, BLOB, SIGNATURE)
 TITLE = "org.opencontainers.image.title"
 NAME, VERSION, KIND, COMPONENT, SIGNS = (
-    f"vnd.compatkit.{one}" for one in ("name", "version", "kind", "component", "signs")
+    f"vnd.compatkit.{field}" for field in ("name", "version", "kind", "component", "signs")
 )
 
 
 @attrs.frozen
 class Descriptor:
-    """What an index says of an image manifest, or an image manifest of a layer.
+    """An entry of an index for an image manifest, or of an image manifest for a layer.
 
     Attributes:
         kind: Media type.
         digest: Of its bytes.
-        size: Their number.
+        size: Number of bytes.
         annotations: Texts by key.
     """
 
@@ -89,10 +89,10 @@ class Descriptor:
 
         Args:
             value: JSON value.
-            what: Its place, for messages.
+            what: Where it is, for messages.
 
         Raises:
-            FormatError: It is none, or of another hash than sha256.
+            FormatError: Not a descriptor, or its hash is not sha256.
         """
         if not isinstance(value, dict) or not isinstance(value.get("mediaType"), str):
             raise FormatError(f"{what}: expected a descriptor with a mediaType, got {value!r:.100}.")
@@ -106,12 +106,12 @@ class Descriptor:
 
 @attrs.frozen
 class Image:
-    """The image manifest of a component version, as far as it is read here.
+    """The image manifest of a component version.
 
     Attributes:
         name: Of the component.
         version: Its number.
-        layers: Its own manifest first.
+        layers: The component's manifest first.
     """
 
     name: str
@@ -125,18 +125,18 @@ class Image:
 
     @classmethod
     def read(cls, value: Any, what: str) -> Image | None:
-        """Read an image manifest, strictly as far as a component needs it; None if it is of something else.
+        """Read the image manifest of a component; None if the image is something else.
 
         Args:
             value: JSON value.
-            what: Its place, for messages.
+            what: Where it is, for messages.
 
         Raises:
-            FormatError: It says that it is a component, and is not written as one.
+            FormatError: A component whose image manifest is malformed.
         """
         if not isinstance(value, dict) or value.get("artifactType") != ARTIFACT:
             return None
-        notes, layers = _annotations(value, what), value.get("layers")
+        annotations, layers = _annotations(value, what), value.get("layers")
         config = Descriptor.read(value.get("config"), f"{what}: config")
         kind = value.get("schemaVersion"), value.get("mediaType"), config.digest
         if kind != (2, IMAGE_TYPE, EMPTY["digest"]):
@@ -146,34 +146,34 @@ class Image:
         if not isinstance(layers, list) or not layers:
             raise FormatError(f"{what}: expected layers, got {layers!r:.80}.")
         try:
-            name, version = check_name(notes.get(NAME, "")), Version.parse(notes.get(VERSION, ""))
+            name, version = check_name(annotations.get(NAME, "")), Version.parse(annotations.get(VERSION, ""))
         except InvalidName as error:
             raise FormatError(f"{what}: the annotations {NAME} and {VERSION}: {error}") from None
-        read = tuple(Descriptor.read(one, f"{what}: layers[{place}]") for place, one in enumerate(layers))
-        for place, one in enumerate(read):
+        read = tuple(Descriptor.read(layer, f"{what}: layers[{place}]") for place, layer in enumerate(layers))
+        for place, layer in enumerate(read):
             expected = (MANIFEST,) if place == 0 else LAYERS
-            if one.kind not in expected:
+            if layer.kind not in expected:
                 raise FormatError(
-                    f"{what}: layers[{place}]: expected one of {', '.join(expected)}, got {one.kind!r:.100}."
+                    f"{what}: layers[{place}]: expected one of {', '.join(expected)}, got {layer.kind!r:.100}."
                 )
         return cls(name, version, read)
 
 
 def _annotations(value: dict[str, Any], what: str) -> dict[str, str]:
-    notes = value.get("annotations", {})
-    if not isinstance(notes, dict) or not all(isinstance(one, str) for one in notes.values()):
-        raise FormatError(f"{what}: annotations are texts, got {notes!r:.100}.")
-    return notes
+    annotations = value.get("annotations", {})
+    if not isinstance(annotations, dict) or not all(isinstance(text, str) for text in annotations.values()):
+        raise FormatError(f"{what}: annotations are texts, got {annotations!r:.100}.")
+    return annotations
 
 
 @attrs.define(eq=False)
 class ImageLayout(Origin):
-    """Components in an image layout; only read.
+    """Components in an image layout, as an origin.
 
     Attributes:
         root: The folder.
-        mirror: An empty folder, for names and versions.
-        refuse: Called with an entry that cannot be read, and why; the others can be.
+        mirror: Empty folder for names and versions.
+        refuse: Called with an unreadable entry and its error.
     """
 
     root: Path
@@ -188,86 +188,90 @@ class ImageLayout(Origin):
         Raises:
             LayoutError: The folder is no image layout.
             FormatError: The index is not strict.
-            IntegrityError: A link or file stands where it keeps its blobs.
+            IntegrityError: Its folder of blobs is a link or a file.
         """
         self.where, self.scratch = str(self.root), self.mirror
         self.references = References(Path(self.mirror))
         self.advice = "Copy it from the container registry again, or export it again."
-        listed = entries(self.root)
+        descriptors = entries(self.root)
         durable.check_folders(self.root / "blobs" / "sha256", self.root)
-        for place, one in enumerate(listed):
+        for place, entry in enumerate(descriptors):
             what = f"{self.root / INDEX}: manifests[{place}]"
             try:
-                self._enter(one, what)
+                self._enter(entry, what)
             except EnvironmentFailure:
                 raise
             except CompatkitError as error:
                 self.refuse(what, error)
 
     def size(self, digest: str) -> int | None:
-        """Return the number of bytes that it has for a digest; None if it has none."""
+        """Return the size of a blob in bytes, or None."""
         try:
             return os.lstat(self._path(digest)).st_size
         except FileNotFoundError:
             return None
 
-    def opened(self, digest: str, whose: str) -> AbstractContextManager[Incoming]:
+    def open(self, digest: str, owner: str) -> AbstractContextManager[Incoming]:
         """Open a blob."""
-        incoming = opened_file(self._path(digest), self.root)
+        incoming = open_file(self._path(digest), self.root)
         if incoming is None:
-            raise self.missing(digest, whose)
+            raise self.missing(digest, owner)
         return incoming
 
-    def notes(self, folders: Sequence[str]) -> list[str]:
-        """Return the paths of all signatures below folders; a layout holds no other small files."""
+    def small_files(self, folders: Sequence[str]) -> list[str]:
+        """Return the paths of all signatures below folders; a layout has no other small files."""
         return sorted(path for path in self._signatures if path.rpartition("/")[0] in folders)
 
-    def note(self, path: str) -> bytes | None:
+    def small_file(self, path: str) -> bytes | None:
         """Return a signature."""
         digest = self._signatures.get(path)
         if digest is None:
             return None
-        with self.opened(digest, path) as incoming:
+        with self.open(digest, path) as incoming:
             return incoming.read(LIMIT + 1)
 
     def _path(self, digest: str) -> Path:
         return self.root / "blobs" / "sha256" / digest.removeprefix("sha256:")
 
     def _enter(self, entry: Any, what: str) -> None:
-        """Take in one entry of the index, if it is a component's."""
+        """Add an entry of the index, if it is a component."""
         image = Descriptor.read(entry, what)
         if image.kind != IMAGE_TYPE:
             return
-        if image.size > MOST or self.size(image.digest) != image.size:
+        if image.size > MOST_BYTES or self.size(image.digest) != image.size:
             raise IntegrityError(
-                f"{what}: {image.digest} should have {image.size} bytes, at most {MOST}; it has "
+                f"{what}: {image.digest} should have {image.size} bytes, at most {MOST_BYTES}; it has "
                 f"{self.size(image.digest)}.",
                 subject=image.digest,
             )
-        found = Image.read(loads(self.document(image.digest, what), what=what), what)
-        if found is None:
+        component = Image.read(loads(self.document(image.digest, what), what=what), what)
+        if component is None:
             return
-        reference = f"{found.name}@{found.version}"
-        for one in found.layers:
-            if self.size(one.digest) != one.size:
+        reference = f"{component.name}@{component.version}"
+        for layer in component.layers:
+            if self.size(layer.digest) != layer.size:
                 raise IntegrityError(
-                    f"{reference}: the layer {one.digest} should have {one.size} bytes, it has "
-                    f"{self.size(one.digest)}. {self.advice}",
-                    subject=one.digest,
+                    f"{reference}: the layer {layer.digest} should have {layer.size} bytes, it has "
+                    f"{self.size(layer.digest)}. {self.advice}",
+                    subject=layer.digest,
                 )
-        known = self._images.setdefault(reference, found)
-        if known.component != found.component:
+        known = self._images.setdefault(reference, component)
+        if known.component != component.component:
             raise FormatError(
-                f"{what}: {reference} is {known.component} in one entry and {found.component} in another.",
+                f"{what}: {reference} is {known.component} in one entry and {component.component} in another.",
                 subject=reference,
             )
-        path = f"refs/{found.name}/@versions/{found.version}"
-        write_scratch(self.scratch, path, version_line(reference, found.component))
-        for one in found.layers:
-            notes = one.annotations
-            if one.kind == SIGNATURE and is_digest(notes.get(SIGNS)) and "/" not in notes.get(TITLE, "/"):
-                signed = notes[SIGNS].removeprefix("sha256:")
-                self._signatures[f"{SIGNATURES}/{signed}/{notes[TITLE]}"] = one.digest
+        path = f"refs/{component.name}/@versions/{component.version}"
+        write_scratch(self.scratch, path, version_line(reference, component.component))
+        for layer in component.layers:
+            annotations = layer.annotations
+            if (
+                layer.kind == SIGNATURE
+                and is_digest(annotations.get(SIGNS))
+                and "/" not in annotations.get(TITLE, "/")
+            ):
+                signed = annotations[SIGNS].removeprefix("sha256:")
+                self._signatures[f"{SIGNATURES}/{signed}/{annotations[TITLE]}"] = layer.digest
 
 
 def import_layout(
@@ -280,18 +284,18 @@ def import_layout(
     """Copy components of an image layout to a registry.
 
     Args:
-        store: Where they are copied to; or what makes it, called once the layout is known to hold what is asked for.
+        store: Registry to copy to, or a function that makes it, called after the patterns were found in the layout.
         folder: The layout; only read.
         patterns: Names, globs, or references for one version of each; None takes all.
-        choice: What is moved, and how; a layout holds no results or aliases.
+        choice: What is copied, and how; a layout has no results or aliases.
 
     Returns:
-        What came here, and what was refused; its ``check`` raises where something was.
+        What was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
         LayoutError: The folder is no image layout.
-        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+        EnvironmentFailure: Disk full, no write permission; the same call continues.
     """
     chosen = attrs.evolve(choice or Choice(), evidence=False, aliases=False)
     refused: list[Refusal] = []
@@ -303,7 +307,7 @@ def import_layout(
 
     with scratch_folder() as scratch:
         layout = ImageLayout(Path(local(folder, "an image layout")).expanduser().absolute(), scratch, refuse)
-        wanted = asked(layout, patterns)
+        wanted = requested_patterns(layout, patterns)
         target = StoreTarget(store() if callable(store) else store)
         moved = Move(layout, target, chosen).run(wanted)
     moved.refused[:0] = refused
@@ -335,5 +339,5 @@ def entries(root: Path) -> list[Any]:
 
 
 def _json(root: Path, name: str, limit: int) -> Any:
-    found = durable.read(root / name, root, limit=limit)
-    return None if found is None else loads(found[0], what=str(root / name))
+    content = durable.read(root / name, root, limit=limit)
+    return None if content is None else loads(content[0], what=str(root / name))

@@ -1,4 +1,4 @@
-"""Writing components into an OCI image layout: blobs first, the index last; the same components give the same bytes."""
+"""Write components into an OCI image layout: blobs first, the index last; equal components give equal bytes."""
 
 from __future__ import annotations
 
@@ -60,37 +60,37 @@ _SEPARATORS = re.compile(r"[-._]{2,}")
 
 @attrs.define(eq=False)
 class Blobs:
-    """The blobs of an image layout, written.
+    """The blobs of an image layout that is written.
 
     Attributes:
         objects: Blobs of the registry.
         folder: Of the layout's blobs.
-        written: Sizes of those that are new, by digest.
+        written: Sizes of new ones by digest.
     """
 
     objects: Objects
     folder: Path
     written: dict[str, int] = attrs.field(factory=dict)
-    _there: set[str] = attrs.field(init=False, factory=set)
+    _known: set[str] = attrs.field(init=False, factory=set)
 
     def copy(self, digest: str) -> int:
-        """Make sure that a blob of the registry is there and good; return its size."""
+        """Copy a blob of the registry unless the layout has it; return its size."""
         data = memoryview(self.objects.view(digest))
         self.put(data, digest)
         return len(data)
 
     def put(self, data: memoryview | bytes, digest: str) -> None:
-        """Write bytes under their digest, unless they are there.
+        """Write bytes under their digest unless the layout has them.
 
         Args:
             data: The bytes.
             digest: Their SHA-256.
         """
         path = self.folder / digest.removeprefix("sha256:")
-        if digest not in self._there and not self._is_good(path, digest, len(data)):
+        if digest not in self._known and not self._is_good(path, digest, len(data)):
             durable.replace_file(path, data)
             self.written[digest] = len(data)
-        self._there.add(digest)
+        self._known.add(digest)
 
     def _is_good(self, path: Path, digest: str, size: int) -> bool:
         with environment("read", path):
@@ -108,43 +108,47 @@ def export(
     versions: Versions = "all",
     progress: Progress = lambda done, total, what: None,
 ) -> Moved:
-    """Write components into an image layout, which is made, or goes on.
+    """Write components into an image layout, creating or extending it.
 
-    Each version is one image; parents come along inside it. Withdrawn versions, results, aliases and policies stay.
+    Each version is one image, with its parents inside. Withdrawn versions, results, aliases and policies are left out.
 
     Args:
-        store: Where the components are.
+        store: Registry to copy from.
         folder: New, empty, or an image layout.
         patterns: Names, globs, or references for one version of each.
         versions: ``"all"`` takes all versions of the names; ``"latest"`` one each.
         progress: Called with done, total and what is being done.
 
     Returns:
-        What is new there, and what was refused; its ``check`` raises where something was.
+        What was written and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
         LayoutError: The folder holds something else.
-        EnvironmentFailure: Disk full, no right to write.
+        EnvironmentFailure: Disk full, no write permission.
     """
-    found = chosen(store.references, patterns, versions)
-    wanted = [one for one in found if one.version not in store.references.withdrawn(one.name)]
+    selected = chosen(store.references, patterns, versions)
+    wanted = [
+        reference
+        for reference in selected
+        if reference.version not in store.references.withdrawn(reference.name)
+    ]
     folder = Path(local(folder, "an image layout")).expanduser().absolute()
     moved, known = Moved(), _prepare(folder)
     blobs, closure = Blobs(store.objects, folder / "blobs" / "sha256"), Closure(StoreOrigin(store))
     closure.enter(wanted)
-    for place, one in enumerate(wanted):
-        progress(place, len(wanted), f"writing {one}")
+    for done, reference in enumerate(wanted):
+        progress(done, len(wanted), f"writing {reference}")
         try:
-            entry = _write(one, closure, blobs)
+            entry = _write(reference, closure, blobs)
         except EnvironmentFailure:
             raise
         except CompatkitError as error:
-            moved.refused.append(Refusal(str(one), error))
+            moved.refused.append(Refusal(str(reference), error))
             continue
-        _enter(known, one, entry, moved)
+        _enter(known, reference, entry, moved)
     moved.items = [
-        Item(digest, size, closure.blobs[digest].whose if digest in closure.blobs else "images")
+        Item(digest, size, closure.blobs[digest].owner if digest in closure.blobs else "images")
         for digest, size in blobs.written.items()
     ]
     blobs.put(b"{}", str(EMPTY["digest"]))
@@ -155,8 +159,8 @@ def export(
 def ref(name: str, version: Version) -> str:
     """Return the name of a version in an index: ``digits/mnist.head:1.0.0``.
 
-    The specification allows no two separators in a row but ``--``; where a component's name has some they become
-    ``--``, and the name itself stands in the annotations.
+    The specification allows no two separators in a row but ``--``, so those of a component's name become ``--``; the
+    annotations have the name itself.
 
     Args:
         name: Of the component.
@@ -167,13 +171,13 @@ def ref(name: str, version: Version) -> str:
 
 
 def _prepare(folder: Path) -> list[dict[str, Any]]:
-    """Make a folder an image layout if it is not one; return the entries of its index.
+    """Make a folder an image layout unless it is one; return the entries of its index.
 
     Raises:
         LayoutError: It holds something else.
     """
-    begun = {"blobs", INDEX, MARKER}  # as an export leaves it that was cut off
-    foreign = folder.is_dir() and any(name not in begun and name[0] != "." for name in os.listdir(folder))
+    own = {"blobs", INDEX, MARKER}  # of an interrupted export
+    foreign = folder.is_dir() and any(name not in own and name[0] != "." for name in os.listdir(folder))
     if (folder.exists() and not folder.is_dir()) or (foreign and not (folder / MARKER).exists()):
         raise LayoutError(f"{folder} holds other files and no {MARKER}; name a new folder.", subject=folder)
     blobs = folder / "blobs" / "sha256"
@@ -184,36 +188,36 @@ def _prepare(folder: Path) -> list[dict[str, Any]]:
         durable.replace_file(folder / INDEX, _index([]))
         durable.replace_file(folder / MARKER, dumps(LAYOUT))
     listed = entries(folder)
-    for place, one in enumerate(listed):
-        Descriptor.read(one, f"{folder / INDEX}: manifests[{place}]")
+    for place, entry in enumerate(listed):
+        Descriptor.read(entry, f"{folder / INDEX}: manifests[{place}]")
     return listed
 
 
-def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
+def _write(reference: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
     """Write the blobs of a version and its image manifest; return the entry of the index."""
-    digest, version = str(one.digest), one.version or Version(0, 0, 0)
-    held = closure.of(digest)
-    components = sorted(closure.components(held))
-    manifest = from_bytes(blobs.objects.read(digest, most=MAX_BYTES), what=f"manifest of {one}")
+    digest, version = str(reference.digest), reference.version or Version(0, 0, 0)
+    digests = closure.of(digest)
+    components = sorted(closure.components(digests))
+    manifest = from_bytes(blobs.objects.read(digest, most=MAX_BYTES), what=f"manifest of {reference}")
     titles = {digest: "manifest.json", manifest.payload.file.blob: "weights.safetensors"}
     kinds = {"component": MANIFEST, "payload": WEIGHTS}
     layers: list[Descriptor] = []
-    for part in sorted(held, key=lambda part: (part != digest, part)):
-        notes = {TITLE: titles[part]} if part in titles else {}
+    for part in sorted(digests, key=lambda part: (part != digest, part)):
+        annotations = {TITLE: titles[part]} if part in titles else {}
         kind = kinds.get(closure.blobs[part].how, BLOB)
-        layers.append(Descriptor(kind, part, blobs.copy(part), notes))
+        layers.append(Descriptor(kind, part, blobs.copy(part), annotations))
     signatures = SignatureFiles(closure.origin)
     signatures.read(components)
     for component in components:
-        signatures.of(component)  # raises where they are too many
-        for note in signatures.sorted_out([component])[0]:
-            signed = digest_of(note.data)
-            blobs.put(note.data, signed)
-            notes = {SIGNS: component, TITLE: note.path.rpartition("/")[2]}
-            layers.append(Descriptor(SIGNATURE, signed, len(note.data), notes))
+        signatures.of(component)  # raises if there are too many
+        for file in signatures.valid_and_refused([component])[0]:
+            signed = digest_of(file.data)
+            blobs.put(file.data, signed)
+            annotations = {SIGNS: component, TITLE: file.path.rpartition("/")[2]}
+            layers.append(Descriptor(SIGNATURE, signed, len(file.data), annotations))
     about = manifest.about
     texts = {"title": about.title, "description": about.description, "licenses": about.license}
-    own = {NAME: one.name, VERSION: str(version), COMPONENT: digest}
+    own = {NAME: reference.name, VERSION: str(version), COMPONENT: digest}
     image = dumps(
         {
             "schemaVersion": 2,
@@ -222,7 +226,7 @@ def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
             "config": EMPTY,
             "layers": [layer.to_json() for layer in layers],
             "annotations": {
-                TITLE: one.name,
+                TITLE: reference.name,
                 **{f"org.opencontainers.image.{key}": text for key, text in texts.items() if text},
                 "org.opencontainers.image.version": str(version),
                 **own,
@@ -236,39 +240,39 @@ def _write(one: Reference, closure: Closure, blobs: Blobs) -> dict[str, Any]:
         "artifactType": ARTIFACT,
         "digest": digest_of(image),
         "size": len(image),
-        "annotations": {REF_NAME: ref(one.name, version), **own},
+        "annotations": {REF_NAME: ref(reference.name, version), **own},
     }
 
 
-def _enter(known: list[dict[str, Any]], one: Reference, entry: dict[str, Any], moved: Moved) -> None:
-    """Add an entry to an index; of the same component, which was signed meanwhile, it takes the old one's place."""
+def _enter(known: list[dict[str, Any]], reference: Reference, entry: dict[str, Any], moved: Moved) -> None:
+    """Add an entry to an index; it replaces an older one of the same component, which was signed since."""
     name = _annotation(entry, REF_NAME)
     same = [other for other in known if _annotation(other, REF_NAME) == name]
-    strange = [
+    conflicting = [
         other
         for other in same
-        if other["digest"] != entry["digest"] and _annotation(other, COMPONENT) != one.digest
+        if other["digest"] != entry["digest"] and _annotation(other, COMPONENT) != reference.digest
     ]
-    if strange:
+    if conflicting:
         error = VersionExists(
-            f"{one} is the component {one.digest}, and its name {name!r} belongs to the image "
-            f"{strange[0]['digest']} of {_annotation(strange[0], COMPONENT) or 'another component'} in the layout. A "
-            "version is never rewritten; export into a new folder.",
-            subject=str(one),
+            f"{reference} is the component {reference.digest}, and its name {name!r} belongs to the image "
+            f"{conflicting[0]['digest']} of {_annotation(conflicting[0], COMPONENT) or 'another component'} in the "
+            "layout. A version is never rewritten; export into a new folder.",
+            subject=str(reference),
         )
-        moved.refused.append(Refusal(str(one), error))
+        moved.refused.append(Refusal(str(reference), error))
         return
     known[:] = [other for other in known if other not in same]
     known.append(entry)
-    (moved.there if same else moved.made).append(one)
+    (moved.existing if same else moved.made).append(reference)
 
 
 def _index(entries: Iterable[dict[str, Any]]) -> bytes:
-    """Return an index, its entries in order of their names and digests."""
-    ordered = sorted(entries, key=lambda one: (_annotation(one, REF_NAME), one["digest"]))
+    """Return an index with its entries sorted by name and digest."""
+    ordered = sorted(entries, key=lambda entry: (_annotation(entry, REF_NAME), entry["digest"]))
     return dumps({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": ordered})
 
 
 def _annotation(entry: dict[str, Any], key: str) -> str:
-    """Return an annotation of an entry of an index; empty if it has none."""
+    """Return an annotation of an index entry, or an empty text."""
     return entry.get("annotations", {}).get(key, "")

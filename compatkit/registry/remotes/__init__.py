@@ -1,1 +1,1 @@
-"""Registries that are far: on anything that fsspec reaches, such as an object store."""
+"""Remote registries: on object stores, the Hugging Face Hub, and whatever plugins reach."""

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 WORKERS = 16
 """Small requests at once."""
 FEW = 64
-"""Up to so many folders or files are asked for one by one; beyond, everything is listed."""
+"""Most folders or files that are requested one by one; for more, everything is listed."""
 _SECRET = re.compile(r"(?<=://)[^/@\s]*@")
 _VERBS = {"size": "look at", "put": "write", "upload": "write", "commit": "commit to"}
 """Operations whose messages use another word."""
@@ -52,27 +52,27 @@ class Files:
     url: str
 
     def listed(self, folder: str) -> dict[str, int]:
-        """Return the size of every file below a folder by its path, relative to the remote; none if it is not there."""
+        """Return the size of every file below a folder by path; empty if there is no such folder."""
         with self._calling("list", folder):
             sizes = self.store.sizes(folder)
         return {path: size for path, size in sizes.items() if path.startswith(f"{folder}/")}
 
     def size(self, path: str) -> int | None:
-        """Return the size of a file; None if there is none."""
+        """Return the size of a file in bytes, or None."""
         with self._calling("size", path):
             return self.store.size(path)
 
     def read(self, path: str, start: int, count: int) -> bytes | None:
-        """Return at most so many bytes of a file; None if there is no such file.
+        """Return at most ``count`` bytes of a file, or None.
 
         Args:
             path: Relative to the remote.
             start: First byte.
-            count: Bytes at most.
+            count: Most bytes.
         """
         with self._calling("read", path):
             data = self.store.read(path, start, count)
-        return None if data is None else data[:count]  # a server may give more than it was asked for
+        return None if data is None else data[:count]  # a server may send more than requested
 
     def put(self, path: str, data: bytes) -> None:
         """Write a file, or replace it.
@@ -96,7 +96,7 @@ class Files:
             self.store.upload(path, local, arrived)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small file that must not exist; False if the name is taken, or another writer's bytes stay.
+        """Write a small file that must not exist; False if it exists, or another writer's bytes remain.
 
         Args:
             path: Relative to the remote.
@@ -106,29 +106,29 @@ class Files:
             created = self.store.create(path, data)
         return created and self.read(path, 0, len(data) + 1) == data
 
-    def create_all(self, notes: Sequence[tuple[str, bytes]]) -> set[str]:
-        """Create small files that must not exist; return the paths that were taken.
+    def create_all(self, files: Sequence[tuple[str, bytes]]) -> set[str]:
+        """Create small files that must not exist; return the paths that existed.
 
         Args:
-            notes: Paths and contents.
+            files: Paths and contents.
         """
-        if not notes:
+        if not files:
             return set()
-        with self._calling("commit", notes[0][0]):
-            taken = self.store.create_all(notes)
+        with self._calling("commit", files[0][0]):
+            taken = self.store.create_all(files)
         if taken is not None:
             return taken
         return {
-            path for (path, _), created in self.at_once(lambda note: self.create(*note), notes) if not created
+            path for (path, _), created in self.at_once(lambda file: self.create(*file), files) if not created
         }
 
     def settle(self) -> None:
-        """Make sure that what was put and uploaded can be read."""
+        """Make sure that files that were put and uploaded can be read."""
         with self._calling("commit", ""):
             self.store.settle()
 
     def remove(self, path: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         with self._calling("remove", path):
             self.store.remove(path)
 
@@ -138,11 +138,11 @@ class Files:
             return list(self.store.neighbors())
 
     def at_once(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[tuple[Item, Result]]:
-        """Yield each item with its result, many at once, in order; the first error ends it.
+        """Yield each item with its result, in order, computed in threads; the first error is raised.
 
         Args:
-            work: Called with one item, in threads.
-            items: Its arguments, one a call.
+            work: Called with one item.
+            items: Arguments of the calls.
         """
         if not items:
             return
@@ -157,7 +157,7 @@ class Files:
 
     @contextmanager
     def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turn whatever a store raises into an EnvironmentFailure that names action, file, cause and remedy."""
+        """Turn any error of a store into an EnvironmentFailure that names action, file, cause and remedy."""
         try:
             step(operation, path)
             yield

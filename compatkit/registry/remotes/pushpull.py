@@ -1,4 +1,4 @@
-"""import, push, pull and clone: components between registries of this machine and remotes."""
+"""import, push, pull and clone: copy components between local registries and remotes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import attrs
 from compatkit.errors import CompatkitError, LayoutError, UsageError, near
 from compatkit.registry import resolving
 from compatkit.registry.copy.choice import Choice, matching
+from compatkit.registry.copy.endpoints import Origin
 from compatkit.registry.copy.move import Move
-from compatkit.registry.copy.places import Origin
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.copy.stores import StoreOrigin, StoreTarget
 from compatkit.registry.layout import FOLDERS, MARKER
@@ -27,27 +27,27 @@ from compatkit.registry.store import Store
 def import_components(
     source: Store, target: Store, patterns: Iterable[str] = ("*",), *, choice: Choice | None = None
 ) -> Moved:
-    """Copy components of another registry: all or none, and aliases as they are there.
+    """Copy components of another registry, all or none, and set aliases as in the source.
 
     Args:
-        source: Where they are; only read.
-        target: Where they are copied to.
+        source: Registry to copy from; only read.
+        target: Registry to copy to.
         patterns: As for ``push``.
-        choice: What is moved, and how; it is strict whatever it says.
+        choice: What is copied, and how; always strict.
 
     Returns:
         What was copied.
 
     Raises:
         NotFound: A pattern matches nothing.
-        SignatureError: What was asked for has no signature that counts; nothing was copied.
-        VersionExists: A number belongs to other bytes here; nothing was linked.
-        VersionUntrue: A number is too small a step among the versions here; nothing was linked.
-        PolicyBroken: A version does not work with a part that a policy here protects; nothing was linked.
-        PolicyUndecided: Nobody measured a version as a policy here asks; nothing was linked.
+        SignatureError: A requested component has no trusted signature; nothing was copied.
+        VersionExists: A number belongs to other bytes here; nothing was added.
+        VersionUntrue: A number is too small a step among the versions here; nothing was added.
+        PolicyBroken: A version does not work with a part that a policy here protects; nothing was added.
+        PolicyUndecided: A version was not measured as a policy here asks; nothing was added.
         IntegrityError: Something in the source is missing, damaged or refused.
-        FormatError: A manifest is not strict, or weights are no strict safetensors file.
-        EnvironmentFailure: Disk full, no right to write; the same call goes on where it stopped.
+        FormatError: A manifest or weights file is not strict.
+        EnvironmentFailure: Disk full, no write permission; the same call continues.
         UsageError: A registry would be imported into itself.
     """
     if source.root.resolve() == target.root.resolve():
@@ -69,34 +69,33 @@ def push(
     """Copy components of a registry to a remote.
 
     Args:
-        store: Where they are; not changed.
-        remote: A folder, or an address that fsspec reaches, such as ``s3://bucket/parts``.
+        store: Registry to copy from; not changed.
+        remote: A folder, or an address that a plugin opens, such as ``s3://bucket/parts``.
         patterns: Names, globs such as ``"digits/*"``, or references such as ``"digits/*@^1"`` for one version of each;
             None takes all.
-        options: Of the fsspec file system.
-        choice: What is moved, and how.
+        options: Keyword arguments for the remote's plugin.
+        choice: What is copied, and how.
 
     Returns:
-        What came there, and what was refused; its ``check`` raises where something was.
+        What was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
-        LayoutError: The remote is no registry and ``choice.create`` is False, or has a layout that this version may
-            not write.
-        EnvironmentFailure: No right, no network, no library for the address; the same call goes on where it stopped.
-        UsageError: The address or the options cannot be used; the remote is this registry.
+        LayoutError: The remote is no registry and ``choice.create`` is False, or this version may not write its layout.
+        EnvironmentFailure: No permission, no network, no library for the address; the same call continues.
+        UsageError: The address or the options cannot be used, or the remote is this registry.
     """
     choice, origin = choice or Choice(), StoreOrigin(store)
-    wanted = asked(origin, patterns)
-    there = locate(remote, options)
+    wanted = requested_patterns(origin, patterns)
+    located = locate(remote, options)
     if not choice.create:
-        _check_exists(there, options)
-    if not isinstance(there, Path):
-        with closing(RemoteTarget(there, objects=store.objects)) as target:
+        _check_exists(located, options)
+    if not isinstance(located, Path):
+        with closing(RemoteTarget(located, objects=store.objects)) as target:
             return Move(origin, target, choice).run(wanted)
-    _check_other(store, there)
-    fresh = not (there / MARKER).exists()
-    with scratch_folder() if fresh and choice.dry_run else nullcontext(str(there)) as folder:
+    _check_other(store, located)
+    fresh = not (located / MARKER).exists()
+    with scratch_folder() if fresh and choice.dry_run else nullcontext(str(located)) as folder:
         if fresh:
             check_new(Path(folder))
         return Move(origin, StoreTarget(Store.init(folder, exist_ok=True)), choice).run(wanted)
@@ -110,27 +109,27 @@ def pull(
     options: Mapping[str, Any] | None = None,
     choice: Choice | None = None,
 ) -> Moved:
-    """Copy components of a remote to a registry; each is verified while it arrives, and named last.
+    """Copy components of a remote to a registry; each is verified on arrival, and its version created last.
 
     Args:
-        store: Where they are copied to; or what makes it, called once the remote is known to hold what is asked for.
-        remote: A folder, or an address that fsspec reaches; only read.
+        store: Registry to copy to, or a function that makes it, called after the patterns were found in the remote.
+        remote: A folder, or an address that a plugin opens; only read.
         patterns: As for ``push``.
-        options: Of the fsspec file system.
-        choice: What is moved, and how. Its ``accept`` is given a manifest's digest, its signatures as they were found
-            and ``name@version``, before anything of the component comes, and refuses it by an exception.
+        options: Keyword arguments for the remote's plugin.
+        choice: What is copied, and how. Its ``accept`` receives a manifest's digest, its unverified signatures and
+            ``name@version`` before anything of the component is copied, and raises to refuse it.
 
     Returns:
-        What came here, and what was refused; its ``check`` raises where something was.
+        What was copied and refused; its ``check`` raises if something was refused.
 
     Raises:
         NotFound: A pattern matches nothing.
         LayoutError: The remote is no registry, or one that this version cannot read.
-        EnvironmentFailure: No right, no network, disk full; the same call goes on where it stopped.
-        UsageError: The address or the options cannot be used; the remote is this registry.
+        EnvironmentFailure: No permission, no network, disk full; the same call continues.
+        UsageError: The address or the options cannot be used, or the remote is this registry.
     """
     with _origin(remote, options) as origin:
-        wanted = asked(origin, patterns)
+        wanted = requested_patterns(origin, patterns)
         target = store() if callable(store) else store
         if isinstance(origin, StoreOrigin):
             _check_other(target, origin.store.root)
@@ -146,20 +145,20 @@ def clone(
     options: Mapping[str, Any] | None = None,
     choice: Choice | None = None,
 ) -> tuple[Store, Moved]:
-    """Make a new registry with all that a remote holds; it has an id of its own.
+    """Make a new registry with everything in a remote; it has its own id.
 
     Args:
-        remote: A folder, or an address that fsspec reaches; only read.
-        folder: Is made, or empty. After a failure it is a registry with what has come, and ``pull`` goes on.
-        options: Of the fsspec file system.
-        choice: What is moved, and how.
+        remote: A folder, or an address that a plugin opens; only read.
+        folder: New or empty. After a failure it is a registry with what was copied, and ``pull`` continues.
+        options: Keyword arguments for the remote's plugin.
+        choice: What is copied, and how.
 
     Returns:
-        The registry, and what came into it.
+        The registry, and the report.
 
     Raises:
-        LayoutError: The folder is a registry or holds other files; the remote is none.
-        EnvironmentFailure: No right, no network, disk full.
+        LayoutError: The folder is a registry or holds other files, or the remote is no registry.
+        EnvironmentFailure: No permission, no network, disk full.
         UsageError: The address or the options cannot be used.
     """
     folder = folder.expanduser().absolute()
@@ -180,16 +179,16 @@ def check_new(folder: Path) -> None:
     Raises:
         LayoutError: It holds other files.
     """
-    tops = {one.partition("/")[0] for one in FOLDERS}
-    if folder.exists() and (not folder.is_dir() or {one.name for one in folder.iterdir()} - tops):
+    tops = {path.partition("/")[0] for path in FOLDERS}
+    if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - tops):
         raise LayoutError(f"{folder} holds other files; name a new folder.", subject=folder)
 
 
-def asked(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
-    """Return the patterns to move; for None everything, which is nothing in an empty registry.
+def requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
+    """Return the patterns to copy; None means everything, which is nothing in an empty registry.
 
     Args:
-        origin: Where the components are.
+        origin: Where the components are read.
         patterns: References or patterns.
 
     Raises:
@@ -197,43 +196,43 @@ def asked(origin: Origin, patterns: Iterable[str] | None) -> list[str]:
     """
     if patterns is None:
         return ["*"] if origin.names() else []
-    asked = [patterns] if isinstance(patterns, str) else list(patterns)
+    wanted = [patterns] if isinstance(patterns, str) else list(patterns)
     with origin.translating():
-        for pattern in asked:
+        for pattern in wanted:
             if not matching(pattern, origin.names()):
                 resolving.select(origin.references, pattern)  # raises an error that says what there is
-    return asked
+    return wanted
 
 
 @contextmanager
 def _origin(remote: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Iterator[Origin]:
-    """Give a remote to read from.
+    """Open a remote for reading.
 
     Raises:
         LayoutError: It is no registry, or one that this version cannot read.
     """
-    there = locate(remote, options)
-    if isinstance(there, Path):
-        yield StoreOrigin(Store.open(there))
+    located = locate(remote, options)
+    if isinstance(located, Path):
+        yield StoreOrigin(Store.open(located))
         return
-    with closing(Remote(there)) as origin:
+    with closing(Remote(located)) as origin:
         origin.check()
         yield origin
 
 
-def _check_exists(there: Path | Files, options: Mapping[str, Any] | None) -> None:
-    """Check that a push finds a registry, so that a mistyped address does not become one.
+def _check_exists(located: Path | Files, options: Mapping[str, Any] | None) -> None:
+    """Check that a registry exists, so that a mistyped address does not become one.
 
     Raises:
-        LayoutError: It does not; names registries beside it that are spelled alike.
+        LayoutError: It does not; the message suggests a registry beside it with a similar name.
     """
-    if _is_registry(there):
+    if _is_registry(located):
         return
-    address = str(there) if isinstance(there, Path) else there.url
+    address = str(located) if isinstance(located, Path) else located.url
     parent, _, name = address.rpartition("/")
     alike: list[str] = []
     with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
-        siblings = os.listdir(parent) if isinstance(there, Path) else there.neighbors()
+        siblings = os.listdir(parent) if isinstance(located, Path) else located.neighbors()
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
         alike = [path for path in nearby if _is_registry(locate(path, options))]
     hint = f" Did you mean {alike[0]}?" if alike else ""
@@ -244,8 +243,8 @@ def _check_exists(there: Path | Files, options: Mapping[str, Any] | None) -> Non
     )
 
 
-def _is_registry(there: Path | Files) -> bool:
-    return (there / MARKER).exists() if isinstance(there, Path) else there.size(MARKER) is not None
+def _is_registry(located: Path | Files) -> bool:
+    return (located / MARKER).exists() if isinstance(located, Path) else located.size(MARKER) is not None
 
 
 def _check_other(store: Store, root: Path) -> None:

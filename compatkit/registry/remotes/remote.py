@@ -1,8 +1,8 @@
-"""A registry elsewhere, as an origin and as a target of components.
+"""A remote registry as an origin and as a target.
 
-Names and versions are mirrored into a scratch folder, and then read by the rules of any registry. Only paths that a
-registry may have are mirrored, so that nothing is written elsewhere; what is too long for its kind is cut off, so that
-whoever reads it refuses it.
+Names and versions are mirrored into a scratch folder and read by the rules of any registry. Only valid paths of a
+registry are mirrored, so nothing is written elsewhere; files longer than their limit are cut off, so that reading
+refuses them.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry import layout as layouts
 from compatkit.registry.blobs import Objects
-from compatkit.registry.copy.places import (
+from compatkit.registry.copy.endpoints import (
     Arrived,
     ComponentBlob,
     Incoming,
-    Note,
     Origin,
+    SmallFile,
     Target,
+    blob_path,
     compare,
-    place,
 )
 from compatkit.registry.layout import MARKER, Layout
 from compatkit.registry.names import VERSION, Reference, check_alias, check_name
@@ -43,24 +43,24 @@ from compatkit.registry.refs import LIMIT, References
 from compatkit.registry.remotes.files import FEW, Files
 
 LARGE = 2**23
-"""Bytes; larger blobs are uploaded from their file, in parts where the back end takes parts."""
-KEPT = 2**20
-"""Bytes; longer documents are not kept in memory between being read and being copied."""
-KEPT_IN_ALL = 2**28
+"""Bytes; larger blobs are uploaded from their file, in parts if the back end takes parts."""
+LARGEST_CACHED = 2**20
+"""Bytes; longer documents are read again when they are copied."""
+CACHED_IN_ALL = 2**28
 AHEAD = 4
-"""Ranges of a large blob that are asked for at once, because remotes answer late; each is held in memory."""
+"""Ranges of a large blob requested at once, to hide latency; each is in memory."""
 _NUMBER = re.compile("[1-9][0-9]{0,8}")
 _LISTED = ".listed"
-"""A file that stands for the versions of a name that were listed and not fetched; it is no version."""
+"""Placeholder in the mirror for versions that were listed and not fetched."""
 
 
 @attrs.define(eq=False)
 class Remote(Origin):
-    """A registry elsewhere; only read.
+    """A remote registry, as an origin.
 
     Attributes:
         files: Its files.
-        here: Blobs of this machine's registry: what is there already is not fetched.
+        here: Blobs of the local registry, which are not fetched.
     """
 
     files: Files
@@ -69,8 +69,8 @@ class Remote(Origin):
     _paths: dict[str, list[str]] | None = attrs.field(init=False, default=None)
     _fetched: set[str] = attrs.field(init=False, factory=set)
     _sizes: dict[str, int | None] = attrs.field(init=False, factory=dict)
-    _kept: dict[str, bytes] = attrs.field(init=False, factory=dict)
-    _kept_bytes: int = attrs.field(init=False, default=0)
+    _cached: dict[str, bytes] = attrs.field(init=False, factory=dict)
+    _cached_bytes: int = attrs.field(init=False, default=0)
 
     def __attrs_post_init__(self) -> None:
         """Make the scratch folder; nothing is read yet."""
@@ -84,7 +84,7 @@ class Remote(Origin):
         self._folder.cleanup()
 
     def layout(self) -> Layout | None:
-        """Return what its ``compatkit.json`` says; None if it has none.
+        """Return its ``compatkit.json``, or None.
 
         Raises:
             LayoutError: This version cannot read it.
@@ -97,7 +97,7 @@ class Remote(Origin):
         """Check that it is a registry.
 
         Raises:
-            LayoutError: It is none, or one that this version cannot read.
+            LayoutError: It is not, or this version cannot read it.
         """
         if self.layout() is None:
             raise LayoutError(
@@ -113,7 +113,7 @@ class Remote(Origin):
         return sorted(name for name, paths in listed if any("/@versions/" in path for path in paths))
 
     def look(self, names: Iterable[str]) -> None:
-        """Fetch the files of names that are listed, many at once."""
+        """Fetch the small files of names, many at once."""
         listed = self._listed()
         wanted = [name for name in sorted(set(names) - self._fetched) if name in listed]
         if not wanted:
@@ -123,24 +123,24 @@ class Remote(Origin):
             if content is not None:
                 write_scratch(self.scratch, path, content)
         self._fetched.update(wanted)
-        self._named = {}
+        self._by_digest = {}
 
-    def named(self, digest: str) -> list[Reference]:
-        """Return all versions that point at a manifest: of names that are beside those looked at, else of all."""
+    def versions_of(self, digest: str) -> list[Reference]:
+        """Return all versions of a manifest: among names of the fetched prefixes, else among all."""
         spaces = {name.partition("/")[0] for name in self._fetched}
         self.look(name for name in self.names() if name.partition("/")[0] in spaces)
-        if not super().named(digest):
+        if not super().versions_of(digest):
             self.look(self.names())
-        return super().named(digest)
+        return super().versions_of(digest)
 
     def _listed(self) -> dict[str, list[str]]:
         """Return the paths of versions, tombstones, aliases and their logs by name; listed once."""
         if self._paths is None:
-            found: dict[str, list[str]] = defaultdict(list)
+            by_name: dict[str, list[str]] = defaultdict(list)
             for path in self.files.listed("refs"):
                 if (name := _owner(path)) is not None:
-                    found[name].append(path)
-            self._paths = {name: sorted(paths) for name, paths in found.items()}
+                    by_name[name].append(path)
+            self._paths = {name: sorted(paths) for name, paths in by_name.items()}
             for name in self.names():
                 write_scratch(self.scratch, f"refs/{name}/@versions/{_LISTED}", b"")
         return self._paths
@@ -148,62 +148,68 @@ class Remote(Origin):
     # --- blobs
 
     def size(self, digest: str) -> int | None:
-        """Return the number of bytes that it has for a digest, or that are here already."""
+        """Return the size of a blob in bytes, here or in the remote, or None."""
         here = None if self.here is None else self.here.size(digest)
         return here if here is not None else self.sizes([digest])[digest]
 
     def sizes(self, digests: Sequence[str]) -> Mapping[str, int | None]:
-        """Return how many bytes the remote has for digests: asked one by one, or by a list of all blobs."""
-        unknown = [one for one in digests if one not in self._sizes]
+        """Return the sizes of blobs in the remote: one request each, or one listing of all blobs."""
+        unknown = [digest for digest in digests if digest not in self._sizes]
         if len(unknown) > FEW:
             listed = self.files.listed("blobs/sha256")
-            self._sizes.update((one, listed.get(place(one))) for one in unknown)
+            self._sizes.update((digest, listed.get(blob_path(digest))) for digest in unknown)
         else:
-            self._sizes.update(self.files.at_once(lambda one: self.files.size(place(one)), unknown))
-        return {one: self._sizes[one] for one in digests}
+            self._sizes.update(self.files.at_once(lambda digest: self.files.size(blob_path(digest)), unknown))
+        return {digest: self._sizes[digest] for digest in digests}
 
     def expect(self, digests: Iterable[str]) -> None:
-        """Fetch documents that are not here, many at once, and the sizes of what they name."""
-        wanted = [one for one in dict.fromkeys(digests) if self._is_away(one)]
+        """Fetch missing documents, many at once, and the sizes of blobs that they name."""
+        wanted = [digest for digest in dict.fromkeys(digests) if self._is_away(digest)]
         sizes = self.sizes(wanted)
-        short = [one for one in wanted if (sizes[one] or KEPT + 1) <= KEPT and self._kept_bytes < KEPT_IN_ALL]
+        short = [
+            digest
+            for digest in wanted
+            if (sizes[digest] or LARGEST_CACHED + 1) <= LARGEST_CACHED and self._cached_bytes < CACHED_IN_ALL
+        ]
         further: set[str] = set()
-        for one, data in self.files.at_once(lambda one: self.files.read(place(one), 0, KEPT + 1), short):
+        for digest, data in self.files.at_once(
+            lambda digest: self.files.read(blob_path(digest), 0, LARGEST_CACHED + 1), short
+        ):
             if data is not None:
-                self._kept[one] = data
-                self._kept_bytes += len(data)
-                if digest_of(data) == one:
-                    found = named_in(data, one, component=False)
-                    further |= {name for name, how in found if how != "named" and self._is_away(name)}
+                self._cached[digest] = data
+                self._cached_bytes += len(data)
+                if digest_of(data) == digest:
+                    references = named_in(data, digest, component=False)
+                    further |= {name for name, how in references if how != "named" and self._is_away(name)}
         self.sizes(sorted(further))
 
     def _is_away(self, digest: str) -> bool:
-        return digest not in self._kept and (self.here is None or self.here.size(digest) is None)
+        return digest not in self._cached and (self.here is None or self.here.size(digest) is None)
 
-    def document(self, digest: str, whose: str) -> bytes:
-        """Return the bytes of a document; from here, if it is here and good."""
+    def document(self, digest: str, owner: str) -> bytes:
+        """Return the bytes of a document, the local ones if they are intact."""
         if self.here is not None and self.here.size(digest) is not None:
             try:
                 return self.here.read(digest)
             except IntegrityError:
-                self.expect([digest])  # it was moved to quarantine: a good copy takes its place
-        if digest in self._kept:
-            compare(digest, digest_of(self._kept[digest]), f"{self.where}/{place(digest)}", whose)
-            return self._kept[digest]
-        return super().document(digest, whose)
+                self.expect([digest])  # it was moved to quarantine: fetch a good copy
+        if digest in self._cached:
+            compare(digest, digest_of(self._cached[digest]), f"{self.where}/{blob_path(digest)}", owner)
+            return self._cached[digest]
+        return super().document(digest, owner)
 
     @contextmanager
-    def opened(self, digest: str, whose: str) -> Iterator[Incoming]:
+    def open(self, digest: str, owner: str) -> Iterator[Incoming]:
         """Open a blob."""
-        path, kept = place(digest), self._kept.get(digest)
-        size = len(kept) if kept is not None else self.sizes([digest])[digest]
+        path, cached = blob_path(digest), self._cached.get(digest)
+        size = len(cached) if cached is not None else self.sizes([digest])[digest]
         if size is None:
-            raise self.missing(digest, whose)
+            raise self.missing(digest, owner)
 
         def ask(at: int, count: int) -> bytes:
-            data = kept[at : at + count] if kept is not None else self.files.read(path, at, count)
+            data = cached[at : at + count] if cached is not None else self.files.read(path, at, count)
             if data is None:
-                raise self.missing(digest, whose)
+                raise self.missing(digest, owner)
             return data
 
         with read_ahead(ask, size) as read:
@@ -211,94 +217,94 @@ class Remote(Origin):
 
     # --- small files
 
-    def notes(self, folders: Sequence[str]) -> list[str]:
+    def small_files(self, folders: Sequence[str]) -> list[str]:
         """Return the paths of all files below folders."""
-        found: set[str] = set()
+        paths: set[str] = set()
         others: set[str] = set()
         for folder in folders:
             if folder.startswith("refs/"):
                 name = folder.removeprefix("refs/").partition("/@")[0]
-                found.update(one for one in self._listed().get(name, []) if one.startswith(f"{folder}/"))
+                paths.update(path for path in self._listed().get(name, []) if path.startswith(f"{folder}/"))
             else:
                 others.add(folder)
         if len(others) <= FEW:
             for _, sizes in self.files.at_once(self.files.listed, sorted(others)):
-                found.update(sizes)
+                paths.update(sizes)
         else:
-            wanted = tuple(f"{one}/" for one in others)
-            for top in sorted({one.partition("/")[0] for one in others}):
-                found.update(path for path in self.files.listed(top) if path.startswith(wanted))
-        return sorted(found)
+            wanted = tuple(f"{other}/" for other in others)
+            for top in sorted({other.partition("/")[0] for other in others}):
+                paths.update(path for path in self.files.listed(top) if path.startswith(wanted))
+        return sorted(paths)
 
-    def note(self, path: str) -> bytes | None:
+    def small_file(self, path: str) -> bytes | None:
         """Return a small file."""
         mirrored = Path(self.scratch, path)
         if path.startswith("refs/") and mirrored.is_file():
             return mirrored.read_bytes()
         return self.files.read(path, 0, LIMIT + 1)
 
-    def read_notes(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
+    def read_small_files(self, paths: Sequence[str]) -> Iterator[tuple[str, bytes | None]]:
         """Yield small files, many at once."""
-        yield from self.files.at_once(self.note, paths)
+        yield from self.files.at_once(self.small_file, paths)
 
 
 @attrs.define(eq=False)
 class RemoteTarget(Remote, Target):
-    """A registry elsewhere, into which components of this machine's registry come.
+    """A remote registry, as a target.
 
     Attributes:
-        objects: Blobs of this machine's registry, which are uploaded; each is verified before it leaves.
+        objects: Blobs of the local registry; each is verified before it is uploaded.
     """
 
     objects: Objects = attrs.field(kw_only=True)
 
     def begin(self) -> None:
-        """Make it a registry if it is not one yet."""
-        found = self.layout()
-        if found is None:
+        """Make it a registry unless it is one."""
+        layout = self.layout()
+        if layout is None:
             self.files.create(MARKER, dumps(attrs.asdict(layouts.fresh())))
-            found = self.layout()
-        if found is None:
+            layout = self.layout()
+        if layout is None:
             raise LayoutError(
                 f"{self.where}: {MARKER} was written and cannot be read back.", subject=self.where
             )
-        found.check_writer(self.where)
+        layout.check_writer(self.where)
 
     def holds(self, digest: str) -> bool:
         """Return whether the remote has a blob."""
         return self._sizes.get(digest) is not None
 
-    def bring(self, origin: Origin, one: ComponentBlob, arrived: Arrived) -> bool:
+    def bring(self, origin: Origin, blob: ComponentBlob, arrived: Arrived) -> bool:
         """Upload a blob, unless the remote has one of its size."""
-        data = memoryview(self.objects.view(one.digest))
-        one.check_size(len(data))
-        if self._sizes.get(one.digest) == len(data):
+        data = memoryview(self.objects.view(blob.digest))
+        blob.check_size(len(data))
+        if self._sizes.get(blob.digest) == len(data):
             return False
-        path = place(one.digest)
+        path = blob_path(blob.digest)
         if len(data) <= LARGE:
             self.files.put(path, bytes(data))
             arrived(len(data))
         else:
-            self.files.upload(path, self.objects.path(one.digest), arrived)
-            if (came := self.files.size(path)) != len(data):
+            self.files.upload(path, self.objects.path(blob.digest), arrived)
+            if (size := self.files.size(path)) != len(data):
                 raise EnvironmentFailure(
-                    f"{self.where}/{path} should have {len(data)} bytes after it was written, it has {came}. "
+                    f"{self.where}/{path} should have {len(data)} bytes after it was written, it has {size}. "
                     "The same command goes on where it was.",
                     subject=path,
                 )
-        self._sizes[one.digest] = len(data)
+        self._sizes[blob.digest] = len(data)
         return True
 
     def settle(self) -> None:
-        """Make sure that what was brought is there."""
+        """Make sure that copied blobs can be read."""
         self.files.settle()
 
-    def create(self, notes: Sequence[Note]) -> set[str]:
+    def create(self, files: Sequence[SmallFile]) -> set[str]:
         """Create small files that must not exist, many at once."""
-        return self.files.create_all([(note.path, note.data) for note in notes])
+        return self.files.create_all([(file.path, file.data) for file in files])
 
     def replace(self, path: str, data: bytes) -> None:
-        """Put a small file in the place of another."""
+        """Write a small file, or replace it."""
         self.files.put(path, data)
         self.files.settle()
 
@@ -306,14 +312,14 @@ class RemoteTarget(Remote, Target):
         """Remove a small file."""
         self.files.remove(path)
 
-    def digest_now(self, one: Reference) -> str | None:
-        """Return the manifest digest that a version points at, as of now."""
-        path = f"refs/{one.name}/@versions/{one.version}"
+    def digest_now(self, reference: Reference) -> str | None:
+        """Return the current manifest digest of a version."""
+        path = f"refs/{reference.name}/@versions/{reference.version}"
         if not (data := self.files.read(path, 0, LIMIT + 1)):
             return None
         write_scratch(self.scratch, path, data)
         with self.translating():
-            return super().digest_now(one)
+            return super().digest_now(reference)
 
 
 def scratch_folder() -> TemporaryDirectory[str]:
@@ -349,11 +355,11 @@ def write_scratch(folder: str, path: str, data: bytes) -> None:
 
 @contextmanager
 def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable[[int], bytes]]:
-    """Give a function that returns at most so many of the bytes that follow, none at the end.
+    """Yield a function that returns at most as many of the next bytes as asked, none at the end.
 
     Args:
-        ask: Returns at most so many bytes (second) from a place on (first).
-        size: Bytes in all; no range reaches beyond.
+        ask: Called with start and count of a range.
+        size: Size of the blob; no range reaches beyond.
     """
     if size <= durable.CHUNK:
         yield BytesIO(ask(0, size) if size else b"").read
@@ -374,12 +380,12 @@ def read_ahead(ask: Callable[[int, int], bytes], size: int) -> Iterator[Callable
         try:
             yield read
         finally:
-            for one in waiting:
-                one.cancel()
+            for future in waiting:
+                future.cancel()
 
 
 def _owner(path: str) -> str | None:
-    """Return the name that a path below ``refs`` belongs to; None if no registry has such a file."""
+    """Return the component name of a path below ``refs``; None if it is no path of a registry."""
     name, mark, rest = path.removeprefix("refs/").partition("/@")
     parts = rest.split("/")
     try:

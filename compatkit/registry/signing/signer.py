@@ -237,7 +237,7 @@ def sign(
     chosen = subjects(store, patterns, every=every)
     for part in chosen:
         store.manifest(part.digest)  # raises if it is missing or damaged
-    return _signed(store, chosen, key, expires=expires, named=named, now=now)
+    return _signed(store, chosen, key, expires=expires, with_name=named, now=now)
 
 
 def sign_evidence(
@@ -251,7 +251,7 @@ def sign_evidence(
     ]
     results = attrs.evolve(store.evidence, trusted=None).kept(*sides)
     chosen = [SignedPart(result.digest) for result in results if not result.error]
-    return _signed(store, chosen, key, expires=expires, named=False, now=None)
+    return _signed(store, chosen, key, expires=expires, with_name=False, now=None)
 
 
 def _signed(
@@ -260,12 +260,12 @@ def _signed(
     key: SigningKey,
     *,
     expires: datetime | None,
-    named: bool,
+    with_name: bool,
     now: datetime | None,
 ) -> list[Signed]:
     signatures: list[Signed] = []
     for part in chosen:
-        envelope = key.sign(part.digest, part.name if named else None, expires=expires, now=now)
+        envelope = key.sign(part.digest, part.name if with_name else None, expires=expires, now=now)
         statement = Statement.from_bytes(envelope.payload)
         before = _earlier_statement(store, part, statement, key, now)
         if before is None:
