@@ -314,8 +314,9 @@ class Registration:
     def compatkit_remotes(self, register: Register) -> None:
         """Offer remotes: ``factory(address, **options) -> compatkit.registry.remotes.objectstore.ObjectStore``.
 
-        The name is the scheme of the addresses: ``lab`` opens ``lab://...``. A factory may return a ``pathlib.Path``
-        instead, a folder of this machine that holds the registry. Nothing should be read before the first call.
+        The name is the scheme of the addresses: ``lab`` opens ``lab://...``. A factory may also return a
+        ``compatkit.registry.remotes.packages.PackageStore``, or the ``pathlib.Path`` of a folder. Nothing should be
+        read before the first call.
 
         Example::
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,11 @@ import pytest
 
 from compatkit.contracts.manifest import Parent, function_digest
 from compatkit.foundation.codec import dumps
+from compatkit.registry.copy.choice import Choice
+from compatkit.registry.copy.report import Moved
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes import files
+from compatkit.registry.remotes.pushpull import pull, push
 from compatkit.registry.signing.envelope import Envelope, Statement
 from compatkit.registry.store import Store
 
@@ -64,6 +67,18 @@ def content(root: Path) -> dict[str, bytes]:
     """Return every file of a registry that travels, by its path: ``tmp`` and the like, and its own id, do not."""
     found = (path for folder in FOLDERS for path in (root / folder).rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
+
+
+def export(store: Store, folder: Path, patterns: Iterable[str] = ("*",)) -> Moved:
+    """Write components into an OCI image layout."""
+    return push(store, f"oci-layout://{folder}", patterns)
+
+
+def import_layout(
+    store: Store, folder: Path, patterns: Iterable[str] | None = None, *, choice: Choice | None = None
+) -> Moved:
+    """Copy components from an OCI image layout."""
+    return pull(store, f"oci-layout://{folder}", patterns, choice=choice)
 
 
 class Fault:

@@ -22,6 +22,7 @@ import attrs
 import numpy as np
 import pytest
 from attack import cases
+from far import export, import_layout
 from hostile import NAME, build, edited, kinds, put_in_place, read_everything, weights
 
 import compatkit as ck
@@ -30,8 +31,6 @@ from compatkit.errors import CompatkitError, SignatureError
 from compatkit.experiments.recipes.files import parse
 from compatkit.foundation.codec import digest
 from compatkit.registry.maintenance.check import examine, open_damaged
-from compatkit.registry.oci.read import import_layout
-from compatkit.registry.oci.write import export
 from compatkit.registry.policies import Images, Policy
 from compatkit.registry.remotes.pushpull import pull
 from compatkit.registry.signing.signer import SigningKey

@@ -56,6 +56,7 @@ PUBLIC_MODULES = {
     "compatkit.limits",
     "compatkit.metrics",
     "compatkit.registry.remotes.objectstore",
+    "compatkit.registry.remotes.packages",
     "compatkit.reports.pictures",
     "compatkit.experiments.studies",
     "compatkit.training.testing",

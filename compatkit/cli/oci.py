@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -28,6 +29,9 @@ from compatkit.cli.remote import (
 )
 from compatkit.cli.roots import destination, store
 
+if TYPE_CHECKING:
+    from compatkit.registry.remotes.packaging import Packages
+
 oci_command = group(
     "oci",
     help="Write and read OCI image layouts: folders that skopeo and oras copy to and from container registries.",
@@ -51,17 +55,16 @@ class OciExportOptions(Options):
 )
 def export_command(context: click.Context, options: OciExportOptions) -> None:
     """Write an image layout."""
-    from compatkit.registry.oci.write import export, ref
+    from compatkit.registry.copy.choice import Choice
+    from compatkit.registry.remotes.pushpull import push
 
-    held, versions = store(context), "latest" if options.latest else "all"
+    source, layout = store(context), layout_at(options.folder)
     with progress("writing") as report:
-        moved = export(
-            held, Path(options.folder), options.patterns or ("*",), versions=versions, progress=report
-        )
+        choice = Choice(versions="latest" if options.latest else "all", progress=report)
+        moved = push(source, layout, options.patterns or ("*",), choice=choice)
     tell(moved, "wrote", options.json)
     if moved.made and not options.json:
-        last = moved.made[-1]
-        name = ref(last.name, last.version) if last.version is not None else last.name
+        name = layout.store.label(moved.made[-1].name, str(moved.made[-1].version))
         next_step("skopeo", "copy", f"oci:{options.folder}:{name}", f"docker://REGISTRY/{name}")
     context.exit(exit_code(moved))
 
@@ -84,10 +87,21 @@ class OciImportOptions(SignatureOptions, AdmissionOptions):
 )
 def import_command(context: click.Context, options: OciImportOptions) -> None:
     """Read an image layout."""
-    from compatkit.registry.oci.read import import_layout
+    from compatkit.registry.remotes.pushpull import pull
 
     root = destination(context)
     with progress("reading") as report, target_at(root, options.dry_run) as target:
         choice = choice_of(context, options, report)
-        moved = import_layout(target, Path(options.folder), options.patterns or None, choice=choice)
+        moved = pull(target, layout_at(options.folder), options.patterns or None, choice=choice)
     finish(context, options, moved, "read", shows=True)
+
+
+def layout_at(folder: str) -> Packages:
+    """Return the image layout in a folder.
+
+    Raises:
+        PluginError: The plugin for image layouts is blocked.
+    """
+    from compatkit.registry.remotes.address import open_address
+
+    return open_address(f"oci-layout://{Path(folder).expanduser().absolute()}")  # type: ignore[return-value]

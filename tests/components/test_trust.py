@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+from far import export, import_layout
 from small import data_set, quick
 
 import compatkit as ck
@@ -25,8 +26,6 @@ from compatkit.errors import (
 )
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.evidence import UnsignedEvidence
-from compatkit.registry.oci.read import import_layout
-from compatkit.registry.oci.write import export
 from compatkit.registry.signing.public import Folder, SigningKey, Trusted
 from compatkit.registry.signing.signatures import file_name
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from far import content, fill
+from far import content, export, fill, import_layout
 from fsspec.registry import _registry as known
 
 from compatkit.errors import MissingDependency
 from compatkit.registry.copy.choice import Choice
-from compatkit.registry.oci.read import import_layout
-from compatkit.registry.oci.write import export
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.signer import SigningKey
 from compatkit.registry.store import Store

@@ -17,7 +17,7 @@ from typing import Any
 import jsonschema
 import oci_schemas
 import pytest
-from far import EXTRACTOR, HEAD, content, signature
+from far import EXTRACTOR, HEAD, content, export, import_layout, signature
 
 from compatkit.contracts.manifest import About
 from compatkit.errors import (
@@ -34,8 +34,6 @@ from compatkit.foundation.codec import dumps
 from compatkit.registry import disk as durable
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine
-from compatkit.registry.oci.read import import_layout
-from compatkit.registry.oci.write import export
 from compatkit.registry.remotes.pushpull import import_components, pull, push
 from compatkit.registry.store import Store
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import fsspec
 import pytest
-from far import EXTRACTOR, content
+from far import EXTRACTOR, content, export, import_layout
 from handmade import blobs_in
 from signed import HEAD, NOW, REASONS, Stage, a_link_to_a_good_one
 
@@ -25,8 +25,6 @@ from compatkit.errors import (
 from compatkit.registry.copy.choice import Choice
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.names import Version
-from compatkit.registry.oci.read import import_layout
-from compatkit.registry.oci.write import export
 from compatkit.registry.remotes.pushpull import clone, pull, push
 from compatkit.registry.signing.judging import require
 from compatkit.registry.signing.signer import SigningKey, sign

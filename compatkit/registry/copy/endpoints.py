@@ -16,6 +16,7 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, IntegrityError
 from compatkit.foundation.codec import MAX_BYTES
 from compatkit.foundation.codec import digest as digest_of
 from compatkit.registry import disk as durable
+from compatkit.registry.copy.report import Refusal
 from compatkit.registry.names import Reference
 from compatkit.registry.os_errors import environment
 from compatkit.registry.reach import How
@@ -119,6 +120,7 @@ class Origin(ABC):
         where: Address for messages, without secrets.
         advice: What to do if something in it is missing or damaged.
         references: Its names and versions; of a remote, those passed to ``look``.
+        refused: Entries that cannot be read.
         scratch: Local folder that mirrors the names of a remote for ``references``; empty for a folder.
     """
 
@@ -126,6 +128,7 @@ class Origin(ABC):
     advice: str = attrs.field(init=False)
     references: References = attrs.field(init=False)
     scratch: str = attrs.field(init=False, default="")
+    refused: list[Refusal] = attrs.field(init=False, factory=list)
     _by_digest: dict[str, list[Reference]] = attrs.field(init=False, factory=dict)
 
     @abstractmethod

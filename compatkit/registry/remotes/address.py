@@ -12,18 +12,24 @@ from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.objectstore import ObjectStore
+from compatkit.registry.remotes.packages import PackageStore
+from compatkit.registry.remotes.packaging import Packages
 
 FALLBACK = "fsspec"
 """The plugin for every scheme that none is named after."""
 
 
-def locate(remote: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> Path | Files:
-    """Return the folder or the files at a remote's address; nothing is read yet.
+Located = Path | Files | Packages
+"""A folder, or what a plugin opened."""
+
+
+def locate(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None = None) -> Located:
+    """Return what a remote's address means; nothing is read yet.
 
     A URL is opened by the plugin ``remotes.<scheme>``, or by ``remotes.fsspec`` where there is none.
 
     Args:
-        remote: A path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...
+        remote: A path, ``file://...``, ``s3://bucket/prefix``, ``hf://datasets/USER/NAME``, ...; or an earlier result.
         options: Keyword arguments for the plugin, such as ``{"endpoint_url": ...}``.
 
     Raises:
@@ -31,13 +37,15 @@ def locate(remote: str | os.PathLike[str], options: Mapping[str, Any] | None = N
         MissingDependency: The library for it is not installed.
         PluginError: The plugin cannot be used, or fails.
     """
+    if isinstance(remote, Files | Packages):
+        return remote
     if not isinstance(remote, str | os.PathLike) or not os.fsdecode(remote).strip():
         raise UsageError(
             f"a remote is a folder or an address such as s3://bucket/parts, got {remote!r:.100}."
         )
     address = normalized(remote)
     if is_url(address):
-        return _opened(address, dict(options or {}))
+        return open_address(address, options)
     if options:
         raise UsageError(f"{address} is a folder, which takes no options ({', '.join(options)}).")
     return Path(address).expanduser().absolute()
@@ -63,20 +71,31 @@ def options_of(words: tuple[str, ...]) -> dict[str, Any]:
     return options
 
 
-def _opened(address: str, options: dict[str, Any]) -> Path | Files:
-    """Return what the plugin for an address opens."""
+def open_address(address: str, options: Mapping[str, Any] | None = None) -> Located:
+    """Return what the plugin for the scheme of an address opens; a ``-`` of the scheme is ``_`` in its name.
+
+    Args:
+        address: With a scheme in lower case.
+        options: Keyword arguments for the plugin.
+
+    Raises:
+        UsageError: No plugin for the scheme, or the plugin refuses address or options.
+        PluginError: The plugin cannot be used, or fails.
+    """
     from compatkit.plugins.discovery import find, names
 
-    url, scheme, installed = shown(address), address.partition("://")[0], names("remotes")
-    if scheme not in installed and FALLBACK not in installed:
+    url, installed = shown(address), names("remotes")
+    scheme = address.partition("://")[0]
+    name = scheme.replace("-", "_")
+    if name not in installed and FALLBACK not in installed:
         raise UsageError(
             f"{url}: no plugin opens {scheme}://. Installed remotes: {', '.join(installed) or 'none'}. A remote is "
             "also a folder.",
             subject=url,
         )
-    offer = find("remotes", scheme if scheme in installed else FALLBACK)
+    offer = find("remotes", name if name in installed else FALLBACK)
     try:
-        opened = offer.factory(address, **options)
+        remote = offer.factory(address, **(options or {}))
     except (UsageError, TypeError, ValueError) as error:
         if isinstance(error, PluginError):
             raise
@@ -89,10 +108,12 @@ def _opened(address: str, options: dict[str, Any]) -> Path | Files:
         raise
     except Exception as error:
         raise offer.owner.error(f"could not open {url}: {type(error).__name__}: {error}") from error
-    if isinstance(opened, Path):
-        return opened.absolute()
-    if not isinstance(opened, ObjectStore):
+    if isinstance(remote, Path):
+        return remote.absolute()
+    if isinstance(remote, PackageStore):
+        return Packages(remote, url)
+    if not isinstance(remote, ObjectStore):
         raise offer.owner.error(
-            f"opening {url} gave {type_of(opened)}; return an ObjectStore, or the Path of a folder."
+            f"opening {url} gave {type_of(remote)}; return an ObjectStore, a PackageStore or a Path."
         )
-    return Files(opened, url)
+    return Files(remote, url)

@@ -10,7 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,27 +155,39 @@ class Files:
                 for future in running:
                     future.cancel()
 
-    @contextmanager
-    def _calling(self, operation: str, path: str) -> Iterator[None]:
-        """Turn any error of a store into an EnvironmentFailure that names action, file, cause and remedy."""
-        try:
-            step(operation, path)
-            yield
-        except (CompatkitError, KeyboardInterrupt, SystemExit, GeneratorExit):
+    def _calling(self, operation: str, path: str) -> AbstractContextManager[None]:
+        return calling(self.url, operation, path)
+
+
+@contextmanager
+def calling(url: str, operation: str, path: str) -> Iterator[None]:
+    """Turn any error of a plugin's store into an EnvironmentFailure that names action, file, cause and remedy.
+
+    Args:
+        url: Address of the remote.
+        operation: Such as ``"put"``.
+        path: Relative to the remote.
+
+    Raises:
+        EnvironmentFailure: In place of any error that is not compatkit's.
+        UsageError: The store refuses an option.
+    """
+    try:
+        step(operation, path)
+        yield
+    except (CompatkitError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except Exception as error:  # back ends raise classes of their own, such as botocore's and httpx's
+        if type(error).__module__.startswith("compatkit."):
             raise
-        except Exception as error:  # back ends raise classes of their own, such as botocore's and httpx's
-            if type(error).__module__.startswith("compatkit."):
-                raise
-            if isinstance(error, TypeError) and "keyword argument" in str(error):
-                raise UsageError(
-                    f"{self.url}: its file system refuses an option: {error}.", subject=self.url
-                ) from error
-            address = f"{self.url}/{path}" if path else self.url
-            raise EnvironmentFailure(
-                f"could not {_VERBS.get(operation, operation)} {address}: {_cause(error)}; {_remedy(error)}. The same "
-                "command goes on where it was.",
-                subject=address,
-            ) from error
+        if isinstance(error, TypeError) and "keyword argument" in str(error):
+            raise UsageError(f"{url}: its file system refuses an option: {error}.", subject=url) from error
+        address = f"{url}/{path}" if path else url
+        raise EnvironmentFailure(
+            f"could not {_VERBS.get(operation, operation)} {address}: {_cause(error)}; {_remedy(error)}. The same "
+            "command goes on where it was.",
+            subject=address,
+        ) from error
 
 
 def _cause(error: Exception) -> str:

@@ -18,8 +18,9 @@ from compatkit.registry.copy.move import Move
 from compatkit.registry.copy.report import Moved
 from compatkit.registry.copy.stores import StoreOrigin, StoreTarget
 from compatkit.registry.layout import FOLDERS, MARKER
-from compatkit.registry.remotes.address import locate
+from compatkit.registry.remotes.address import Located, locate
 from compatkit.registry.remotes.files import Files
+from compatkit.registry.remotes.packaging import PackageOrigin, Packages, write_packages
 from compatkit.registry.remotes.remote import Remote, RemoteTarget, scratch_folder
 from compatkit.registry.store import Store
 
@@ -60,7 +61,7 @@ def import_components(
 
 def push(
     store: Store,
-    remote: str | os.PathLike[str],
+    remote: str | os.PathLike[str] | Located,
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -90,6 +91,8 @@ def push(
     located = locate(remote, options)
     if not choice.create:
         _check_exists(located, options)
+    if isinstance(located, Packages):
+        return write_packages(store, located, wanted, choice)
     if not isinstance(located, Path):
         with closing(RemoteTarget(located, objects=store.objects)) as target:
             return Move(origin, target, choice).run(wanted)
@@ -103,7 +106,7 @@ def push(
 
 def pull(
     store: Store | Callable[[], Store],
-    remote: str | os.PathLike[str],
+    remote: str | os.PathLike[str] | Located,
     patterns: Iterable[str] | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -135,11 +138,13 @@ def pull(
             _check_other(target, origin.store.root)
         if isinstance(origin, Remote):
             origin.here = target.objects
-        return Move(origin, StoreTarget(target), choice or Choice()).run(wanted)
+        moved = Move(origin, StoreTarget(target), choice or Choice()).run(wanted)
+    moved.refused[:0] = origin.refused
+    return moved
 
 
 def clone(
-    remote: str | os.PathLike[str],
+    remote: str | os.PathLike[str] | Located,
     folder: Path,
     *,
     options: Mapping[str, Any] | None = None,
@@ -205,7 +210,7 @@ def requested_patterns(origin: Origin, patterns: Iterable[str] | None) -> list[s
 
 
 @contextmanager
-def _origin(remote: str | os.PathLike[str], options: Mapping[str, Any] | None) -> Iterator[Origin]:
+def _origin(remote: str | os.PathLike[str] | Located, options: Mapping[str, Any] | None) -> Iterator[Origin]:
     """Open a remote for reading.
 
     Raises:
@@ -215,12 +220,16 @@ def _origin(remote: str | os.PathLike[str], options: Mapping[str, Any] | None) -
     if isinstance(located, Path):
         yield StoreOrigin(Store.open(located))
         return
+    if isinstance(located, Packages):
+        with closing(PackageOrigin(located)) as packages:
+            yield packages
+        return
     with closing(Remote(located)) as origin:
         origin.check()
         yield origin
 
 
-def _check_exists(located: Path | Files, options: Mapping[str, Any] | None) -> None:
+def _check_exists(located: Located, options: Mapping[str, Any] | None) -> None:
     """Check that a registry exists, so that a mistyped address does not become one.
 
     Raises:
@@ -232,7 +241,7 @@ def _check_exists(located: Path | Files, options: Mapping[str, Any] | None) -> N
     parent, _, name = address.rpartition("/")
     alike: list[str] = []
     with suppress(OSError, CompatkitError):  # only a hint: the parent may not be readable, or not be there
-        siblings = os.listdir(parent) if isinstance(located, Path) else located.neighbors()
+        siblings = located.neighbors() if isinstance(located, Files) else os.listdir(parent)
         nearby = [f"{parent}/{sibling}" for sibling in near(name, siblings, 3)]
         alike = [path for path in nearby if _is_registry(locate(path, options))]
     hint = f" Did you mean {alike[0]}?" if alike else ""
@@ -243,8 +252,10 @@ def _check_exists(located: Path | Files, options: Mapping[str, Any] | None) -> N
     )
 
 
-def _is_registry(located: Path | Files) -> bool:
-    return (located / MARKER).exists() if isinstance(located, Path) else located.size(MARKER) is not None
+def _is_registry(located: Located) -> bool:
+    if isinstance(located, Files):
+        return located.size(MARKER) is not None
+    return located.exists() if isinstance(located, Packages) else (located / MARKER).exists()
 
 
 def _check_other(store: Store, root: Path) -> None:

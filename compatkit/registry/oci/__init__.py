@@ -1,1 +1,0 @@
-"""Components as OCI image layouts, which any container registry carries."""
