@@ -124,8 +124,8 @@ def test_another_version_is_said_and_a_stated_one_counts(plugin: Write) -> None:
         ("def build(model): return 'small'", "gave a str, not a network"),
         ("def build(model): return None", "gave a NoneType, not a network"),
         ("def build(model): return nn.ReLU", "gave the class 'ReLU', not a network"),
-        ("def build(*, model): return network()", "its factory takes no model name"),
-        ("def build(): return network()", "its factory takes no model name"),
+        ("def build(*, model): return network()", "its factory takes no model"),
+        ("def build(): return network()", "its factory takes no model"),
         (GOOD + "build.names = 'small'", "names of its factory is a list of model names; got 'small'"),
         (GOOD + "build.names = [1]", r"names of its factory is a list of model names; got \[1\]"),
         (GOOD + "build.version = 'one two'", "version of its factory is a text such as '1.2'; got 'one two'"),
@@ -212,7 +212,7 @@ def test_a_blocked_builder_and_two_of_one_name_are_errors(
     assert "it is blocked by COMPATKIT_DISABLE_PLUGINS=demo" in refused()
     monkeypatch.delenv("COMPATKIT_DISABLE_PLUGINS")
     install("other", {"builders.mynets": "other_nets"}, {"other_nets": "raise RuntimeError('imported')"})
-    with pytest.raises(PluginError, match=r"brought by demo 1\.0 and other 1\.0"):
+    with pytest.raises(PluginError, match=r"offered by demo 1\.0 and other 1\.0"):
         create("mynets", "small", {})
 
 

@@ -95,7 +95,7 @@ def test_unknown_name_suggests_and_lists(install: Callable[..., None], module: W
 def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
     for who in ("first", "second"):
         install(who, {"regularizers.mine": f"{who}_one"}, {f"{who}_one": "raise RuntimeError('imported')"})
-    assert "brought by first 1.0 and second 1.0" in refused()
+    assert "offered by first 1.0 and second 1.0" in refused()
 
 
 @pytest.mark.case("I")

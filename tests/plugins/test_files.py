@@ -171,7 +171,7 @@ def test_a_version_of_its_own_outlives_changes_of_the_file(write: Write, tmp_pat
         ("@hookimpl\ndef compatkit_builders(register): pass\n", "registers nothing"),
         ("@hookimpl\ndef compatkit_builders(register): register('timm', print)\n", "built in"),
         ("@hookimpl\ndef compatkit_builders(register): register('My Net', print)\n", "lower-case"),
-        ("@hookimpl\ndef compatkit_builders(register): register('mine', lambda: None)\n", "model name"),
+        ("@hookimpl\ndef compatkit_builders(register): register('mine', lambda: None)\n", "takes no model"),
         ("compatkit_api = 99\n" + PULL, "version 99"),
     ],
 )

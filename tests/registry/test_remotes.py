@@ -814,7 +814,7 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
     ("choice", "said"),
     [
         ({"speed": 9}, "no argument 'speed'"),
-        ({"jobs": 0}, "from 1"),
+        ({"jobs": 0}, "at least 1"),
         ({"versions": "new"}, "'all' or 'latest'"),
     ],
 )
