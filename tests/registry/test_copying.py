@@ -605,7 +605,7 @@ def test_a_number_that_is_taken_at_the_last_moment_is_refused(
             publish(other, "a", 99)
 
     monkeypatch.setattr(durable, "step", step)
-    with pytest.raises(VersionExists, match="published by somebody else"):
+    with pytest.raises(VersionExists, match="published concurrently"):
         bring(source, store)
     assert store.read_blob(store.manifest("a").payload.file.blob)
 
