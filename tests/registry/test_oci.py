@@ -213,6 +213,21 @@ def test_an_export_that_is_cut_off_anywhere_leaves_a_valid_layout_and_goes_on(
     assert at > 30
 
 
+def test_a_layout_is_a_remote_by_its_address(tmp_path: Path, store: Store, source: Store, layout: Path):
+    address, new = f"OCI-LAYOUT://{layout}", f"oci-layout://{tmp_path / 'new'}"
+    versions = [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
+    assert sorted(map(str, pull(store, address).check().made)) == versions
+    with pytest.raises(LayoutError):
+        push(source, new, choice=Choice(create=False))
+    planned = push(source, new, choice=Choice(dry_run=True))
+    assert (list(map(str, planned.made)), planned.existing, planned.planned) == (versions, [], True)
+    assert not (tmp_path / "new").exists()
+    again = push(source, address, choice=Choice(create=False, dry_run=True))
+    assert (again.made, list(map(str, again.existing))) == ([], versions)
+    push(source, new).check()
+    assert tree(tmp_path / "new") == tree(layout)
+
+
 # --- what is read
 
 

@@ -10,7 +10,7 @@ from textwrap import dedent
 import pytest
 from far import content
 
-from compatkit.errors import EnvironmentFailure, IntegrityError, PluginError, UsageError
+from compatkit.errors import EnvironmentFailure, FormatError, IntegrityError, PluginError, UsageError
 from compatkit.plugins.files import offered
 from compatkit.registry.maintenance.check import examine
 from compatkit.registry.remotes.address import locate
@@ -176,3 +176,57 @@ def test_a_plugin_that_believes_to_have_created_a_file_of_somebody_else_is_not_b
     """)
     with pytest.raises(IntegrityError):
         push(source, "lab://server").check()
+
+
+# --- packages
+
+
+BOX = """
+    from compatkit.registry.remotes.packages import Package, PackageFile, PackageStore
+
+    def open_remote(address):
+        return Box()
+
+    class Box(PackageStore):
+        def packages(self, refuse):
+            refuse("the third", ValueError("no package"))
+            yield Package({name!r}, {version!r}, ({files}))
+        def size(self, digest):
+            return 5
+        def read(self, digest, start, count):
+            return b"12345"[start : start + count]
+        def begin(self):
+            raise PermissionError(errno.EACCES, "denied")
+        def write(self, package, read): ...
+        def finish(self): ...
+"""
+FILE = f'PackageFile("sha256:{"0" * 64}", 5, "manifest"),'
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "files", "error"),
+    [
+        ("a", "1.0.0", FILE, IntegrityError),  # other bytes than the digest says
+        ("a", "1.0.0", FILE.replace("5", "4"), IntegrityError),
+        ("../../evil", "1.0.0", FILE, FormatError),
+        ("a", "1.0", FILE, FormatError),
+        ("a", "01.0.0", FILE, FormatError),
+        ("a", "1.0.0", "", FormatError),
+        ("a", "1.0.0", FILE.replace("manifest", "weights"), FormatError),
+    ],
+)
+def test_a_package_that_lies_is_refused(
+    tmp_path: Path, store: Store, offer: Offer, name: str, version: str, files: str, error: type[Exception]
+):
+    offer(BOX.format(name=name, version=version, files=files))
+    moved = pull(store, "lab://box")
+    assert [refusal.what for refusal in moved.refused] == ["the third", f"{name}@{version}"]
+    assert type(moved.refused[1].error) is error and store.names() == []
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+def test_packages_that_cannot_be_written_are_an_error_of_the_environment(source: Store, offer: Offer):
+    offer(BOX.format(name="a", version="1.0.0", files=FILE))
+    with pytest.raises(EnvironmentFailure, match="no right to do so") as error:
+        push(source, "lab://box")
+    assert error.value.subject == "lab://box"
