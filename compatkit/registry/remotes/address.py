@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from compatkit.errors import CompatkitError, PluginError, UsageError, type_of
+from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageError, type_of
 from compatkit.foundation.addresses import is_url, normalized, shown
 from compatkit.registry.remotes.files import Files
 from compatkit.registry.remotes.objectstore import ObjectStore
@@ -84,16 +84,11 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
     """
     from compatkit.plugins.discovery import find, names
 
-    url, installed = shown(address), names("remotes")
-    scheme = address.partition("://")[0]
-    name = scheme.replace("-", "_")
-    if name not in installed and FALLBACK not in installed:
-        raise UsageError(
-            f"{url}: no plugin opens {scheme}://. Installed remotes: {', '.join(installed) or 'none'}. A remote is "
-            "also a folder.",
-            subject=url,
-        )
-    offer = find("remotes", name if name in installed else FALLBACK)
+    url = shown(address)
+    try:
+        offer = find("remotes", address.partition("://")[0].replace("-", "_"))
+    except UnknownName:
+        offer = find("remotes", FALLBACK)
     try:
         remote = offer.factory(address, **(options or {}))
     except (UsageError, TypeError, ValueError) as error:
@@ -101,7 +96,7 @@ def open_address(address: str, options: Mapping[str, Any] | None = None) -> Loca
             raise
         raise UsageError(
             f"{url}: {str(error).rstrip('.')}. Look at the address and the options. Installed remotes: "
-            f"{', '.join(installed)}.",
+            f"{', '.join(names('remotes'))}.",
             subject=url,
         ) from error
     except CompatkitError:
