@@ -73,7 +73,7 @@ def test_a_plan_lists_what_would_move(
     weights = Store.open(parts).manifest(EXTRACTOR).payload.file
     assert weights.blob in said.out and not fsspec.filesystem("memory").exists(memory)
     planned = run("push", "--create", memory, EXTRACTOR, "--dry-run", "--json").json
-    assert planned["planned"] and {"digest", "bytes", "whose"} == set(planned["objects"][0])
+    assert planned["planned"] and {"digest", "bytes", "owner"} == set(planned["objects"][0])
     assert planned["bytes"] == sum(one["bytes"] for one in planned["objects"]) > weights.bytes
     run("push", "--create", memory)
     wanted = run("--registry", tmp_path / "new", "pull", memory, EXTRACTOR, "--dry-run", "--json").json
@@ -123,7 +123,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     assert (
         said.code == 3
         and digest in said.out
-        and "other bytes than its name promises" in " ".join(said.out.split())
+        and "do not match its name" in " ".join(said.out.split())
     )
     assert EXTRACTOR in Store.open(tmp_path / "new").names()
     assert HEAD not in Store.open(tmp_path / "new").names()
