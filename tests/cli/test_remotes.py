@@ -120,11 +120,7 @@ def test_tampering_is_told_with_its_own_exit_code(run: Any, parts: Path, memory:
     system = fsspec.filesystem("memory")
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
     said = run("--registry", tmp_path / "new", "pull", memory)
-    assert (
-        said.code == 3
-        and digest in said.out
-        and "do not match its name" in " ".join(said.out.split())
-    )
+    assert said.code == 3 and digest in said.out and "do not match its name" in " ".join(said.out.split())
     assert EXTRACTOR in Store.open(tmp_path / "new").names()
     assert HEAD not in Store.open(tmp_path / "new").names()
 
