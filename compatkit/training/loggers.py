@@ -12,7 +12,7 @@ import attrs
 from compatkit.errors import CompatkitError
 from compatkit.hooks import LoggerLike
 from compatkit.plugins.discovery import find
-from compatkit.plugins.isolation import Owner, raised
+from compatkit.plugins.isolation import Owner, described
 from compatkit.registry.os_errors import environment
 
 METHODS = ("begin", "log_metrics", "flush", "close")
@@ -122,4 +122,4 @@ def _call(logger: BoundLogger, method: str, *arguments: Any) -> None:
     except CompatkitError:
         raise
     except Exception as error:
-        raise owner.error(f"{method} failed: {raised(error)}", "compatkit_loggers") from error
+        raise owner.error(f"{method} failed: {described(error)}", "compatkit_loggers") from error
