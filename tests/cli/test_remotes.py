@@ -43,7 +43,7 @@ def test_a_registry_is_pushed_cloned_and_pulled(run: Any, parts: Path, remote: s
     assert pulled.code == 0 and f"made the registry {tmp_path / 'new'}" in pulled.err
     assert f"next: compatkit --registry {tmp_path / 'new'} show digits/" in pulled.out
     source, copy = Store.open(parts), Store.open(tmp_path / "copy")
-    assert copy.store.names() == source.names() and copy.id != source.id
+    assert copy.names() == source.names() and copy.id != source.id
     assert list(blobs_in(copy)) == list(blobs_in(source))
     assert run("--registry", tmp_path / "copy", "verify").code == 0
     checked = run("--registry", tmp_path / "new", "check", EXTRACTOR, HEAD)
