@@ -30,11 +30,11 @@ NETWORKS = (
 )
 FRESH = """
 import sys, time
-import timm, compatkit
+import compatkit
 from compatkit.adapters import blueprints
-from compatkit.adapters import timm as _
+from compatkit.adapters.builders import create
 from compatkit.components import loading, verification
-timm.create_model(sys.argv[3])
+create("timm", sys.argv[3], {})
 registry = compatkit.Registry.open(sys.argv[1])
 started = time.process_time()
 registry.load(sys.argv[2])
@@ -107,12 +107,15 @@ def contestants(
     from compatkit.adapters.blueprints import build
     from compatkit.adapters.cutting import remembered
     from compatkit.components import splitting
+    from compatkit_plugins.networks import NETWORKS
+    from compatkit_plugins.networks import build as own
 
     registry = compatkit.Registry.init(folder)
     parts = splitting.split(model, cut)
     references = splitting.publish_split(registry.store, parts, model.replace("_", "-"))
     remembered.forget()
-    found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: timm.create_model(model)}
+    created = own if model in NETWORKS else timm.create_model
+    found: dict[str, Callable[[], Any]] = {"timm.create_model": lambda: created(model)}
     for side, part in parts.items():
         state = {name: value.clone() for name, value in part.module.state_dict().items()}
         found[f"build {side}"] = lambda b=part.blueprint, s=state: build(b, state=s, share=True)

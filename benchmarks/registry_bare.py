@@ -17,6 +17,9 @@ import torch
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 
+from compatkit_plugins.networks import NETWORKS
+from compatkit_plugins.networks import build as own
+
 
 def write_synced(path: Path, data: bytes | memoryview) -> None:
     """Write a file and wait until the disk has it."""
@@ -87,6 +90,11 @@ def _link(draft: Path, target: Path, data: bytes) -> None:
     os.unlink(draft)
 
 
+def create_model(model: str, **kwargs: Any) -> nn.Module:
+    """Build a network of timm, or one of compatkit's own."""
+    return (own if model in NETWORKS else timm.create_model)(model, **kwargs)
+
+
 def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: bool = False) -> nn.Module:
     """Build a network without numbers, and hang the mapped ones in.
 
@@ -98,7 +106,7 @@ def build(path: Path, model: str, kwargs: Mapping[str, Any], *, initialized: boo
             several times as long as all the rest.
     """
     with torch.device("meta"), nullcontext() if initialized else _without_initialization():
-        module = timm.create_model(model, **kwargs)
+        module = create_model(model, **kwargs)
     module.load_state_dict(load_file(path), assign=True)
     return module.eval()
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import registry_bare as bare
-import timm
 import torch
 from huggingface_hub import PyTorchModelHubMixin
 from registry_measuring import Contestant, version
@@ -31,7 +30,7 @@ class Hub(nn.Module, PyTorchModelHubMixin):
 
     def __init__(self, network: str = "", kwargs: dict[str, Any] | None = None) -> None:
         super().__init__()
-        self.net = timm.create_model(network, **(kwargs or {})) if network else nn.Identity()
+        self.net = bare.create_model(network, **(kwargs or {})) if network else nn.Identity()
 
 
 def hf_save(module: nn.Module, folder: Path, prepare: Prepare) -> Contestant:
@@ -93,7 +92,7 @@ def loads(part: Kept, folder: Path) -> dict[str, Contestant]:
     torch.save(part.module.state_dict(), pickled)
 
     def created(read: Callable[[], Any]) -> float:
-        module = timm.create_model(network, **kwargs)
+        module = bare.create_model(network, **kwargs)
         module.load_state_dict(read())
         return bare.touch(module.eval())
 

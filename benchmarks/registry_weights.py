@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 import registry_bare as bare
 import registry_rivals as rivals
-import timm
 import torch
 from registry_measuring import Contestant, Gate, Row, compete, expect, lines, say
 from registry_settings import Given
@@ -75,7 +74,7 @@ def kept(given: Given, network: str, at: str) -> Kept:
     file = given.folder / f"{network}.safetensors"
     kwargs: dict[str, Any] = {"num_classes": 0}
     save_file(state, file)
-    module = timm.create_model(network, **kwargs)
+    module = bare.create_model(network, **kwargs)
     module.load_state_dict(state)
     time.sleep(SETTLED)
     store = registry.store

@@ -25,6 +25,7 @@ import pytest
 LIST = Path(__file__).with_name("nightly.txt")
 REPOSITORY = LIST.parents[1]
 OUTSIDE = {
+    "networks": "plugins/networks",
     "regularizers": "plugins/regularizers",
     "plugins/metrics": "plugins/metrics",
     "experiments/studies": "studies",

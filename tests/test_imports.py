@@ -438,7 +438,7 @@ def test_the_library_works_without_any_plugin(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setitem(sys.modules, name, None)  # importing it fails
     monkeypatch.setenv("COMPATKIT_PLUGINS", "")
     assert not [line for line in listing() if line.status == "active"], listing()
-    task = compatkit.Task("noise", data_set("noise"), "simple_cnn", "forward_features", size=(16, 16))
+    task = compatkit.Task("noise", data_set("noise"), "test_resnet", "layer2", size=(32, 32))
     fit = quick(steps=1).fit([task])
     parts = compatkit.Registry.init(tmp_path / "registry").publish(fit, prefix="parts")
     assert sorted(parts) == ["noise.extractor", "noise.head"]

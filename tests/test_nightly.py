@@ -57,7 +57,7 @@ def test_functions_whose_cases_are_all_listed_take_one_line() -> None:
     ("node_id", "room"),
     [
         ("tests/registry/test_gc.py::test_a", "compatkit/registry"),
-        ("tests/adapters/networks/test_chains.py::test_a[1]", "compatkit/adapters"),
+        ("tests/adapters/cutting/test_chains.py::test_a[1]", "compatkit/adapters"),
         ("tests/regularizers/test_dcc.py::test_a", "plugins/regularizers"),
         ("tests/plugins/metrics/test_cka.py::test_a", "plugins/metrics"),
         ("tests/plugins/test_plan.py::test_a", "compatkit/plugins"),

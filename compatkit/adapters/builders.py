@@ -15,11 +15,13 @@ from torch import nn
 
 from compatkit.adapters.cutting.assigned import check_buildable
 from compatkit.contracts.contract import Blueprint
-from compatkit.errors import CompatkitError, FormatError, UnknownName, UsageError, near, type_of
+from compatkit.contracts.own_networks import NETWORKS, OWN, RECORDED_AS, actual_builder
+from compatkit.errors import CompatkitError, FormatError, PluginError, UnknownName, UsageError, near, type_of
 from compatkit.foundation.codec import dumps, loads
 from compatkit.plugins import find
 from compatkit.plugins import names as installed
-from compatkit.plugins.builders import build_network, library_of, models_of
+from compatkit.plugins.builders import build_network, library_of, like_timm, models_of
+from compatkit.plugins.loading import own_keys
 
 WEIGHTS = frozenset(
     {"pretrained", "pretrained_backbone", "weights", "weights_backbone", "checkpoint_path", "cache_dir"}
@@ -52,7 +54,8 @@ class Builder:
         barred: Keyword arguments that read files, choose other code or place tensors.
         renamed: Brings tensors that older versions of the library saved under today's names; gives these and what was
             done, in words. None where names never changed.
-        own: Names that compatkit brings itself, proposed before others.
+        like_timm: Whether models take ``num_classes`` and ``in_chans``, and name themselves in ``pretrained_cfg``, as
+            timm's do.
     """
 
     create: Callable[..., nn.Module]
@@ -61,14 +64,13 @@ class Builder:
     knows: Callable[[str], bool] | None = None
     barred: Collection[str] = ()
     renamed: Callable[[str, Mapping[str, Any]], tuple[dict[str, Any], tuple[str, ...]]] | None = None
-    own: Collection[str] = ()
+    like_timm: bool = False
 
 
 def _timm() -> Builder:
     from compatkit.adapters import timm
 
-    own = [one.__name__ for one in timm.OURS]
-    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED, own=own)
+    return Builder(timm.create, timm.library, timm.names, timm.knows, timm.BARRED, like_timm=True)
 
 
 def _torchvision() -> Builder:
@@ -86,7 +88,7 @@ def _torchvision() -> Builder:
 
 def _plugin(name: str) -> Builder:
     offer = find("builders", name)
-    known = models_of(offer)
+    known, own = models_of(offer), is_versioned(name)
 
     def make(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Module:
         if pretrained:
@@ -95,9 +97,15 @@ def _plugin(name: str) -> Builder:
                 "of a safetensors file, or leave weights out.",
                 subject=model,
             )
-        return build_network(offer, model, kwargs)
+        # compatkit's own code is called without the guard of global state, which other threads may be changing.
+        return offer.factory(model, **kwargs) if own else build_network(offer, model, kwargs)
 
-    return Builder(make, lambda: library_of(offer), None if known is None else lambda: known)
+    return Builder(
+        make,
+        lambda: library_of(offer),
+        None if known is None else lambda: known,
+        like_timm=like_timm(offer),
+    )
 
 
 BUILT_IN: Mapping[str, Callable[[], Builder]] = {"timm": _timm, "torchvision": _torchvision}
@@ -105,16 +113,19 @@ BUILT_IN: Mapping[str, Callable[[], Builder]] = {"timm": _timm, "torchvision": _
 
 
 class _Table(dict[str, Builder]):
-    """Fills in a built-in builder on first use, and asks for a plugin each time: plugins may come and be blocked."""
+    """Fills in compatkit's builders on first use; finds other plugins each time, as they may come and be blocked."""
 
     def __missing__(self, name: str) -> Builder:
         if name in BUILT_IN:
             self[name] = BUILT_IN[name]()
             return self[name]
-        there = installed("builders")
-        if name in there or ":" in name:
+        if is_versioned(name):
+            self[name] = _plugin(name)
+            return self[name]
+        plugins = installed("builders")
+        if name in plugins or ":" in name:
             return _plugin(name)
-        known = sorted({*BUILT_IN, *self, *there})
+        known = sorted({*BUILT_IN, *self, *plugins})
         raise UnknownName(
             f"No builder is called {name!r:.100}; known are {', '.join(known)}. Others are brought by plugins: install "
             f"the package with the key {f'builders.{name}'!r:.100}, or name the file that registers it (--plugin "
@@ -124,7 +135,47 @@ class _Table(dict[str, Builder]):
 
 
 BUILDERS: dict[str, Builder] = _Table()
-"""By the name that a blueprint records: ``"timm"``, ``"torchvision"``, or that of an installed plugin."""
+"""By name: ``"timm"``, ``"torchvision"``, or that of an installed plugin, such as compatkit's own ``"compatkit"``."""
+
+
+def is_versioned(builder: str) -> bool:
+    """Return whether a builder's code changes only with the version of its library: not that of others' plugins."""
+    return builder in BUILT_IN or f"builders.{builder}" in own_keys()
+
+
+def builder_for(model: str, builder: str | None = None) -> str:
+    """Return the builder of a model: the one that is stated, else the one that has a model of this name.
+
+    timm's models need no builder to be stated, whoever else has one of the same name.
+
+    Args:
+        model: Its name.
+        builder: As stated by the user or a file, None where nothing is.
+
+    Raises:
+        UsageError: Several builders other than timm have one of this name.
+    """
+    if builder is not None:
+        return actual_builder(builder, model)
+    if model in NETWORKS:
+        return OWN
+    if _has("timm", model):
+        return "timm"
+    builders = [name for name in dict.fromkeys((*BUILT_IN, *installed("builders"))) if _has(name, model)]
+    if len(builders) > 1:
+        raise UsageError(
+            f"{' and '.join(builders)} have a model {model!r}: say which one is meant, as builder.",
+            subject=model,
+        )
+    return builders[0] if builders else "timm"
+
+
+def _has(builder: str, model: str) -> bool:
+    try:
+        source = BUILDERS[builder]
+    except PluginError:  # a plugin that is broken or blocked has no models
+        return False
+    return source.knows(model) if source.knows else model in (source.names or tuple)()
 
 
 def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: bool = False) -> nn.Module:
@@ -143,6 +194,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         CutError: The network has lazy layers, or hooks that no part of it would run.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
+    builder = builder_for(model, builder)
     source = BUILDERS[builder]
     given: dict[str, Any] = json_kwargs(model, kwargs)
     _refuse(model, given.keys() & set(source.barred))
@@ -199,7 +251,7 @@ def _of_blueprint(blueprint: Blueprint) -> Builder:
         UnknownName: It is not here; the message says what brought it.
     """
     try:
-        return BUILDERS[blueprint.builder]
+        return BUILDERS[blueprint.network[0]]
     except UnknownName as error:
         brought = blueprint.library.partition(" ")[0]
         file = f": name that file, with --plugin {brought}" if brought.endswith(".py") else ""
@@ -209,6 +261,14 @@ def _of_blueprint(blueprint: Blueprint) -> Builder:
         ) from None
 
 
+def as_built_here(blueprint: Blueprint) -> Blueprint:
+    """Return a blueprint that names the builder of its network, where an older manifest names another one."""
+    builder = blueprint.network[0]
+    if builder == blueprint.builder:
+        return blueprint
+    return attrs.evolve(blueprint, builder=builder, library=BUILDERS[builder].library())
+
+
 def library_note(blueprint: Blueprint) -> str | None:
     """Return a sentence where another version builds a network than the one recorded, None where it is the same.
 
@@ -216,7 +276,9 @@ def library_note(blueprint: Blueprint) -> str | None:
         UnknownName: No such builder.
     """
     present = _of_blueprint(blueprint).library()
-    if present == blueprint.library:
+    if (
+        present == blueprint.library or blueprint.network[0] != blueprint.builder
+    ):  # timm's version says nothing then
         return None
     return (
         f"{blueprint.model} was built by {blueprint.library} and is built by {present} here, which may make another "
@@ -246,12 +308,12 @@ def _check_model(source: Builder, builder: str, model: str) -> None:
     known = list(source.names()) if source.names else []
     if source.knows is None and model in known:
         return
-    asked = model.partition(".")[0]
-    longer = [name for name in source.own if name.startswith(f"{asked}_")]  # resnet8: resnet8_cifar
-    close = [*longer, *near(asked, known, 3)]
-    close = list(dict.fromkeys(close))[:3]
+    name = model.partition(".")[0]
+    own = NETWORKS if builder == RECORDED_AS else ()
+    longer = [other for other in sorted(own) if other.startswith(f"{name}_")]  # resnet8: resnet8_cifar
+    close = list(dict.fromkeys([*longer, *near(name, [*known, *own], 3)]))[:3]
     hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
-    others = [name for name in BUILT_IN if name != builder and model in (BUILDERS[name].names or tuple)()]
+    others = [other for other in (OWN, *BUILT_IN) if other != builder and _has(other, model)]
     if others:
         hint = f"{' and '.join(others)} has one of this name: say so as builder."
     raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)

@@ -1,10 +1,10 @@
-"""timm's networks: builds them, fetches their weights, and registers our small networks with its own registry."""
+"""timm's networks: build them and fetch their weights."""
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,11 @@ from timm.models import (
     is_model,
     is_model_pretrained,
     model_entrypoint,
-    register_model,
 )
 from timm.models._hub import download_from_hf
 from torch import nn
 
 from compatkit.adapters.fetching import OFFLINE, hub, offline, reachable
-from compatkit.adapters.inputs import config_of
-from compatkit.adapters.networks import chains, forecast, generative, mobile, plain, residual, variational
 from compatkit.errors import EnvironmentFailure, UnknownName, UsageError
 
 BARRED = frozenset(
@@ -39,7 +36,7 @@ BARRED = frozenset(
 
 
 def names() -> list[str]:
-    """Return every model name that timm knows, ours included, without tags."""
+    """Return every model name that timm knows, without tags."""
     return list_models()
 
 
@@ -143,33 +140,6 @@ def _check_name(model: str) -> None:
             )
 
 
-def _entry(function: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """Wrap one of our networks as timm calls its entry points."""
-
-    @functools.wraps(function)
-    def build(
-        pretrained: bool = False,
-        pretrained_cfg: Mapping[str, Any] | None = None,
-        pretrained_cfg_overlay: Mapping[str, Any] | None = None,
-        cache_dir: str | None = None,
-        **kwargs: Any,
-    ) -> nn.Module:
-        if pretrained or pretrained_cfg:
-            raise UsageError(
-                f"There are no pretrained weights for {function.__name__!r}; use pretrained=False."
-            )
-        network = function(**kwargs)
-        config = {**config_of(network), "architecture": function.__name__, **(pretrained_cfg_overlay or {})}
-        vars(network)["pretrained_cfg"] = config
-        return network
-
-    return build
-
-
-ROOMS = (residual, plain, mobile, chains, variational, generative, forecast)
-OURS = tuple(entry for module in ROOMS for entry in module.ENTRIES)
-
-
 def module_of(name: str) -> str:
     """Return the module that registers a network with timm; empty where none has.
 
@@ -178,8 +148,3 @@ def module_of(name: str) -> str:
     """
     known = name.partition(".")[0]
     return str(model_entrypoint(known).__module__) if is_model(known) else ""
-
-
-for _function in OURS:
-    if not is_model(_function.__name__):
-        register_model(_entry(_function))

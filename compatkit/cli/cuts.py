@@ -43,9 +43,8 @@ def image_size(
 class ModelOptions(Options):
     """Which model is built."""
 
-    builder: str = option(
-        "Builder of the model: timm (including ours), torchvision, or a plugin.",
-        default="timm",
+    builder: str | None = option(
+        "Builder of the model: timm, torchvision, or a plugin; default: the one that has a model of this name.",
         metavar="NAME",
     )
     kwargs: dict[str, Any] = option(
@@ -109,7 +108,7 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
     if usable:
         total = sum(usable[0].flops)
         middle = min(usable, key=lambda one: (abs(one.flops[0] - total / 2), one.name.count(".")))
-        words = [] if options.builder == "timm" else ["--builder", options.builder]
+        words = [] if options.builder is None else ["--builder", options.builder]
         words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
         words += ["--size", "x".join(map(str, options.size))] if options.size else []
         next_step("compatkit", "split", options.model, "--cut", middle.name, *words)

@@ -11,6 +11,7 @@ import click
 from compatkit.cli.options import Options, PathType, argument, command
 from compatkit.cli.output import clean, columns, emit, rows
 from compatkit.components.exports.document import KEY
+from compatkit.contracts.own_networks import OWN
 from compatkit.errors import FormatError
 
 if TYPE_CHECKING:
@@ -119,11 +120,17 @@ def _part(blueprint: Blueprint) -> str:
 def network_call(whole: Blueprint) -> str:
     """Return the call that builds the network with these tensor names."""
     arguments = "".join(f", {key}={value!r}" for key, value in whole.kwargs.items())
-    if whole.builder == "timm":
+    builder, _ = whole.network
+    if builder == OWN:
+        from compatkit.plugins import find
+
+        factory = find("builders", OWN).factory
+        return f"{factory.__module__}.{factory.__qualname__}({whole.model!r}{arguments})"
+    if builder == "timm":
         return f"timm.create_model({whole.model!r}{arguments}){_registered(whole.model)}"
-    if whole.builder == "torchvision" and whole.kwargs.keys() <= {"num_classes"}:
+    if builder == "torchvision" and whole.kwargs.keys() <= {"num_classes"}:
         return f"torchvision.models.get_model({whole.model!r}{arguments})"
-    return f"{whole.model}{arguments} of {whole.builder}"
+    return f"{whole.model}{arguments} of {builder}"
 
 
 def _registered(model: str) -> str:
@@ -133,8 +140,7 @@ def _registered(model: str) -> str:
     module = timm.module_of(model)
     if module.startswith("timm."):
         return ""
-    ours = module.startswith("compatkit.")
-    return f" after import {timm.__name__ if ours else module or 'of the package that registers it'}"
+    return f" after import {module or 'of the package that registers it'}"
 
 
 def _facts(file: str, header: Header) -> dict[str, Any]:

@@ -71,14 +71,11 @@ def _built_in() -> Iterator[Listed]:
     """Yield the builders and data sets that are not plugins."""
     from compatkit import __version__
     from compatkit.adapters.builders import BUILT_IN
-    from compatkit.adapters.timm import OURS
     from compatkit.data.loading import known
     from compatkit.plugins import Listed
 
     for name in sorted(BUILT_IN):
-        ours = tuple(one.__name__ for one in OURS) if name == "timm" else ()
-        summary = f"The networks of {name}{', and those that compatkit adds' if ours else ''}."
-        yield Listed("builders", name, "active", "compatkit", __version__, summary=summary, models=ours)
+        yield Listed("builders", name, "active", "compatkit", __version__, summary=f"The networks of {name}.")
     for name, summary in known().items():
         yield Listed("data_sets", name, "active", "compatkit", __version__, summary=summary)
 

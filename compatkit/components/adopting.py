@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import attrs
 import torch
 
-from compatkit.adapters.builders import BUILDERS, BUILT_IN, create
+from compatkit.adapters.builders import BUILDERS, BUILT_IN, builder_for, create
 from compatkit.adapters.cutting.planning import blank
 from compatkit.adapters.inputs import class_layer, config_of
 from compatkit.components.checkpoints.matching import compare, completed, converted, refuse
@@ -22,6 +22,7 @@ from compatkit.components.checkpoints.unwrapping import stripped
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import publish_split, split
 from compatkit.contracts.manifest import About
+from compatkit.contracts.own_networks import OWN
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.registry.names import check_name
 from compatkit.registry.store import Store
@@ -84,7 +85,7 @@ def adopt(
     *,
     model: str | None = None,
     cut: str,
-    builder: str = "timm",
+    builder: str | None = None,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
     key: str | None = None,
@@ -104,7 +105,7 @@ def adopt(
         labels=labels,
         preprocessing=preprocessing,
     )
-    model, kwargs, size, labels = asked.model, asked.kwargs, asked.size, asked.labels
+    model, builder, kwargs, size, labels = asked.model, asked.builder, asked.kwargs, asked.size, asked.labels
     blank(builder, model, kwargs, size)  # reject a wrong name before reading a large file
     if beside is None:
         checkpoint, whose = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
@@ -140,6 +141,7 @@ class Settled:
     """
 
     model: str
+    builder: str
     kwargs: Mapping[str, Any]
     size: tuple[int, int] | None
     labels: Sequence[str] | None
@@ -152,7 +154,7 @@ def settled(
     beside: Snapshot | None,
     *,
     model: str | None,
-    builder: str,
+    builder: str | None,
     kwargs: Mapping[str, Any] | None,
     size: tuple[int, int] | None,
     labels: Sequence[str] | None,
@@ -180,9 +182,9 @@ def settled(
             "'architecture' would.)",
             subject="model",
         )
-    arguments |= {
-        name: merged[name] for name in ("num_classes", "in_chans") if name in facts and builder == "timm"
-    }
+    builder = builder_for(merged["model"], builder)
+    if BUILDERS[builder].like_timm:
+        arguments |= {name: merged[name] for name in ("num_classes", "in_chans") if name in facts}
     told = tuple(
         f"{fact} {_shown(merged[fact])}: {source}"
         for fact, source in sources.items()
@@ -190,7 +192,7 @@ def settled(
     )
     stated = {name: facts[name] for name in IMAGES if name in facts} | dict(preprocessing or {})
     return Settled(
-        merged["model"], arguments, merged.get("size"), merged.get("labels"), stated, sources, told
+        merged["model"], builder, arguments, merged.get("size"), merged.get("labels"), stated, sources, told
     )
 
 
@@ -294,7 +296,7 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
     if shown != kwargs and _fits(builder, model, shown, state):
         yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
         return
-    for other in (builder, *(one for one in BUILT_IN if one != builder)):
+    for other in dict.fromkeys((builder, OWN, *BUILT_IN)):
         known = (one for one in (BUILDERS[other].names or tuple)() if (other, one) != (builder, model))
         for name in heapq.nsmallest(NEAR, known, key=lambda one: _distance(model, one)):
             if _fits(other, name, kwargs if other == builder else {}, state):

@@ -723,7 +723,7 @@ class Registry(Shown):
         *,
         model: str | None = None,
         cut: str,
-        builder: str = "timm",
+        builder: str | None = None,
         kwargs: Mapping[str, Any] | None = None,
         size: tuple[int, int] | None = None,
         key: str | None = None,
@@ -746,7 +746,8 @@ class Registry(Shown):
             name: The parts become ``<name>.extractor`` and ``<name>.head``.
             model: Network that the weights were saved from; None where ``config.json`` names it.
             cut: Module after which it is cut, or ``"forward_features"``.
-            builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin.
+            builder: Builder of the network: ``"timm"``, ``"torchvision"``, or one of a plugin; None for the one that
+                has a model of this name.
             kwargs: Further arguments of the network; numbers of classes and image channels are inferred from the
                 weights unless given.
             size: Height and width of the images; None for the network's own.

@@ -84,7 +84,7 @@ def split(
     *,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
-    builder: str = "timm",
+    builder: str | None = None,
     pretrained: bool = False,
     seed: int = 0,
     labels: Sequence[str] | None = None,
@@ -100,7 +100,7 @@ def split(
         cut: Path of the module after which it is cut, or ``"forward_features"``.
         kwargs: Arguments of the builder, as JSON values.
         size: Height and width of the images; None for the model's own.
-        builder: Builder of the model.
+        builder: Builder of the model; None for the one that has a model of this name.
         pretrained: Use the library's pretrained weights instead of random ones.
         seed: Seed of the random weights.
         labels: Class names in the order of the outputs.

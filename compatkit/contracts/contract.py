@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import attrs
 
+from compatkit.contracts.own_networks import actual_builder
+
 Layout = Literal["NCHW", "NHWC", "NLC", "NC", "other"]
 """``"other"``: no leading batch axis, channels before tokens, or 1 or 5 axes."""
 Kind = Literal[
@@ -253,6 +255,11 @@ class Blueprint:
     cut_outputs: int = 1
     width: int | None = attrs.field(default=None, metadata={"absent_where_default": True})
     entries: tuple[tuple[str, int], ...] = attrs.field(default=(), metadata={"absent_where_default": True})
+
+    @property
+    def network(self) -> tuple[str, str]:
+        """Builder and model name, whatever an older manifest calls the builder."""
+        return actual_builder(self.builder, self.model), self.model
 
     @property
     def takes_images(self) -> bool:

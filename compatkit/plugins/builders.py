@@ -47,6 +47,18 @@ def library_of(offer: Offer) -> str:
     return f"{offer.distribution or offer.key} {version}"
 
 
+def like_timm(offer: Offer) -> bool:
+    """Return whether a factory says, as ``like_timm``, that its models have timm's interface.
+
+    Raises:
+        PluginError: It says neither True nor False.
+    """
+    stated = getattr(offer.factory, "like_timm", False)
+    if not isinstance(stated, bool):
+        raise offer.owner.error(f"like_timm of its factory is True or False; got {stated!r:.100}.")
+    return stated
+
+
 def build_network(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> nn.Module:
     """Call a builder's factory and check its result.
 
@@ -122,6 +134,7 @@ def check_builder(offer: Offer, model: str, kwargs: Mapping[str, Any]) -> None:
         raise _wrong(offer, "takes no model name. Write it as factory(model, **kwargs).")
     known = models_of(offer)
     library_of(offer)
+    like_timm(offer)
     if known is not None and model not in known:
         raise _wrong(offer, f"does not list {model!r} among its names: {', '.join(known)}.")
     try:

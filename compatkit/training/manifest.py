@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 import torch
 
+from compatkit.contracts.own_networks import planned_builder
 from compatkit.foundation.display import aligned
 from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sources import BatchSource
@@ -52,7 +53,7 @@ def _task(state: TaskState, source: BatchSource) -> dict[str, Any]:
     return {
         "name": task.name,
         "backbone": task.model,
-        "builder": task.builder,
+        "builder": planned_builder(task.builder, task.model),
         "split": task.cut,
         "kwargs": dict(state.extractor_blueprint.kwargs),
         "size": list(state.data.size),
@@ -85,7 +86,8 @@ def _architecture(state: TaskState) -> dict[str, Any]:
     """Return how the network differs from a network that is cut in two; nothing for a plain one."""
     task, head = state.task, state.head_blueprint
     width = state.extractor_blueprint.width
-    rest = {"backbone": head.model, "builder": head.builder, "split": head.cut, "kwargs": dict(head.kwargs)}
+    builder = planned_builder(head.builder, head.model)
+    rest = {"backbone": head.model, "builder": builder, "split": head.cut, "kwargs": dict(head.kwargs)}
     return {
         **({} if width is None else {"width": width}),
         **({} if task.rest is None else {"rest": rest}),

@@ -26,6 +26,7 @@ from compatkit.adapters.blueprints import (
     structural,
     with_classes,
 )
+from compatkit.adapters.builders import BUILDERS, as_built_here
 from compatkit.adapters.cutting.assigned import copied
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.weights import locate
@@ -59,7 +60,7 @@ def start_from_parts(task: Task, part: Component, seed: int, precision: Precisio
         CutError: Several tensors cross the seam, the network cannot have that count of classes, or its head cannot be
             built again.
     """
-    blueprint = part.manifest.blueprint
+    blueprint = as_built_here(part.manifest.blueprint)
     if blueprint.cut_outputs != 1:
         raise CutError(
             f"Task {task.name!r}: {blueprint.cut_outputs} tensors cross between extractor and head of {part.reference}"
@@ -115,7 +116,7 @@ def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
         )
     frozen = {name for name, stage in stages.items() if stage < task.freeze_stages}
     parts = [state.extractor]
-    if (state.head_blueprint.builder, state.head_blueprint.model) == (blueprint.builder, blueprint.model):
+    if state.head_blueprint.network == blueprint.network:
         parts.append(state.head)  # else it is the rest of another network
     for part in parts:
         for name, parameter in part.named_parameters():
@@ -147,7 +148,7 @@ def _data(task: Task, part: Component) -> Data:
 def _head(task: Task, blueprint: Blueprint, seed: int) -> tuple[Blueprint, tuple[str, ...], nn.Module]:
     """Return blueprint, class layer and module of the head, on the CPU."""
     if task.head is not None:
-        return task.head.manifest.blueprint, (), copied(task.head.module)
+        return as_built_here(task.head.manifest.blueprint), (), copied(task.head.module)
     rest = task.rest if isinstance(task.rest, Rest) else None
     planned = plan(
         blueprint.model if rest is None else rest.model,
@@ -227,7 +228,7 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
     images, wanted = found.images, task.model.partition(".")[0]
     if images is None:
         return attrs.evolve(task, weights=found.path), None
-    if found.architecture != wanted or task.builder != "timm":
+    if found.architecture != wanted or not BUILDERS[task.builder].like_timm:
         raise UsageError(
             f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
             f"{found.architecture} of timm, as their config.json says. Name that model, or other weights.",
@@ -336,7 +337,7 @@ def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     if channels not in (1, 3):
         raise UsageError(f"Task {task.name!r}: in_chans must be 1 (gray) or 3 (RGB), got {channels!r}.")
     kwargs = {**task.kwargs, "num_classes": len(task.data.train.classes)}
-    if channels != 3 or task.builder == "timm":  # other builders need not know the argument
+    if channels != 3 or BUILDERS[task.builder].like_timm:  # other builders need not know the argument
         kwargs["in_chans"] = channels
     planned = plan(task.model, task.cut, kwargs=kwargs, size=task.size, builder=task.builder)
     _check_crossing(task, planned)

@@ -12,6 +12,7 @@ import attrs
 from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
+from compatkit.adapters.builders import builder_for
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.contract_rules import LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
@@ -31,14 +32,17 @@ class Rest:
     Attributes:
         model: Model name, for example ``"mobilenetv2_cifar"``.
         cut: Module after which it is cut; layers before are dropped.
-        builder: Builder of the model.
+        builder: Builder of the model; None for the one that has a model of this name.
         kwargs: Further keyword arguments of the model, as JSON values.
     """
 
     model: str = attrs.field(metadata={"key": "backbone"})
     cut: str = attrs.field(metadata={"key": "split"})
-    builder: str = "timm"
+    builder: str = attrs.field(default=None, validator=attrs.validators.optional(TEXT))
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "builder", builder_for(self.model, self.builder))
 
     @classmethod
     def of(cls, value: object) -> Rest | None:
@@ -220,7 +224,8 @@ class Task:
         data: Training and test images with class names.
         model: Model name, for example ``"resnet20_cifar"`` or any timm model.
         cut: Module after which it is cut, such as ``"layer2"``, or ``"forward_features"``.
-        builder: Who builds it: ``"timm"`` (ours included), ``"torchvision"``, or a plugin.
+        builder: Who builds it: ``"timm"``, ``"torchvision"``, or a plugin, such as compatkit's own small networks; by
+            default the one that has a model of this name.
         kwargs: Further keyword arguments of the model, as JSON values.
         size: Height and width in pixels (one number for both); the model's own by default.
         weights: Initial weights: None (random), ``"pretrained"`` (timm's), the path of a safetensors file or of a
@@ -275,7 +280,7 @@ class Task:
     data: DataSet = attrs.field(validator=_images)
     model: str = attrs.field(validator=_model, metadata={"key": "backbone"})
     cut: str = attrs.field(validator=TEXT, metadata={"key": "split"})
-    builder: str = attrs.field(default="timm", validator=TEXT, kw_only=True)
+    builder: str = attrs.field(default=None, validator=attrs.validators.optional(TEXT), kw_only=True)
     kwargs: Mapping[str, Any] = attrs.field(
         factory=dict, validator=OfType(Mapping, "a mapping of arguments"), kw_only=True
     )
@@ -320,7 +325,8 @@ class Task:
     recompute_activations: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
 
     def __attrs_post_init__(self) -> None:
-        """Check the start of the network, and drop the labels of a task that does not learn them."""
+        """Find the builder, check the start of the network, and drop the labels of a task that does not learn them."""
+        object.__setattr__(self, "builder", builder_for(self.model, self.builder))
         for side in ("extractor", "head"):
             part = getattr(self, side)
             came = getattr(part, "kind", type(part).__name__)

@@ -82,7 +82,7 @@ class Adversarial(ImageObjective):
         kwargs = {"in_chans": channels * (2 if self.condition else 1), "img_size": list(state.data.size)}
         plan = attrs.evolve(
             state.extractor_blueprint,
-            builder="timm",
+            builder="compatkit",
             model="image_discriminator",
             kwargs={**kwargs, "channels": list(self.channels), "num_classes": 1},
             cut="fc",

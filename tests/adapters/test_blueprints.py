@@ -10,6 +10,7 @@ import timm
 import torch
 
 from compatkit.adapters.blueprints import build, build_pair, plan, with_classes
+from compatkit.adapters.builders import create
 from compatkit.adapters.cutting.signals import signal
 from compatkit.adapters.initialization import without_draws
 from compatkit.errors import CutError, EnvironmentFailure, FormatError, UnknownName, UsageError
@@ -141,7 +142,7 @@ def test_weights_of_another_part_are_refused():
 
 def test_whole_weights_come_from_a_file_and_the_class_layer_may_differ(tmp_path: Path):
     planned = plan("lenet", "pool2", kwargs={"num_classes": 3})
-    source = timm.create_model("lenet", num_classes=7)
+    source = create("timm", "lenet", {"num_classes": 7})
     path = tmp_path / "lenet.safetensors"
     path.write_bytes(serialize(source.state_dict()))
     whole, extractor, _ = build_pair(planned.extractor, planned.head, seed=0, weights=path)

@@ -32,7 +32,7 @@ from compatkit.errors import UnknownName, UsageError
 from compatkit.plugins.loading import BUILT_IN_BUILDERS
 
 BARRED = {"timm": timm_adapter.BARRED | WEIGHTS, "torchvision": torchvision_adapter.BARRED | WEIGHTS}
-SMALL = {"timm": "resnet8_cifar", "torchvision": "resnet18"}
+SMALL = {"timm": "test_resnet", "torchvision": "resnet18"}
 
 
 @pytest.mark.case("G")
@@ -192,7 +192,7 @@ def test_building_a_known_model_lists_no_names(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(timm_adapter, "list_models", listed)
     monkeypatch.setitem(BUILDERS, "timm", attrs.evolve(BUILDERS["timm"], names=listed))
-    create("timm", "resnet8_cifar", {})
+    create("timm", "test_resnet", {})
     create("timm", "resnet18.a1_in1k", {})
 
 
@@ -228,9 +228,9 @@ def test_names_of_what_is_built_in_are_reserved_for_it() -> None:
 
 @pytest.mark.case("G")
 def test_another_version_of_the_library_is_said() -> None:
-    planned = plan("resnet8_cifar", "layer1", kwargs={})
+    planned = plan("test_resnet", "layer1", kwargs={})
     assert library_note(planned.extractor) is None
     older = attrs.evolve(planned.extractor, library="timm 1.0.20")
     note = library_note(older)
     assert note is not None
-    assert "resnet8_cifar was built by timm 1.0.20" in note and f"timm {timm.__version__}" in note
+    assert "test_resnet was built by timm 1.0.20" in note and f"timm {timm.__version__}" in note

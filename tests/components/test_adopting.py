@@ -129,7 +129,7 @@ def test_prefixes_are_taken_off_and_told(registry: ck.Registry, tmp_path: Path, 
     parts = adopted(registry, tmp_path, wrapped)
     steps = registry.store.manifest(parts["head"]).training["adopted"]["steps"]
     assert steps[:2] == ["took 'module.' off the names", "took '_orig_mod.' off the names"]
-    assert steps[2] == "mean 0.5, 0.5, 0.5: assumed, from timm's own configuration of resnet8_cifar"
+    assert steps[2] == "mean 0.5, 0.5, 0.5: assumed, from compatkit's own configuration of resnet8_cifar"
     loaded = registry.load(parts["extractor"]).state_dict()
     assert all(torch.equal(one, state[name]) for name, one in loaded.items())
 
@@ -187,9 +187,9 @@ def test_another_network_is_refused_with_what_differs_and_what_would_fit(
     with pytest.raises(CheckpointMismatch) as raised:
         adopted(registry, tmp_path, state, model="resnet20_cifar")
     text = str(raised.value)
-    assert "does not hold the weights of resnet20_cifar of timm" in text
+    assert "does not hold the weights of resnet20_cifar of compatkit" in text
     assert "tensors are missing: layer1.1.conv1.weight, layer1.1.bn1.weight, layer1.1.bn1.bias and" in text
-    assert "Names and shapes are those of resnet8_cifar of timm: name that" in text
+    assert "Names and shapes are those of resnet8_cifar of compatkit: name that" in text
     assert not registry.store.names()
 
 
@@ -206,7 +206,7 @@ def test_a_misspelt_model_is_refused_before_the_file_is_read(registry: ck.Regist
     with pytest.raises(UnknownName, match="did you mean resnet18"):
         registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnt18", cut="layer2")
     with pytest.raises(UnknownName, match="torchvision has one of this name"):
-        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", cut="features.8")
+        registry.adopt(tmp_path / "nowhere", "zoo/x", model="mobilenet_v3_small", builder="timm", cut="a")
     with pytest.raises(UnknownName, match="No builder is called"):
         registry.adopt(tmp_path / "nowhere", "zoo/x", model="resnet18", builder="keras", cut="layer2")
     with pytest.raises(InvalidName):

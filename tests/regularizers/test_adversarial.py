@@ -13,9 +13,9 @@ from small import data_set, quick, same_parts
 from torch import Tensor
 
 import compatkit as ck
-from compatkit.adapters.networks.generative import super_resolution
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.training.testing import assert_regularizer
+from compatkit_plugins.networks.generative import super_resolution
 from compatkit_plugins.regularizers.adversarial import Adversarial
 from compatkit_plugins.regularizers.adversarial_in_turns import InTurns
 from compatkit_plugins.regularizers.image_error import ImageError

@@ -10,11 +10,10 @@ import torch
 from small import quick
 
 import compatkit as ck
-from compatkit.adapters.networks.forecast import SPAN, ForecastResNet, Unstack, forecast_resnet
-from compatkit.adapters.timm import create
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.training.testing import assert_regularizer
 from compatkit_plugins.data_sets.flow_forecasts import flow_forecasts
+from compatkit_plugins.networks.forecast import SPAN, ForecastResNet, Unstack, forecast_resnet
 from compatkit_plugins.regularizers.forecast_error import ForecastError, latitude_weights, wanted
 
 KWARGS = {"inputs": 2, "outputs": 1, "channels": 4, "blocks": 2}
@@ -27,7 +26,7 @@ def task(**settings: Any) -> ck.Task:
 
 
 def test_the_network_has_the_papers_parameters() -> None:
-    count = sum(one.numel() for one in create("forecast_resnet").parameters())
+    count = sum(one.numel() for one in forecast_resnet().parameters())
     convolutions = 128 * 117 * 49 + 2 * 19 * 128 * 128 * 9 + 3 * 128 * 9
     assert count == convolutions + 39 * 128 + 3 + 39 * 2 * 128
     assert f"{count / 1e6:.2f}" == "6.36"

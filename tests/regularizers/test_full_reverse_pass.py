@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 import compatkit as ck
 from compatkit.adapters.builders import BUILDERS, Builder
-from compatkit.adapters.networks.chains import fully_connected
-from compatkit.adapters.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit.errors import UsageError
 from compatkit.training.prepare import FitRequest, prepare
+from compatkit_plugins.networks.chains import fully_connected
+from compatkit_plugins.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit_plugins.regularizers.reverse_pass.chain import chain_of
 from compatkit_plugins.regularizers.reverse_pass.full import (
     Walk,

@@ -14,12 +14,11 @@ from small import data_set, quick
 from torch import Tensor, nn
 
 import compatkit as ck
-import compatkit.adapters.networks
-from compatkit.adapters.networks.residual import resnet8_cifar
 from compatkit.errors import PluginError, UsageError
 from compatkit.evaluation.normalization import batch_statistics
 from compatkit.hooks import effect
 from compatkit.training.views import Viewwise, mixes
+from compatkit_plugins.networks.residual import resnet8_cifar
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: resnet8_cifar(num_classes=10),

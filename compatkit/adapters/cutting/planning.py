@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.builders import BUILDERS, create, json_kwargs
+from compatkit.adapters.builders import BUILDERS, builder_for, create, json_kwargs
 from compatkit.adapters.cutting.crossing import OTHER_SIZES
 from compatkit.adapters.cutting.cut import approaches_for, sides_of
 from compatkit.adapters.cutting.discovery import CutPoint, watched
@@ -45,7 +45,7 @@ def plan(
     *,
     kwargs: Mapping[str, Any] | None = None,
     size: tuple[int, int] | None = None,
-    builder: str = "timm",
+    builder: str | None = None,
 ) -> CutPlan:
     """Try a cut and return the blueprints of both parts.
 
@@ -55,13 +55,14 @@ def plan(
         kwargs: JSON values for the builder.
         size: Height and width of the images; default: the model's own. A model of fixed size is built for
             this size (``img_size``).
-        builder: Key of the table of builders.
+        builder: Key of the table of builders; None for the one that has a model of this name.
 
     Raises:
         UnknownName: No such builder, model or split point; the message suggests near ones.
         UsageError: The arguments do not fit the model.
         CutError: The network cannot be cut there; the message says what crosses.
     """
+    builder = builder_for(model, builder)
     whole, given, spec = blank(builder, model, kwargs or {}, size)
     asked = Blueprint(builder, BUILDERS[builder].library(), model, given, cut, "extractor", "", spec.size)
     blueprint, extractor, head = working_cut(whole, asked)
@@ -101,7 +102,7 @@ def cuts(
     kwargs: Mapping[str, Any] | None = None,
     *,
     size: tuple[int, int] | None = None,
-    builder: str = "timm",
+    builder: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> Cuts:
     """Return where a network can be cut and where not, in the order of the forward pass.
@@ -112,12 +113,13 @@ def cuts(
         model: Name that the builder knows.
         kwargs: JSON values for the builder.
         size: Height and width of the images; default: the model's own.
-        builder: Key of the table of builders.
+        builder: As for ``plan``.
         progress: Called with done, total and what is tried.
 
     Raises:
         UnknownName: No such builder or model.
     """
+    builder = builder_for(model, builder)
     whole, given, spec = blank(builder, model, kwargs or {}, size)
     asked = Blueprint(builder, BUILDERS[builder].library(), model, given, "", "extractor", "", spec.size)
     points = watched(whole, (spec.channels, *spec.size))

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from compatkit.adapters.builders import BUILT_IN
+from compatkit.adapters.builders import is_versioned
 from compatkit.adapters.cutting.cut import CANONICAL, Sides, sides_of
 from compatkit.adapters.cutting.planning import image_of
 from compatkit.contracts.contract import Blueprint
@@ -29,7 +29,7 @@ def remembered_sides(whole: nn.Module, blueprint: Blueprint) -> Sides:
         CutError: As for ``sides_of``.
         UnknownName: As for ``sides_of``.
     """
-    cacheable = blueprint.builder in BUILT_IN
+    cacheable = is_versioned(blueprint.network[0])
     key = _key(whole, blueprint) if cacheable else ()
     if cacheable and key in _known:
         return _known[key]
@@ -61,7 +61,7 @@ def _key(whole: nn.Module, blueprint: Blueprint) -> tuple[Any, ...]:
         ]
         for path, module in traced
     ]
-    cut = [blueprint.builder, blueprint.model, dict(blueprint.kwargs), blueprint.cut, blueprint.approach]
+    cut = [*blueprint.network, dict(blueprint.kwargs), blueprint.cut, blueprint.approach]
     text = json.dumps([cut, blueprint.traced_size, settings], sort_keys=True, default=list)
     return text, *(type(module) for _, module in traced)
 

@@ -243,8 +243,8 @@ def _why_not(
         return "adapters stand between them."
     if left.width is not None or right.width is not None:
         return "convolutions to a common width stand between them, which no builder makes."
-    if (left.builder, left.model) != (right.builder, right.model):
-        return f"they are of {left.model} ({left.builder}) and of {right.model} ({right.builder})."
+    if left.network != right.network:
+        return f"they are of {left.model} ({left.network[0]}) and of {right.model} ({right.network[0]})."
     state = {**extractor.state_dict(), **head.state_dict()}
     if len(state) != len(extractor.state_dict()) + len(head.state_dict()):
         return f"both hold tensors of the same name; they are cut at {left.cut} and at {right.cut}."

@@ -15,6 +15,7 @@ import attrs
 import torch
 
 from compatkit.components.registry import Registry
+from compatkit.contracts.own_networks import planned_builder
 from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
@@ -348,4 +349,5 @@ def _task(task: Task) -> dict[str, Any]:
 
 def _by_key(instance: Task | Rest, fields: Iterable[attrs.Attribute[Any]]) -> dict[str, Any]:
     """Return values by the keys that plans have for them."""
-    return {field.metadata.get("key", field.name): getattr(instance, field.name) for field in fields}
+    values = {field.metadata.get("key", field.name): getattr(instance, field.name) for field in fields}
+    return {**values, "builder": planned_builder(instance.builder, instance.model)}

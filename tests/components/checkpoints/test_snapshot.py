@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from safetensors.torch import save_file
 
@@ -15,6 +14,7 @@ import compatkit as ck
 from compatkit.components.adopting import adopt
 from compatkit.components.checkpoints.snapshot import read_snapshot
 from compatkit.errors import FormatError, UsageError
+from compatkit_plugins.networks import build
 
 MODEL = "resnet8_cifar"
 NAMES = ["cat", "dog", "bird"]
@@ -44,10 +44,8 @@ PROCESSOR = {
 
 @pytest.fixture(scope="module")
 def state() -> dict[str, torch.Tensor]:
-    import compatkit.adapters.timm  # registers our networks  # noqa: F401
-
     torch.manual_seed(0)
-    return timm.create_model(MODEL, num_classes=3).state_dict()
+    return build(MODEL, num_classes=3).state_dict()
 
 
 @pytest.fixture

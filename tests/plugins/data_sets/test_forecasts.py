@@ -10,11 +10,11 @@ import pytest
 from PIL import Image
 
 import compatkit as ck
-from compatkit.adapters.networks import forecast
 from compatkit.errors import DataError
 from compatkit_plugins.data_sets._forecasts import SPAN, samples, stack, unstack
 from compatkit_plugins.data_sets.flow_forecasts import flow_forecasts
 from compatkit_plugins.data_sets.weatherbench import ALOFT, GROUND, LEVELS, _year, weatherbench
+from compatkit_plugins.networks import forecast
 from compatkit_plugins.regularizers import forecast_error
 
 

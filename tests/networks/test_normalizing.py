@@ -11,9 +11,9 @@ from small import data_set, quick
 from torch import nn
 
 import compatkit as ck
-from compatkit.adapters.networks.layers import UnitLength, norm_layer
-from compatkit.adapters.networks.residual import resnet8_cifar, resnet20_cifar
 from compatkit.errors import UsageError
+from compatkit_plugins.networks.layers import UnitLength, norm_layer
+from compatkit_plugins.networks.residual import resnet8_cifar, resnet20_cifar
 
 X = torch.randn(3, 4, 5, 6, generator=torch.Generator().manual_seed(0))
 AXES = {"layer": (1, 2, 3), "instance": (2, 3)}

@@ -18,18 +18,19 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.chains import ConvChain
-from compatkit.adapters.networks.classifier import (
+from compatkit.errors import UsageError
+from compatkit.limits import COUNT, WHOLE
+
+from .chains import ConvChain
+from .classifier import (
     WithoutClassLayer,
     divided,
     draw_initial_weights,
     square,
     stage,
 )
-from compatkit.adapters.networks.generators import Generator, Upscaler
-from compatkit.adapters.networks.layers import Layer, activation, planned
-from compatkit.errors import UsageError
-from compatkit.limits import COUNT, WHOLE
+from .generators import Generator, Upscaler
+from .layers import Layer, activation, planned
 
 WIDTHS = (16, 32, 32, 16, 8)
 """Maps of the first five of six layers of a super-resolution generator."""
@@ -64,7 +65,7 @@ class ImageNetwork(WithoutClassLayer):
         for name, module in parts:
             self.add_module(name, module)
         self.pixels = nn.Flatten()
-        self.pretrained_cfg.update(classifier=(), first_conv=first)
+        self.pretrained_cfg.update(classifier=None, first_conv=first)
         self.num_features = self.head_hidden_size = width
         self.feature_info = [stage(self.names[0], width, reduction)]
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, square, stage
-from compatkit.adapters.networks.layers import LayerStyle, activation, planned
 from compatkit.errors import UsageError
 from compatkit.limits import COUNT, OneOf
+
+from .classifier import Classifier, square, stage
+from .layers import LayerStyle, activation, planned
 
 
 class FullyConnected(Classifier):

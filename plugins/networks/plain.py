@@ -6,15 +6,16 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import (
+from compatkit.errors import UsageError
+from compatkit.limits import COUNT
+
+from .classifier import (
     Classifier,
     draw_class_layer,
     draw_initial_weights,
     square,
     stage,
 )
-from compatkit.errors import UsageError
-from compatkit.limits import COUNT
 
 
 class LeNet(Classifier):

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from compatkit.adapters.blueprints import build_pair, plan, prove
-from compatkit.adapters.networks.chains import conv_chain, fully_connected
-from compatkit.adapters.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 from compatkit.errors import UsageError
+from compatkit_plugins.networks.chains import conv_chain, fully_connected
+from compatkit_plugins.networks.generators import Autoencoder, Generator, Upscaler, VAEDecoder, VAEEncoder
 
 
 def parameters(module: nn.Module) -> int:

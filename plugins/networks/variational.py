@@ -19,16 +19,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import (
+from compatkit.limits import COUNT
+
+from .classifier import (
     Classifier,
     WithoutClassLayer,
     draw_initial_weights,
     square,
     stage,
 )
-from compatkit.adapters.networks.generators import VAEDecoder, VAETrunk
-from compatkit.adapters.networks.layers import LayerStyle
-from compatkit.limits import COUNT
+from .generators import VAEDecoder, VAETrunk
+from .layers import LayerStyle
 
 
 class DenseTrunk(nn.Module):
@@ -161,7 +162,7 @@ class VAE(WithoutClassLayer):
         drop_rate: float = 0.0,
     ) -> None:
         super().__init__(num_classes, in_chans, drop_rate, square("VAE", img_size))
-        self.pretrained_cfg["classifier"] = ()
+        self.pretrained_cfg["classifier"] = None
         made: dict[str, Any] = {"img_size": img_size}
         if layers == "conv":
             self.encoder: nn.Module = VAETrunk(in_chans=in_chans, **made)
@@ -252,5 +253,3 @@ def vae_dense_classifier(**kwargs: Any) -> EncoderClassifier:
 
 
 ENTRIES = (vae_conv, vae_dense, vae_conv_classifier, vae_dense_classifier)
-VAES = frozenset({"vae_conv", "vae_dense"})
-"""Networks of which ``encoder``, ``latent`` and ``decoder`` are components."""

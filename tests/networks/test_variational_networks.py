@@ -7,8 +7,10 @@ import math
 import pytest
 import torch
 
-from compatkit.adapters.networks.generators import VAETrunk
-from compatkit.adapters.networks.variational import (
+from compatkit.errors import UsageError
+from compatkit_plugins.networks import build
+from compatkit_plugins.networks.generators import VAETrunk
+from compatkit_plugins.networks.variational import (
     DenseDecoder,
     DenseTrunk,
     Latent,
@@ -18,8 +20,6 @@ from compatkit.adapters.networks.variational import (
     vae_dense,
     vae_dense_classifier,
 )
-from compatkit.adapters.timm import create
-from compatkit.errors import UsageError
 
 
 def parameters(module: torch.nn.Module) -> int:
@@ -72,7 +72,7 @@ def test_the_classifier_has_the_encoder_of_the_vae(make, other) -> None:
         name: one.shape for name, one in classifier.encoder.state_dict().items()
     }
     assert classifier(torch.rand(2, 1, 64, 64)).shape == (2, 7)
-    assert create(other.__name__, num_classes=3).fc.out_features == 3
+    assert build(other.__name__, num_classes=3).fc.out_features == 3
 
 
 @pytest.mark.parametrize(

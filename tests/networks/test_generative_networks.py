@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.adapters.networks.generative import (
+from compatkit.errors import UsageError
+from compatkit_plugins.networks.generative import (
     Codes,
     Downscaler,
     image_autoencoder,
@@ -18,8 +19,7 @@ from compatkit.adapters.networks.generative import (
     info_gan,
     super_resolution,
 )
-from compatkit.adapters.networks.generators import Upscaler
-from compatkit.errors import UsageError
+from compatkit_plugins.networks.generators import Upscaler
 
 
 @pytest.mark.parametrize("make", [super_resolution, image_autoencoder, info_gan])

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from compatkit.adapters.networks.classifier import Classifier
-from compatkit.adapters.networks.mobile import mobilenetv2_cifar
-from compatkit.adapters.networks.plain import lenet, simple_cnn, two_layer_head, vgg16_cifar
-from compatkit.adapters.networks.residual import (
+from compatkit.errors import UsageError
+from compatkit_plugins.networks.classifier import Classifier
+from compatkit_plugins.networks.mobile import mobilenetv2_cifar
+from compatkit_plugins.networks.plain import lenet, simple_cnn, two_layer_head, vgg16_cifar
+from compatkit_plugins.networks.residual import (
     BasicBlock,
     ResidualCifar,
     ShortcutA,
@@ -27,7 +28,6 @@ from compatkit.adapters.networks.residual import (
     wide_resnet28_4_cifar,
     wide_resnet40_2_cifar,
 )
-from compatkit.errors import UsageError
 
 SMALL = (
     resnet20_cifar,

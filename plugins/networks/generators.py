@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import divided, draw_initial_weights
-from compatkit.adapters.networks.layers import Layer, LayerStyle, activation, planned
 from compatkit.errors import UsageError
 from compatkit.limits import COUNT, WHOLE, OneOf
+
+from .classifier import divided, draw_initial_weights
+from .layers import Layer, LayerStyle, activation, planned
 
 ENLARGING = ("transpose", "nearest")
 

@@ -6,8 +6,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, stage
 from compatkit.errors import UsageError
+
+from .classifier import Classifier, stage
 
 GROUPS = (
     (1, 16, 1, 1),

@@ -9,10 +9,11 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import Classifier, stage
-from compatkit.adapters.networks.layers import UnitLength, norm_layer
 from compatkit.errors import UsageError
 from compatkit.limits import COUNT
+
+from .classifier import Classifier, stage
+from .layers import UnitLength, norm_layer
 
 STAGES = ("layer1", "layer2", "layer3")
 

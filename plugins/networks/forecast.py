@@ -15,14 +15,15 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from compatkit.adapters.networks.classifier import (
+from compatkit.errors import UsageError
+from compatkit.limits import COUNT
+
+from .classifier import (
     WithoutClassLayer,
     draw_initial_weights,
     square,
     stage,
 )
-from compatkit.errors import UsageError
-from compatkit.limits import COUNT
 
 SLOPE = 0.3
 SPAN = 8.0
@@ -108,7 +109,7 @@ class ForecastResNet(WithoutClassLayer):
         draw_initial_weights(self)
         self.num_features = self.head_hidden_size = channels
         self.feature_info = [stage(f"blocks.{number}", channels, 1) for number in range(blocks)]
-        self.pretrained_cfg.update(classifier=(), first_conv="stem.0")
+        self.pretrained_cfg.update(classifier=None, first_conv="stem.0")
 
     def forward_features(self, x: Tensor) -> Tensor:
         """Images (N, 1, rows, width), from 0 to 1, to maps (N, channels, height, width)."""

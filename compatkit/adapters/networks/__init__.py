@@ -1,1 +1,0 @@
-"""Small networks for small images, in plain torch and with timm's interface; ``adapters.timm`` registers them."""
