@@ -59,8 +59,8 @@ def unread(source: Given) -> Iterator[Unread]:
     """Yield what reads each image, or each array of images, in order; nothing is decoded before it is called.
 
     Args:
-        source: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or 0 to 1
-            as floats.
+        source: ``EXPECTED``, or a ``Split``. Arrays and tensors hold 0 to 255 as uint8, 0 to 65,535 as uint16, or
+            0 to 1 as floats.
 
     Yields:
         The name of a file, and a function that raises as ``arrays_of``.
