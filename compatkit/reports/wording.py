@@ -285,12 +285,12 @@ def setting_text(value: Any) -> str:
 
 
 def setting_name(name: str) -> str:
-    """Return a setting's name for display: ``batch size`` for ``batch_size``."""
-    return visible(name.replace("_", " "))
+    """Return a setting's name for display: ``batch size`` for ``batch_size``; stored keys by today's names."""
+    return "bn_policy" if name == "normalisation" else visible(name.replace("_", " "))
 
 
 def settings_line(settings: Mapping[str, Any]) -> str:
-    """Return all conditions on one line: ``normalisation batch, batch size 256, seed 0``."""
+    """Return all conditions on one line: ``bn_policy batch, batch size 256, seed 0``."""
     return ", ".join(f"{name} {text}" for name, text in conditions(settings))
 
 
