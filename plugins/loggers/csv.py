@@ -33,14 +33,14 @@ class CSV:
     def begin(self, step: int) -> None:
         """Open the file; keep rows up to ``step`` that an earlier part of the run wrote."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        kept = []
+        resumed = []
         if step and self.path.exists():
             with self.path.open(newline="", encoding="utf-8") as earlier:
                 rows = [row for row in csv.reader(earlier) if len(row) == 3 and row != HEADER]
-            kept = [row for row in rows if int(row[0]) <= step]
+            resumed = [row for row in rows if int(row[0]) <= step]
         self.file = self.path.open("w", newline="", encoding="utf-8")
         self.writer = csv.writer(self.file)
-        self.writer.writerows([HEADER, *kept])
+        self.writer.writerows([HEADER, *resumed])
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Write rows, which can be read at once.

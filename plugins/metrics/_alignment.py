@@ -66,26 +66,26 @@ class PatchMetric:
         Raises:
             UsageError: A layer has no filters that could be compared.
         """
-        held, sampled = dict(state.layers), set(state.sampled)
-        for name, given in inputs.items():
+        patches_by_layer, sampled = dict(state.layers), set(state.sampled)
+        for name, values in inputs.items():
             layer = layers[name.split("#")[0]]
             if reason := unsuitable(layer):
                 raise UsageError(
                     f"The layer {name!r} has no filters to compare with its input: {reason}. Name other layers.",
                     subject=name,
                 )
-            rows = patches_of(layer, given, positions, self.patches or 0)
-            if self.patches is not None and len(rows) == len(given) * self.patches:
+            rows = patches_of(layer, values, positions, self.patches or 0)
+            if self.patches is not None and len(rows) == len(values) * self.patches:
                 sampled.add(name)
             new = PatchMoments.of(rows)
-            held[name] = held[name].merged(new) if name in held else new
-        return SeenPatches(state.examples + len(positions), held, frozenset(sampled))
+            patches_by_layer[name] = patches_by_layer[name].merged(new) if name in patches_by_layer else new
+        return SeenPatches(state.examples + len(positions), patches_by_layer, frozenset(sampled))
 
     def merge(self, left: SeenPatches, right: SeenPatches) -> SeenPatches:
         """Return the moments of both parts."""
         if not left.examples or not right.examples:
             return left if left.examples else right
-        layers = {name: one.merged(right.layers[name]) for name, one in left.layers.items()}
+        layers = {name: patches.merged(right.layers[name]) for name, patches in left.layers.items()}
         return SeenPatches(left.examples + right.examples, layers, left.sampled | right.sampled)
 
     def filters(self, name: str, layer: nn.Module) -> Tensor:
@@ -96,15 +96,15 @@ class PatchMetric:
         """
         key = f"{name.split('#')[0]}.weight"
         own: Any = layer.weight
-        found = [own.detach().flatten(1).double()]
+        filters = [own.detach().flatten(1).double()]
         for number, weights in enumerate(self.further, 1):
             other = weights.get(key)
             if other is None or other.shape[1:] != own.shape[1:]:
-                there = "lacks it" if other is None else f"has it in the shape {tuple(other.shape)}"
+                problem = "lacks it" if other is None else f"has it in the shape {tuple(other.shape)}"
                 raise UsageError(
-                    f"Filters of {key} {tuple(own.shape)} cannot be pooled: further network {number} {there}. Give "
+                    f"Filters of {key} {tuple(own.shape)} cannot be pooled: further network {number} {problem}. Give "
                     "networks of one architecture, as Fit.weights gives them.",
                     subject=key,
                 )
-            found.append(other.detach().flatten(1).double().to(own.device))
-        return torch.cat(found)
+            filters.append(other.detach().flatten(1).double().to(own.device))
+        return torch.cat(filters)

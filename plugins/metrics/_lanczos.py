@@ -102,12 +102,12 @@ def _extend(basis: Tensor, filled: int, candidates: Tensor, count: int, draw: to
     """Fill columns of the basis from candidates, with random ones where they are used up; return the new number."""
     eps = torch.finfo(basis.dtype).eps
     for place in range(count):
-        given = place < candidates.shape[1]
-        vector = candidates[:, place] if given else _random(basis, draw)
+        is_candidate = place < candidates.shape[1]
+        vector = candidates[:, place] if is_candidate else _random(basis, draw)
         largest, known = float(vector.norm()), basis[:, : filled + place]
         for _ in range(2):
             vector = vector - known @ (known.T @ vector)
-        if given and not float(vector.norm()) > 100 * eps * max(largest, eps):
+        if is_candidate and not float(vector.norm()) > 100 * eps * max(largest, eps):
             vector = _random(basis, draw)  # the block has an invariant direction: go on elsewhere
             for _ in range(3):
                 vector = vector - known @ (known.T @ vector)
@@ -120,7 +120,7 @@ def _random(basis: Tensor, draw: torch.Generator) -> Tensor:
 
 
 def _check_symmetric(differences: Sequence[Tensor], scale: float) -> None:
-    apart = max(float(one.abs().max()) for one in differences if one.numel())
+    apart = max(float(difference.abs().max()) for difference in differences if difference.numel())
     if apart > ASYMMETRY * scale:
         raise DataError(
             f"Hessian products are not symmetric: v'Hu and u'Hv differ by {apart:.3g}. The loss is random or not "
@@ -130,12 +130,12 @@ def _check_symmetric(differences: Sequence[Tensor], scale: float) -> None:
 
 def residuals(product: Product, ritz: Ritz, places: Tensor, block: int) -> Tensor:
     """Return ``|H x - theta x|`` of Ritz pairs, from products of their own, float64."""
-    found = []
+    norms = []
     for some in places.split(block):
         vectors = ritz.vectors[:, some]
         apart = product(vectors).double() - vectors.double() * ritz.values[some]
-        found.append(apart.norm(dim=0) / vectors.double().norm(dim=0))
-    return torch.cat(found)
+        norms.append(apart.norm(dim=0) / vectors.double().norm(dim=0))
+    return torch.cat(norms)
 
 
 def quadrature(

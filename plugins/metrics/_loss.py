@@ -78,7 +78,7 @@ class LossSurface:
     @property
     def size(self) -> int:
         """Number of parameters."""
-        return sum(one.numel() for one in self.parameters.values())
+        return sum(parameter.numel() for parameter in self.parameters.values())
 
     def pieces(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield images and labels, chunk by chunk."""
@@ -97,15 +97,15 @@ class LossSurface:
 
     def gradient(self) -> dict[str, Tensor]:
         """Return the gradient of the mean loss, by path."""
-        found = {path: torch.zeros_like(one) for path, one in self.parameters.items()}
+        gradients = {path: torch.zeros_like(parameter) for path, parameter in self.parameters.items()}
         for piece in self.pieces():
             with differentiable():
                 leaves = self._leaves()
                 loss = self.summed(leaves, *piece) / len(self.labels)
                 parts = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
-            for path, one in zip(found, parts, strict=True):
-                found[path] += one
-        return found
+            for path, parameter in zip(gradients, parts, strict=True):
+                gradients[path] += parameter
+        return gradients
 
     def products(self, vectors: Tensor) -> Tensor:
         """Return the Hessian of the mean loss times each column; the columns share passes and first derivatives.
@@ -116,7 +116,7 @@ class LossSurface:
         Returns:
             ``(size, b)``.
         """
-        found = torch.zeros_like(vectors)
+        products = torch.zeros_like(vectors)
         for piece in self.pieces():
             with differentiable():
                 leaves = self._leaves()
@@ -124,7 +124,7 @@ class LossSurface:
                 first = torch.autograd.grad(
                     loss, list(leaves.values()), create_graph=True, materialize_grads=True
                 )
-                flat = torch.cat([one.reshape(-1) for one in first])
+                flat = torch.cat([tensor.reshape(-1) for tensor in first])
                 for column in range(vectors.shape[1]):
                     second = torch.autograd.grad(
                         flat,
@@ -133,8 +133,8 @@ class LossSurface:
                         retain_graph=column + 1 < vectors.shape[1],
                         materialize_grads=True,
                     )
-                    found[:, column] += torch.cat([one.reshape(-1) for one in second])
-        return found
+                    products[:, column] += torch.cat([tensor.reshape(-1) for tensor in second])
+        return products
 
     def output_gradients(self) -> Iterator[dict[str, Tensor]]:
         """Yield for each chunk d l_i / d X, the gradient of each example's own loss by what the layers gave.
@@ -148,20 +148,22 @@ class LossSurface:
             gave: list[tuple[str, Any]] = []
 
             def hook(name: str, gave: list[tuple[str, Any]] = gave) -> Any:
-                def note(module: nn.Module, given: Any, output: Any) -> Any:
+                def note(module: nn.Module, inputs: Any, output: Any) -> Any:
                     gave.append((name, output))
                     return output.clone()  # what is changed in place later is the copy
 
                 return note
 
-            handles = [one.register_forward_hook(hook(name)) for name, one in self.layers.items()]
+            handles = [layer.register_forward_hook(hook(name)) for name, layer in self.layers.items()]
             try:
                 with differentiable():
                     loss = self.summed(self._leaves(), images.clone().requires_grad_(), labels)
-                    found = torch.autograd.grad(loss, [one for _, one in gave], materialize_grads=True)
+                    gradients = torch.autograd.grad(
+                        loss, [result for _, result in gave], materialize_grads=True
+                    )
             finally:
-                for one in handles:
-                    one.remove()
+                for handle in handles:
+                    handle.remove()
             called = [name for name, _ in gave]
             if missing := self.layers.keys() - set(called):
                 raise DataError(
@@ -172,10 +174,10 @@ class LossSurface:
                 name if called.count(name) == 1 else f"{name}#{called[:at].count(name) + 1}"
                 for at, name in enumerate(called)
             ]
-            yield dict(zip(places, found, strict=True))
+            yield dict(zip(places, gradients, strict=True))
 
     def _leaves(self) -> dict[str, Tensor]:
-        return {path: one.detach().requires_grad_() for path, one in self.parameters.items()}
+        return {path: parameter.detach().requires_grad_() for path, parameter in self.parameters.items()}
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -218,11 +220,11 @@ class LossMetric:
             left, right = left or right, None
         if left is None:
             return None
-        both = [one for one in (left, right) if one is not None]
-        keys, order = torch.cat([one.keys.to(left.keys.device) for one in both]).sort(stable=True)
+        both = [sample for sample in (left, right) if sample is not None]
+        keys, order = torch.cat([sample.keys.to(left.keys.device) for sample in both]).sort(stable=True)
         order = order[: self.examples]
         images, labels = (
-            torch.cat([getattr(one, word).to(left.images.device) for one in both])
+            torch.cat([getattr(sample, word).to(left.images.device) for sample in both])
             for word in ("images", "labels")
         )
         return Kept(keys[: self.examples], images[order], labels[order])
@@ -242,17 +244,17 @@ class LossMetric:
         """
         kind, draw = getattr(torch, self.precision), torch.Generator().manual_seed(self.seed)
         images = state.images.to(kind) if state.images.is_floating_point() else state.images
-        found = {}
+        surfaces = {}
         for case in CASES if self.controls else CASES[:1]:
             labels, varied, chosen = state.labels, network, layers
             if case == CASES[1]:
                 labels = labels[torch.randperm(len(labels), generator=draw).to(labels.device)]
             elif case == CASES[2]:
                 varied = equal_norm_weights(network, draw)
-                paths = {id(one): path for path, one in network.named_modules()}
-                chosen = {name: varied.get_submodule(paths[id(one)]) for name, one in layers.items()}
-            found[case] = _surface(varied, chosen, images, labels, kind, self.chunk)
-        return found
+                paths = {id(module): path for path, module in network.named_modules()}
+                chosen = {name: varied.get_submodule(paths[id(layer)]) for name, layer in layers.items()}
+            surfaces[case] = _surface(varied, chosen, images, labels, kind, self.chunk)
+        return surfaces
 
 
 def _surface(
@@ -265,17 +267,17 @@ def _surface(
 ) -> LossSurface:
     tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     cast = {
-        path: one.detach().to(kind) if one.is_floating_point() else one.detach()
-        for path, one in tensors.items()
+        path: tensor.detach().to(kind) if tensor.is_floating_point() else tensor.detach()
+        for path, tensor in tensors.items()
     }
-    trained = {id(one) for layer in layers.values() for one in layer.parameters()}
-    paths = [path for path, one in network.named_parameters() if not layers or id(one) in trained]
+    trained = {id(parameter) for layer in layers.values() for parameter in layer.parameters()}
+    paths = [path for path, parameter in network.named_parameters() if not layers or id(parameter) in trained]
     if not paths:
         raise UsageError(
             f"There are no parameters in {', '.join(layers) or 'the network'}; name others.",
             subject=list(layers),
         )
-    fixed = {path: one for path, one in cast.items() if path not in paths}
+    fixed = {path: tensor for path, tensor in cast.items() if path not in paths}
     known = weighted(layers or {"": network})
     made = LossSurface(network, {path: cast[path] for path in paths}, fixed, images, labels, chunk, known)
     with torch.no_grad():
@@ -304,14 +306,14 @@ def weighted(layers: Mapping[str, nn.Module]) -> dict[str, Weighted]:
     Raises:
         UsageError: There is none.
     """
-    found: dict[nn.Module, str] = {}
-    for name, one in layers.items():
-        for path, inside in one.named_modules(prefix=name):
+    paths: dict[nn.Module, str] = {}
+    for name, layer in layers.items():
+        for path, inside in layer.named_modules(prefix=name):
             if isinstance(inside, Weighted):
-                found.setdefault(inside, path)
-    if not found:
+                paths.setdefault(inside, path)
+    if not paths:
         raise UsageError(
             f"There is no convolution or linear layer in {', '.join(layers) or 'the network'}; name others.",
             subject=list(layers),
         )
-    return {path: one for one, path in found.items()}  # type: ignore[misc]
+    return {path: module for module, path in paths.items()}  # type: ignore[misc]

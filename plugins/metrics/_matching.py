@@ -25,14 +25,14 @@ LPIPS_SIDE = 64
 Distance = Callable[[Tensor, Tensor], Tensor]
 
 
-def pearson(one: Tensor, other: Tensor) -> Tensor:
+def pearson(image: Tensor, other: Tensor) -> Tensor:
     """Return the correlation of each image with each other one, ``(n, m)``; 0 for constant images.
 
     Args:
-        one: ``(n, ...)``.
+        image: ``(n, ...)``.
         other: ``(m, ...)``, with the same number of values per image.
     """
-    left, right = (value.flatten(1).double() for value in (one, other))
+    left, right = (value.flatten(1).double() for value in (image, other))
     left, right = (value / _largest(value) for value in (left, right))  # normalize takes small norms for 0
     left, right = (value - value.mean(1, keepdim=True) for value in (left, right))
     return F.normalize(left, dim=1) @ F.normalize(right, dim=1).T
@@ -44,17 +44,17 @@ def _largest(values: Tensor) -> Tensor:
     return torch.where(largest > 0, largest, 1.0)
 
 
-def ssim(one: Tensor, other: Tensor) -> Tensor:
+def ssim(image: Tensor, other: Tensor) -> Tensor:
     """Return the mean structural similarity of each image with each other one, ``(n, m)``.
 
     Source: Wang, Bovik, Sheikh, Simoncelli (2004), eq. 13: 11 x 11 Gaussian window with standard deviation 1.5, K 0.01
     and 0.03, only windows inside the image; mean over channels.
 
     Args:
-        one: ``(n, channels, height, width)`` in [0, 1], sides of at least 11.
+        image: ``(n, channels, height, width)`` in [0, 1], sides of at least 11.
         other: ``(m, channels, height, width)`` in [0, 1].
     """
-    left, right = one.double(), other.double()
+    left, right = image.double(), other.double()
     (a, aa), (b, bb) = ((_windowed(value), _windowed(value.square())) for value in (left, right))
     # One image at a time: products of all pairs at once would need too much memory.
     return torch.stack(
@@ -106,16 +106,16 @@ def lpips(trunk: str, sha256: str) -> Distance:
             "need no weights."
         ) from error
     read = read_checkpoint(trunk)
-    found = read.digest.rpartition(":")[2]
-    if found != sha256.lower():
+    digest = read.digest.rpartition(":")[2]
+    if digest != sha256.lower():
         raise IntegrityError(
-            f"{trunk}: expected sha256 {sha256}, got {found}; LPIPS with other weights is another metric.",
+            f"{trunk}: expected sha256 {sha256}, got {digest}; LPIPS with other weights is another metric.",
             subject=trunk,
         )
     model = _model(package, read.tensors)
 
-    def distance(one: Tensor, other: Tensor) -> Tensor:
-        left, right = (_for_alexnet(value) for value in (one, other))
+    def distance(image: Tensor, other: Tensor) -> Tensor:
+        left, right = (_for_alexnet(value) for value in (image, other))
         with torch.no_grad():
             return torch.stack(
                 [model(each[None].expand_as(right), right).flatten() for each in left]
@@ -131,19 +131,21 @@ def _model(package: Any, weights: dict[str, Tensor]) -> Any:
         warnings.simplefilter("ignore")
         model = package.LPIPS(net="alex", pnet_rand=True, verbose=False).eval()
     trunk = {name: value for name, value in weights.items() if name.startswith("features.")}
-    held = [one for one in model.net.modules() if isinstance(one, torch.nn.Conv2d)]
+    convolutions = [
+        convolution for convolution in model.net.modules() if isinstance(convolution, torch.nn.Conv2d)
+    ]
     names = [name.removesuffix(".weight") for name in trunk if name.endswith(".weight")]
     names.sort(key=lambda name: int(name.removeprefix("features.")))
     shapes = [tuple(trunk[f"{name}.weight"].shape) for name in names]
-    if shapes != [tuple(one.weight.shape) for one in held]:
+    if shapes != [tuple(convolution.weight.shape) for convolution in convolutions]:
         raise UsageError(
             f"lpips_trunk is not a state dict of torchvision's AlexNet: its convolutions are {shapes}. Use "
             "alexnet-owt-7be5be79.pth."
         )
     with torch.no_grad():
-        for name, one in zip(names, held, strict=True):
-            one.weight.copy_(trunk[f"{name}.weight"])
-            one.bias.copy_(trunk[f"{name}.bias"])  # type: ignore[union-attr]
+        for name, convolution in zip(names, convolutions, strict=True):
+            convolution.weight.copy_(trunk[f"{name}.weight"])
+            convolution.bias.copy_(trunk[f"{name}.bias"])  # type: ignore[union-attr]
     return model
 
 
@@ -189,7 +191,7 @@ class ImageMatch:
             lpips(self.trunk, str(self.sha256))
 
     def _bounds(self) -> tuple[Tensor, Tensor]:
-        low, high = (torch.as_tensor(one, dtype=torch.float64).view(-1, 1, 1) for one in self.image_range)
+        low, high = (torch.as_tensor(bound, dtype=torch.float64).view(-1, 1, 1) for bound in self.image_range)
         return low, high
 
     def scaled(self, images: Tensor) -> Tensor:
@@ -198,7 +200,7 @@ class ImageMatch:
         Raises:
             DataError: A value is outside the range.
         """
-        low, high = (one.to(images.device) for one in self._bounds())
+        low, high = (bound.to(images.device) for bound in self._bounds())
         scaled = (images.double() - low) / (high - low)
         if images.dim() != 4 or bool((scaled < -1e-3).any()) or bool((scaled > 1 + 1e-3).any()):
             raise DataError(
@@ -222,10 +224,10 @@ class ImageMatch:
         if not isinstance(layer, nn.Linear) or layer.in_features != pictures[0].numel():
             return {}
         both = [as_pictures(sign * vectors, pictures.shape[1:]) for sign in (1, -1)]
-        found = {"pearson": pearson(both[0], pictures).abs().amax(1)}
+        scores = {"pearson": pearson(both[0], pictures).abs().amax(1)}
         if min(pictures.shape[2:]) >= WINDOW:
-            found["ssim"] = -torch.stack([1 - ssim(one, pictures) for one in both]).amin((0, 2))
+            scores["ssim"] = -torch.stack([1 - ssim(signed, pictures) for signed in both]).amin((0, 2))
         if self.trunk is not None:
             distance = lpips(self.trunk, str(self.sha256))
-            found["lpips"] = -torch.stack([distance(one, pictures) for one in both]).amin((0, 2))
-        return found
+            scores["lpips"] = -torch.stack([distance(signed, pictures) for signed in both]).amin((0, 2))
+        return scores

@@ -67,7 +67,7 @@ class Pair:
         means: Mean of each channel, ``(a,)`` and ``(b,)``.
         squares: Sums of squared deviations, ``(a,)`` and ``(b,)``.
         products: Sums of products of deviations, ``(a, b)``.
-        kept: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
+        samples: Features of the images with the smallest keys, ``(n, positions, a)`` and ``(n, positions, b)``.
         keys: Keys of the kept images, ascending, ``(n,)``.
         digests: Of different rows of both, at most three.
     """
@@ -77,7 +77,7 @@ class Pair:
     means: tuple[Tensor, Tensor]
     squares: tuple[Tensor, Tensor]
     products: Tensor
-    kept: tuple[Tensor, Tensor]
+    samples: tuple[Tensor, Tensor]
     keys: Tensor
     digests: Tensor
 
@@ -91,9 +91,9 @@ class Pair:
             keys: One per image, ``(images,)``, int64.
             most: Largest number of images to keep.
         """
-        flat = [one.flatten(0, 1).double() for one in (left, right)]
-        means = [one.mean(0) for one in flat]
-        apart = [one - mean for one, mean in zip(flat, means, strict=True)]
+        flat = [values.flatten(0, 1).double() for values in (left, right)]
+        means = [values.mean(0) for values in flat]
+        apart = [values - mean for values, mean in zip(flat, means, strict=True)]
         order = keys.argsort()[:most]
         return cls(
             len(left),
@@ -109,19 +109,20 @@ class Pair:
     def merged(self, other: Pair, most: int) -> Pair:
         """Return the moments of both (Chan, Golub, LeVeque 1983), on the device of this one."""
         device, rows = self.products.device, self.rows + other.rows
-        theirs = [one.to(device) for one in other.means]
-        steps = [mine - one for mine, one in zip(theirs, self.means, strict=True)]
+        theirs = [mean.to(device) for mean in other.means]
+        steps = [mine - mean for mine, mean in zip(theirs, self.means, strict=True)]
         share, weight = other.rows / rows, self.rows * other.rows / rows
-        means = [one + step * share for one, step in zip(self.means, steps, strict=True)]
+        means = [mean + step * share for mean, step in zip(self.means, steps, strict=True)]
         squares = [
-            one + more.to(device) + step.square() * weight
-            for one, more, step in zip(self.squares, other.squares, steps, strict=True)
+            square + more.to(device) + step.square() * weight
+            for square, more, step in zip(self.squares, other.squares, steps, strict=True)
         ]
         products = self.products + other.products.to(device) + torch.outer(*steps) * weight
         keys = torch.cat([self.keys, other.keys.to(device)])
         order = keys.argsort()[:most]
-        kept = [
-            torch.cat([one, more.to(device)])[order] for one, more in zip(self.kept, other.kept, strict=True)
+        samples = [
+            torch.cat([rows, more.to(device)])[order]
+            for rows, more in zip(self.samples, other.samples, strict=True)
         ]
         return Pair(
             self.images + other.images,
@@ -129,7 +130,7 @@ class Pair:
             (means[0], means[1]),
             (squares[0], squares[1]),
             products,
-            (kept[0], kept[1]),
+            (samples[0], samples[1]),
             keys[order],
             torch.cat([self.digests, other.digests.to(device)]).unique()[:3],
         )
@@ -155,14 +156,14 @@ class Pair:
         Args:
             products: Used instead of this pair's own.
         """
-        left, right = (one.sqrt() for one in self.squares)
+        left, right = (squares.sqrt() for squares in self.squares)
         known, also = self.varies()
-        found = (self.products if products is None else products) / torch.outer(left, right)
-        return torch.where(torch.outer(known, also), found, 0.0).clamp(-1, 1)
+        correlations = (self.products if products is None else products) / torch.outer(left, right)
+        return torch.where(torch.outer(known, also), correlations, 0.0).clamp(-1, 1)
 
     def shuffled(self, order: Tensor) -> Tensor:
         """Return correlations ``(a, b)`` with kept image i paired with image ``order[i]``, position by position."""
-        left, right = self.kept
+        left, right = self.samples
         return Pair.of(left, right[order.to(right.device)], self.keys, 0).correlations()
 
 
@@ -177,13 +178,13 @@ def rows_of(name: str, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     Raises:
         DataError: A tensor has another form, or the positions differ.
     """
-    for one in (left, right):
-        if one.ndim not in (2, 3, 4):
+    for output in (left, right):
+        if output.ndim not in (2, 3, 4):
             raise DataError(
                 f"cross_correlation: expected maps, tokens or vectors from {name!r}, got a tensor of shape "
-                f"{tuple(one.shape)}. Choose another layer."
+                f"{tuple(output.shape)}. Choose another layer."
             )
-    apart = [one.shape[2:] if one.ndim == 4 else one.shape[1:-1] for one in (left, right)]
+    apart = [output.shape[2:] if output.ndim == 4 else output.shape[1:-1] for output in (left, right)]
     if left.ndim != right.ndim or apart[0] != apart[1]:
         raise DataError(
             f"cross_correlation: {name!r} gave {tuple(left.shape)} in one network and {tuple(right.shape)} in the "

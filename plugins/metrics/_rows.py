@@ -183,8 +183,8 @@ def _different(marks: Tensor, rounding: float) -> int:
 def alike(left: Sequence[Rows], right: Sequence[Rows]) -> bool:
     """Return whether the two sides are the same layers of the same network."""
     return len(left) == len(right) and all(
-        one.values.data_ptr() == other.values.data_ptr() and one.values.shape == other.values.shape
-        for one, other in zip(left, right, strict=True)
+        rows.values.data_ptr() == other.values.data_ptr() and rows.values.shape == other.values.shape
+        for rows, other in zip(left, right, strict=True)
     )
 
 
@@ -200,17 +200,17 @@ def gram_products(left: Sequence[Rows], right: Sequence[Rows]) -> Products:
     """
     same = alike(left, right)
     layers = [*left] if same else [*left, *right]
-    kind = max((one.values.dtype for one in layers), key=lambda one: one.itemsize)
+    kind = max((dtype.values.dtype for dtype in layers), key=lambda layer: layer.itemsize)
     n, device = len(layers[0].values), layers[0].values.device
     step = max(1, min(-(-n // BLOCKS), STACK // (len(layers) * n * kind.itemsize)))
     cross = torch.zeros(len(left), len(right), dtype=torch.float64, device=device)
     own = torch.zeros(len(layers), dtype=torch.float64, device=device)
-    held = torch.empty(len(layers) * step * n, dtype=kind, device=device)
+    buffer = torch.empty(len(layers) * step * n, dtype=kind, device=device)
     for start in range(0, n, step):
         size = min(step, n - start)
-        stack = held[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
-        for one, place in zip(layers, stack, strict=True):
-            one.gram(start, place)
+        stack = buffer[: len(layers) * size * (n - start)].view(len(layers), size, n - start)
+        for layer, place in zip(layers, stack, strict=True):
+            layer.gram(start, place)
         flat = stack.flatten(1)
         add_products(flat[: len(left)], flat if same else flat[len(left) :], flat, cross, own)
     return Products(cross, own[: len(left)], own if same else own[len(left) :])
@@ -262,6 +262,6 @@ def unbiased(products: Products, left: Tensor, right: Tensor, rounding: float) -
 def fair_products(left: Sequence[Rows], right: Sequence[Rows]) -> tuple[Products, Products]:
     """Return the biased and the unbiased products of two sides' layers, from one pass."""
     products = gram_products(left, right)
-    rounding = 16 * max(torch.finfo(one.values.dtype).eps for one in (*left, *right))
-    a, b = (torch.stack([one.norms / one.scale**2 for one in side]) for side in (left, right))
+    rounding = 16 * max(torch.finfo(rows.values.dtype).eps for rows in (*left, *right))
+    a, b = (torch.stack([rows.norms / rows.scale**2 for rows in side]) for side in (left, right))
     return products, unbiased(products, a, b, rounding)

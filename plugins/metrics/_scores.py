@@ -72,7 +72,7 @@ class Score:
         cells = [Cell(None, "undefined", "no examples")] * (len(names) * len(LABELS))
         count = 0
         if state:
-            keys, labels = (torch.cat([one[:, at] for one in state[LABELED]]) for at in (0, 1))
+            keys, labels = (torch.cat([pairs[:, at] for pairs in state[LABELED]]) for at in (0, 1))
             order = keys.argsort(stable=True)  # so that nothing depends on the order of the examples
             count = len(labels)
             classes = labels[order].cpu().numpy()
@@ -131,11 +131,11 @@ class FeatureScore(Score):
                 ``(batch, tokens, d)``.
         """
         new = {LABELED: (_keyed(positions, labels),)}
-        for name, one in outputs.items():
-            one = one if one.dtype == torch.float64 else one.float()
-            if one.ndim > 2 and self.pool == "mean":
-                one = one.mean(1) if one.ndim == 3 else one.flatten(2).mean(2)
-            new[name] = (one.detach().flatten(1),)
+        for name, output in outputs.items():
+            output = output if output.dtype == torch.float64 else output.float()
+            if output.ndim > 2 and self.pool == "mean":
+                output = output.mean(1) if output.ndim == 3 else output.flatten(2).mean(2)
+            new[name] = (output.detach().flatten(1),)
         return self.merge(state, new)
 
 

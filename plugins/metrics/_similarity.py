@@ -34,11 +34,11 @@ def not_above_0(names: Sequence[str], own: Tensor) -> list[str]:
         names: Of the layers.
         own: ``(l,)``.
     """
-    found = []
+    reasons = []
     for name, value in zip(names, own.tolist(), strict=True):
         why = "its own product is not above 0" if math.isfinite(value) else "its values are not finite"
-        found.append("" if math.isfinite(value) and value > 0 else f"{name}: {why}")
-    return found
+        reasons.append("" if math.isfinite(value) and value > 0 else f"{name}: {why}")
+    return reasons
 
 
 def at_most_one(values: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def doubted(cell: Cell, count: int, rows: int) -> Cell:
 
 def distinct(digests: Sequence[Tensor]) -> int:
     """Return how many rows differ, by their digests of all batches."""
-    return len(torch.cat([one.cpu() for one in digests]).unique())
+    return len(torch.cat([batch.cpu() for batch in digests]).unique())
 
 
 def spread(square: float, trace: float) -> float:
@@ -157,19 +157,19 @@ def pairwise(
         measure: Called with what that gave.
         symmetric: Whether order does not matter: where both sides are the same, each pair is then measured once.
     """
-    lefts, same = [prepare(one) for one in left], alike(left, right)
-    rights = lefts if same else [prepare(one) for one in right]
+    lefts, same = [prepare(layer) for layer in left], alike(left, right)
+    rights = lefts if same else [prepare(layer) for layer in right]
     if not same or not symmetric:
-        return [[measure(one, other) for other in rights] for one in lefts]
-    found: list[list[Cell]] = []
-    for i, one in enumerate(lefts):
-        found.append([found[j][i] for j in range(i)] + [measure(one, other) for other in lefts[i:]])
-    return found
+        return [[measure(layer, other) for other in rights] for layer in lefts]
+    cells: list[list[Cell]] = []
+    for i, layer in enumerate(lefts):
+        cells.append([cells[j][i] for j in range(i)] + [measure(layer, other) for other in lefts[i:]])
+    return cells
 
 
 def few(rows: Sequence[Rows]) -> str:
     """Return what a table says of samples for values: below 1 an estimate is too high."""
-    shares = [len(one.values) / one.values.shape[1] for one in rows if one.values.shape[1]]
+    shares = [len(layer.values) / layer.values.shape[1] for layer in rows if layer.values.shape[1]]
     if not shares or min(shares) >= 1:
         return ""
     return f"; {min(shares):.3g} samples a value at least, and below 1 it is too high"
@@ -220,7 +220,7 @@ class FlatteningMetric:
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the rows of a batch, ``(n, p)`` each, of both networks."""
         left, right = (
-            {name: flattened(name, one, self.flatten) for name, one in side.items()}
+            {name: flattened(name, output, self.flatten) for name, output in side.items()}
             for side in (outputs, others)
         )
         return left, right
@@ -263,16 +263,16 @@ class RowsMetric(FlatteningMetric):
             state,
             SeenRows(
                 len(positions),
-                {name: (one,) for name, one in left.items()},
-                {name: (one,) for name, one in right.items()},
+                {name: (rows,) for name, rows in left.items()},
+                {name: (rows,) for name, rows in right.items()},
             ),
         )
 
     def merge(self, left: SeenRows, right: SeenRows) -> SeenRows:
         """Return the state of both parts."""
 
-        def joined(one: Pieces, more: Pieces) -> Pieces:
-            return {name: (*one.get(name, ()), *more.get(name, ())) for name in {**one, **more}}
+        def joined(pieces: Pieces, more: Pieces) -> Pieces:
+            return {name: (*pieces.get(name, ()), *more.get(name, ())) for name in {**pieces, **more}}
 
         return SeenRows(
             left.examples + right.examples, joined(left.this, right.this), joined(left.other, right.other)
@@ -295,28 +295,32 @@ class RowsMetric(FlatteningMetric):
         if not state.examples:
             nothing = [[Cell(None, "undefined", "no examples")] * len(axes[1])] * len(axes[0])
             return tuple(
-                table(one, axes, nothing, count=0, **facts) for one, facts in self.told((), ()).items()
+                table(name, axes, nothing, count=0, **facts) for name, facts in self.facts_of((), ()).items()
             )
         left, right = (
             [Rows.of(name, pieces) for name, pieces in side.items()] for side in (state.this, state.other)
         )
         cells: dict[str, list[list[Cell]]] = {}
-        told = self.told(left, right)
-        for name in told:
-            cells[name] = [[_apart(one, other) for other in right] for one in left]
-        for count in dict.fromkeys(len(one.values) for one in left):
-            self.check_samples(next(iter(told)), count)
-            rows = [(i, one) for i, one in enumerate(left) if len(one.values) == count and not one.reason]
-            columns = [(j, one) for j, one in enumerate(right) if len(one.values) == count and not one.reason]
+        tables = self.facts_of(left, right)
+        for name in tables:
+            cells[name] = [[_apart(layer, other) for other in right] for layer in left]
+        for count in dict.fromkeys(len(layer.values) for layer in left):
+            self.check_samples(next(iter(tables)), count)
+            rows = [
+                (i, layer) for i, layer in enumerate(left) if len(layer.values) == count and not layer.reason
+            ]
+            columns = [
+                (j, layer) for j, layer in enumerate(right) if len(layer.values) == count and not layer.reason
+            ]
             if not rows or not columns:
                 continue
-            found = self.compare([one for _, one in rows], [one for _, one in columns])
-            for name, values in found.items():
-                for (i, one), line in zip(rows, values, strict=True):
+            compared = self.compare([layer for _, layer in rows], [layer for _, layer in columns])
+            for name, values in compared.items():
+                for (i, layer), line in zip(rows, values, strict=True):
                     for (j, other), cell in zip(columns, line, strict=True):
-                        cells[name][i][j] = _doubted(cell, one, other)
+                        cells[name][i][j] = _doubted(cell, layer, other)
         return tuple(
-            table(name, axes, cells[name], count=state.examples, **facts) for name, facts in told.items()
+            table(name, axes, cells[name], count=state.examples, **facts) for name, facts in tables.items()
         )
 
     def check_samples(self, name: str, count: int) -> None:
@@ -330,7 +334,7 @@ class RowsMetric(FlatteningMetric):
                 f"{name} needs at least {self.least} samples; got {count}. Give more.", subject=name
             )
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator, equation and other facts of each table, by its name."""
         raise NotImplementedError
 
@@ -339,9 +343,9 @@ class RowsMetric(FlatteningMetric):
         raise NotImplementedError
 
 
-def _doubted(cell: Cell, one: Rows, other: Rows) -> Cell:
+def _doubted(cell: Cell, this: Rows, other: Rows) -> Cell:
     """Return a cell, degenerate where its samples are two points, which any two layers show alike."""
-    if cell.status == "undefined" or max(one.different, other.different) > 2 or different(one, other) > 2:
+    if cell.status == "undefined" or max(this.different, other.different) > 2 or different(this, other) > 2:
         return cell
     return two_points(cell)
 
@@ -353,9 +357,9 @@ def two_points(cell: Cell) -> Cell:
     return cell if cell.value is None else Cell(cell.value, "degenerate", reasons)
 
 
-def _apart(one: Rows, other: Rows) -> Cell:
+def _apart(this: Rows, other: Rows) -> Cell:
     """Return the cell of a pair that cannot be compared."""
-    reason = "; ".join(dict.fromkeys(filter(None, (one.reason, other.reason))))
+    reason = "; ".join(dict.fromkeys(filter(None, (this.reason, other.reason))))
     return Cell(
-        None, "undefined", reason or f"{len(one.values):,} rows cannot be paired with {len(other.values):,}"
+        None, "undefined", reason or f"{len(this.values):,} rows cannot be paired with {len(other.values):,}"
     )

@@ -59,18 +59,18 @@ def decompose(layer: nn.Module) -> Decomposition:
     return Decomposition(values, vectors)
 
 
-def angles(one: Tensor, other: Tensor) -> Tensor:
+def angles(basis: Tensor, other: Tensor) -> Tensor:
     """Return the principal angles of two subspaces in radians, ascending, ``(min(r, s),)``.
 
     Args:
-        one: Orthonormal rows, ``(r, in)``.
+        basis: Orthonormal rows, ``(r, in)``.
         other: Orthonormal rows, ``(s, in)``.
     """
-    if len(one) < len(other):
-        one, other = other, one
-    cosines = torch.linalg.svdvals(other @ one.T).clamp(0, 1)
+    if len(basis) < len(other):
+        basis, other = other, basis
+    cosines = torch.linalg.svdvals(other @ basis.T).clamp(0, 1)
     # Near 1 the cosine loses half the digits of the angle; the sine keeps them.
-    sines = torch.linalg.svdvals(other - (other @ one.T) @ one).clamp(0, 1).flip(0)
+    sines = torch.linalg.svdvals(other - (other @ basis.T) @ basis).clamp(0, 1).flip(0)
     return torch.where(cosines > math.sqrt(0.5), torch.asin(sines), torch.acos(cosines))
 
 

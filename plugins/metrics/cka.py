@@ -41,7 +41,7 @@ class CKA(RowsMetric):
 
     least = 4
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and equation of each table."""
         return {
             "cka": {
@@ -55,44 +55,44 @@ class CKA(RowsMetric):
         """Return the cells of each table."""
         products, fair = fair_products(left, right)
         reasons = [
-            not_above_0([one.name for one in side], own)
+            not_above_0([rows.name for rows in side], own)
             for side, own in ((left, fair.left), (right, fair.right))
         ]
         unbiased = grid(at_most_one(fair.cosine()), *reasons)
         spreads = [
             [
-                spread(square, float(one.norms.sum()) / one.scale**2)
-                for square, one in zip(own.tolist(), side, strict=True)
+                spread(square, float(rows.norms.sum()) / rows.scale**2)
+                for square, rows in zip(own.tolist(), side, strict=True)
             ]
             for side, own in ((left, products.left), (right, products.right))
         ]
         biased = grid(at_most_one(products.cosine()))
         return {
             "cka": [
-                [_repeated(cell, one, other) for cell, other in zip(line, right, strict=True)]
-                for line, one in zip(unbiased, left, strict=True)
+                [_repeated(cell, rows, other) for cell, other in zip(line, right, strict=True)]
+                for line, rows in zip(unbiased, left, strict=True)
             ],
             "cka/biased": [
                 [
-                    _forced(_repeated(cell, one, other), one, other, (wide, also))
+                    _forced(_repeated(cell, rows, other), rows, other, (wide, also))
                     for cell, other, also in zip(line, right, spreads[1], strict=True)
                 ]
-                for line, one, wide in zip(biased, left, spreads[0], strict=True)
+                for line, rows, wide in zip(biased, left, spreads[0], strict=True)
             ],
         }
 
 
-def _repeated(cell: Cell, one: Rows, other: Rows) -> Cell:
+def _repeated(cell: Cell, left: Rows, other: Rows) -> Cell:
     """Return a cell, degenerate where so many samples repeat that they are not independent."""
-    rows = len(one.values)
-    if repeated(cell, max(one.different, other.different), rows) is cell:
+    rows = len(left.values)
+    if repeated(cell, max(left.different, other.different), rows) is cell:
         return cell
-    return repeated(cell, different(one, other), rows)
+    return repeated(cell, different(left, other), rows)
 
 
-def _forced(cell: Cell, one: Rows, other: Rows, spreads: tuple[float, float]) -> Cell:
+def _forced(cell: Cell, left: Rows, other: Rows, spreads: tuple[float, float]) -> Cell:
     """Return a cell of biased CKA, degenerate where its samples are equally far from each other."""
-    if cell.status != "ok" or not equally_far(spreads, max(one.different, other.different)):
+    if cell.status != "ok" or not equally_far(spreads, max(left.different, other.different)):
         return cell
-    reason = equally_far(spreads, different(one, other))
+    reason = equally_far(spreads, different(left, other))
     return Cell(cell.value, "degenerate", reason) if reason else cell

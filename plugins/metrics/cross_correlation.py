@@ -80,14 +80,14 @@ class CrossCorrelation:
         Raises:
             DataError: Two layers of one name have different positions, or one has no output.
         """
-        keys, found = drawn_keys(positions, self.seed), dict(state)
-        for name, given in outputs.items():
-            left, right = rows_of(name, given, partner("cross_correlation", name, other_outputs))
+        keys, pairs = drawn_keys(positions, self.seed), dict(state)
+        for name, output in outputs.items():
+            left, right = rows_of(name, output, partner("cross_correlation", name, other_outputs))
             for side in (left, right):
                 within_range(name, side)
             pair = Pair.of(real(left), real(right), keys.to(left.device), self._most)
-            found[name] = state[name].merged(pair, self._most) if name in state else pair
-        return found
+            pairs[name] = state[name].merged(pair, self._most) if name in state else pair
+        return pairs
 
     def merge(self, left: State, right: State) -> State:
         """Return the state of both parts."""
@@ -156,38 +156,44 @@ class CrossCorrelation:
         reason = _lacking(pair)
         if reason or pair is None:
             return [Cell(None, "undefined", reason)] * (len(PAIRINGS) * len(SIGNS))
-        found = pair.correlations()
-        a, b = found.shape
+        correlations = pair.correlations()
+        a, b = correlations.shape
         if a == b:
-            direct = [Cell(float(one.diagonal().mean())) for one in (found, found.abs())]
-            matched = [Cell(float(best_pairs(one).mean())) for one in (found, found.abs())]
+            direct = [Cell(float(matrix.diagonal().mean())) for matrix in (correlations, correlations.abs())]
+            matched = [
+                Cell(float(best_pairs(matrix).mean())) for matrix in (correlations, correlations.abs())
+            ]
         else:
             why = f"the networks give {a} and {b} channels, so that none stands at the place of another"
             partial = f"{min(a, b)} of {max(a, b)} channels have a partner"
             direct = [Cell(None, "undefined", why)] * 2
             matched = [
-                Cell(float(best_pairs(one).mean()), "approximate", partial) for one in (found, found.abs())
+                Cell(float(best_pairs(matrix).mean()), "approximate", partial)
+                for matrix in (correlations, correlations.abs())
             ]
         return [*direct, *matched, *self._shuffled(pair)]
 
     def _shuffled(self, pair: Pair) -> list[Cell]:
-        kept = len(pair.keys)
-        if kept < 2 or not self.shuffles:
+        count = len(pair.keys)
+        if count < 2 or not self.shuffles:
             why = (
-                "no pairing was drawn" if not self.shuffles else f"{kept} images are kept; shuffling needs 2"
+                "no pairing was drawn" if not self.shuffles else f"{count} images are kept; shuffling needs 2"
             )
             return [Cell(None, "undefined", why)] * 2
         draw = torch.Generator().manual_seed(self.seed)
-        found = [pair.shuffled(torch.randperm(kept, generator=draw)) for _ in range(self.shuffles)]
+        shuffled = [pair.shuffled(torch.randperm(count, generator=draw)) for _ in range(self.shuffles)]
         means = [
-            sum(float(best_pairs(one if sign == "signed" else one.abs()).mean()) for one in found)
-            / len(found)
+            sum(
+                float(best_pairs(correlations if sign == "signed" else correlations.abs()).mean())
+                for correlations in shuffled
+            )
+            / len(shuffled)
             for sign in SIGNS
         ]
-        if kept == pair.images:
-            return [Cell(one) for one in means]
-        reason = f"of {kept:,} of {pair.images:,} images; of all it would be nearer to 0"
-        return [Cell(one, "approximate", reason) for one in means]
+        if count == pair.images:
+            return [Cell(mean) for mean in means]
+        reason = f"of {count:,} of {pair.images:,} images; of all it would be nearer to 0"
+        return [Cell(mean, "approximate", reason) for mean in means]
 
 
 def _lacking(pair: Pair | None) -> str:
@@ -198,7 +204,7 @@ def _lacking(pair: Pair | None) -> str:
         return "one value a channel"
     if len(pair.digests) == 2:
         return "only two different values a channel, between which every correlation is 1 or -1"
-    varies = all(bool(one.any()) for one in pair.varies())
+    varies = all(bool(channels.any()) for channels in pair.varies())
     return "" if varies else _lost(pair) or "no channel varies in one of the networks"
 
 
@@ -224,18 +230,18 @@ def _channels(pair: Pair | None, widest: int) -> list[Cell]:
     reason = _lacking(pair)
     if reason or pair is None:
         return [Cell(None, "undefined", reason)] * (2 * widest)
-    found = pair.correlations().cpu()
+    correlations = pair.correlations().cpu()
     nobody = Cell(None, "undefined", "no partner")
-    rows, columns = linear_sum_assignment(found.numpy(), maximize=True)
+    rows, columns = linear_sum_assignment(correlations.numpy(), maximize=True)
     direct, matched = [nobody] * widest, [nobody] * widest
     for row, column in zip(rows, columns, strict=True):
-        matched[row] = Cell(float(found[row, column]))
-    if found.shape[0] == found.shape[1]:
-        direct[: len(found)] = [Cell(float(one)) for one in found.diagonal()]
+        matched[row] = Cell(float(correlations[row, column]))
+    if correlations.shape[0] == correlations.shape[1]:
+        direct[: len(correlations)] = [Cell(float(value)) for value in correlations.diagonal()]
     return [*direct, *matched]
 
 
 def _constant(pair: Pair | None) -> list[Cell]:
     if pair is None:
         return [Cell(None, "undefined", "no examples")] * 2
-    return [Cell(float((~one).sum())) for one in pair.varies()]
+    return [Cell(float((~varies).sum())) for varies in pair.varies()]

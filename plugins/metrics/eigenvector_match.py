@@ -125,7 +125,7 @@ class EigenvectorMatch(PatchMetric):
         """Return the tables."""
         names = tuple(state.layers) or tuple(layers)
         ranks = tuple(str(place) for place in range(1, self.top + 1))
-        found = {name: self._matched(state, name, layers) for name in names}
+        matches = {name: self._matched(state, name, layers) for name in names}
         common: dict[str, Any] = {
             "estimator": f"eigenvectors of the data above |cos| {self.threshold:g} match",
             "count": state.examples,
@@ -136,7 +136,7 @@ class EigenvectorMatch(PatchMetric):
             Table(
                 name="eigenvector_match",
                 axes={"layer": names, "vector": ranks, "cosine": COSINES},
-                cells=tuple(cell for one in found.values() for cell in self._cosines(one)),
+                cells=tuple(cell for match in matches.values() for cell in self._cosines(match)),
                 unit="1",
                 direction="higher",
                 **common,
@@ -144,7 +144,7 @@ class EigenvectorMatch(PatchMetric):
             Table(
                 name="eigenvector_match/place",
                 axes={"layer": names, "vector": ranks, "what": PLACES},
-                cells=tuple(cell for one in found.values() for cell in self._places(one)),
+                cells=tuple(cell for match in matches.values() for cell in self._places(match)),
                 unit="count",
                 direction="none",
                 **common,
@@ -152,7 +152,7 @@ class EigenvectorMatch(PatchMetric):
             Table(
                 name="eigenvector_match/eigenvalue",
                 axes={"layer": names, "vector": ranks},
-                cells=tuple(cell for one in found.values() for cell in self._values(one)),
+                cells=tuple(cell for match in matches.values() for cell in self._values(match)),
                 unit="1",
                 direction="none",
                 **common,

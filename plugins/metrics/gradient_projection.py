@@ -58,8 +58,8 @@ class GradientProjection(LossMetric):
             )
         else:
             cells = []
-            for one in self.surfaces(state, network, layers).values():
-                rows = self._rows(one)
+            for surface in self.surfaces(state, network, layers).values():
+                rows = self._rows(surface)
                 names = tuple(rows)
                 cells += [cell for row in rows.values() for cell in row]
         return Table(
@@ -82,20 +82,22 @@ class GradientProjection(LossMetric):
     def _rows(self, surface: LossSurface) -> dict[str, list[Cell]]:
         moments: dict[str, Tensor] = {}
         for piece in surface.output_gradients():
-            for name, one in piece.items():
+            for name, output in piece.items():
                 linear = isinstance(surface.layers[name.split("#")[0]], nn.Linear)
-                columns = (one if linear else one.movedim(1, -1)).reshape(-1, one.shape[-1 if linear else 1])
+                columns = (output if linear else output.movedim(1, -1)).reshape(
+                    -1, output.shape[-1 if linear else 1]
+                )
                 moments[name] = moments.get(name, 0) + columns.double().T @ columns.double()
         gradient = surface.gradient()
-        paths = {id(one): path for path, one in surface.network.named_parameters()}
-        found = {}
+        paths = {id(parameter): path for path, parameter in surface.network.named_parameters()}
+        rows = {}
         for name, moment in moments.items():
             path = paths.get(id(surface.layers[name.split("#")[0]].weight))
             if path is None:
                 raise DataError(f"The weight of {name!r} is no parameter of the network; name other layers.")
-            weight, slope = (one[path].flatten(1).double() for one in (surface.parameters, gradient))
-            found[name] = self._of(weight, moment, slope)
-        return found
+            weight, slope = (tensors[path].flatten(1).double() for tensors in (surface.parameters, gradient))
+            rows[name] = self._of(weight, moment, slope)
+        return rows
 
     def _of(self, weight: Tensor, moment: Tensor, slope: Tensor) -> list[Cell]:
         norm = weight.norm()
@@ -103,7 +105,7 @@ class GradientProjection(LossMetric):
             return [Cell(None, "undefined", "the weight or its gradient is zero")] * (
                 len(QUANTITIES) * self.top
             )
-        squares, along = (one.flip(-1) for one in torch.linalg.eigh(moment))
+        squares, along = (values.flip(-1) for values in torch.linalg.eigh(moment))
         left, sizes, right = torch.linalg.svd(slope, full_matrices=False)
         by_output = squares.clamp(min=0).sqrt()
         rows = (
@@ -116,10 +118,10 @@ class GradientProjection(LossMetric):
         for row, strength in rows:
             least = usual_tolerance(*weight.shape) * strength.max()
             cells += [
-                Cell(float(one))
+                Cell(float(share))
                 if size > least
-                else Cell(float(one), "degenerate", "a direction of rounding")
-                for one, size in zip(row[: self.top], strength, strict=False)
+                else Cell(float(share), "degenerate", "a direction of rounding")
+                for share, size in zip(row[: self.top], strength, strict=False)
             ]
             cells += [Cell(None, "undefined", f"the gradient has {len(row)} directions")] * (
                 self.top - len(row)

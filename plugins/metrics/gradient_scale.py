@@ -47,7 +47,7 @@ class GradientScale(LossMetric):
         names = tuple(weighted(layers or {"": network}))
         rows: dict[str, dict[str, list[Cell]]] = {}
         if state is not None:
-            rows = {case: _rows(one) for case, one in self.surfaces(state, network, layers).items()}
+            rows = {case: _rows(surface) for case, surface in self.surfaces(state, network, layers).items()}
             names = tuple(next(iter(rows.values())))
         none = [Cell(None, "undefined", "no examples")] * len(QUANTITIES)
         facts: dict[str, Any] = {
@@ -56,7 +56,7 @@ class GradientScale(LossMetric):
             "count": 0 if state is None else len(state.labels),
             "paper": PAPER,
         }
-        found = Table(
+        scales = Table(
             name="gradient_scale",
             axes={"case": cases, "layer": names, "quantity": QUANTITIES},
             cells=tuple(
@@ -70,41 +70,41 @@ class GradientScale(LossMetric):
             name="gradient_scale/growth",
             axes={"case": cases},
             cells=tuple(
-                _growth([one[0].value for one in rows[case].values()]) if rows else none[0] for case in cases
+                _growth([row[0].value for row in rows[case].values()]) if rows else none[0] for case in cases
             ),
             estimator="least squares of log output over the order of calls; factor of one layer down",
             equation="a number for Fig. 7(d)",
             **facts,
         )
-        return found, growth
+        return scales, growth
 
 
 def _rows(surface: LossSurface) -> dict[str, list[Cell]]:
     """Return the figures of each layer in the order of calls."""
     squares: dict[str, float] = {}
     for piece in surface.output_gradients():
-        for name, one in piece.items():
-            squares[name] = squares.get(name, 0.0) + float(one.double().square().sum())
-    scales = {name: math.sqrt(one / len(surface.labels)) for name, one in squares.items()}
+        for name, batch_slope in piece.items():
+            squares[name] = squares.get(name, 0.0) + float(batch_slope.double().square().sum())
+    scales = {name: math.sqrt(square / len(surface.labels)) for name, square in squares.items()}
     gradient = surface.gradient()
-    paths = {id(one): path for path, one in surface.network.named_parameters()}
+    paths = {id(parameter): path for path, parameter in surface.network.named_parameters()}
     last = list(scales.values())[-1]
-    found = {}
+    rows = {}
     for name, scale in scales.items():
         path = paths.get(id(surface.layers[name.split("#")[0]].weight))
         to_last = Cell(scale / last) if last else Cell(None, "undefined", "the last layer has no gradient")
         of_weight = [Cell(None, "undefined", "the weight is no parameter")] * 2
         if path is not None:
             slope, norm = (
-                float(one.double().square().sum().sqrt())
-                for one in (gradient[path], surface.parameters[path])
+                float(tensor.double().square().sum().sqrt())
+                for tensor in (gradient[path], surface.parameters[path])
             )
             of_weight = [
                 Cell(slope),
                 Cell(slope / norm) if norm else Cell(None, "undefined", "the weight is zero"),
             ]
-        found[name] = [Cell(scale), to_last, *of_weight]
-    return found
+        rows[name] = [Cell(scale), to_last, *of_weight]
+    return rows
 
 
 def _growth(scales: list[float | None]) -> Cell:

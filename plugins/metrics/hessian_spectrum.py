@@ -71,7 +71,7 @@ class HessianSpectrum(LossMetric):
     width: float = attrs.field(default=0.01, validator=Number(above=0, below=1))
 
     def __attrs_post_init__(self) -> None:
-        unknown = [one for one in self.ends if one not in ENDS]
+        unknown = [end for end in self.ends if end not in ENDS]
         if isinstance(self.ends, str) or unknown or not self.ends:
             raise UsageError(
                 f"hessian_spectrum: ends is a list of {', '.join(ENDS)}; got {self.ends!r:.60}.",
@@ -94,23 +94,23 @@ class HessianSpectrum(LossMetric):
             values = apart = [none] * (len(cases) * len(self.ends) * self.count)
             density = [none] * (len(cases) * self.points * 2)
         else:
-            for one in self.surfaces(state, network, layers).values():
-                found, certified, ritz = self._eigenvalues(one)
-                values, apart = values + found, apart + certified
-                density += self._density(one, ritz) if self.probes else []
+            for surface in self.surfaces(state, network, layers).values():
+                eigenvalues, certified, ritz = self._eigenvalues(surface)
+                values, apart = values + eigenvalues, apart + certified
+                density += self._density(surface, ritz) if self.probes else []
         axes = {
             "case": cases,
             "end": tuple(self.ends),
             "place": tuple(str(place) for place in range(1, self.count + 1)),
         }
-        said = f"block Lanczos, full basis, blocks of {self.block}, {self.precision}, tolerance {self.tolerance:g}"
+        estimator = f"block Lanczos, full basis, blocks of {self.block}, {self.precision}, tolerance {self.tolerance:g}"
         made = [
             Table(
                 name=name,
                 axes=axes,
                 cells=tuple(cells),
                 unit="loss",
-                estimator=said,
+                estimator=estimator,
                 equation="Sec. 3, Fig. 3(a)",
                 **facts,
             )
@@ -139,12 +139,12 @@ class HessianSpectrum(LossMetric):
         """Return the places of the wanted ones among ascending values, by end."""
         count = min(self.count, len(values))
         ascending = torch.arange(len(values), device=values.device)
-        found = {
+        ends = {
             "largest": ascending.flip(0)[:count],
             "smallest": ascending[:count],
             "magnitude": values.abs().argsort(descending=True, stable=True)[:count],
         }
-        return {end: found[end] for end in self.ends}
+        return {end: ends[end] for end in self.ends}
 
     def _eigenvalues(self, surface: LossSurface) -> tuple[list[Cell], list[Cell], Ritz]:
         like = next(iter(surface.parameters.values()))
@@ -195,7 +195,7 @@ class HessianSpectrum(LossMetric):
             draw=torch.Generator().manual_seed(self.seed + 1),
             like=next(iter(surface.parameters.values())),
         )
-        low, high = (float(one) for one in (ritz.values.min(), ritz.values.max()))
+        low, high = (float(bound) for bound in (ritz.values.min(), ritz.values.max()))
         deviation = self.width * max(high - low, 1e-300)
         grid = torch.linspace(low - 4 * deviation, high + 4 * deviation, self.points, dtype=torch.float64).to(
             nodes.device
@@ -203,5 +203,5 @@ class HessianSpectrum(LossMetric):
         curves = torch.exp(-(((grid[:, None] - nodes.flatten()) / deviation) ** 2) / 2)
         density = curves @ weights.flatten() / (self.probes * deviation * math.sqrt(2 * math.pi))
         return [
-            Cell(float(one)) for pair in zip(grid.tolist(), density.tolist(), strict=True) for one in pair
+            Cell(float(value)) for pair in zip(grid.tolist(), density.tolist(), strict=True) for value in pair
         ]

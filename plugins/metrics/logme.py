@@ -68,7 +68,7 @@ class LogME(FeatureScore):
 
         def score(labels: Labels) -> float:
             columns = (np.unique(labels)[:, None] == labels).astype(np.float64)
-            return float(np.mean([evidence(left, sizes, one)[0] / len(labels) for one in columns]))
+            return float(np.mean([evidence(left, sizes, column)[0] / len(labels) for column in columns]))
 
         return score, ""
 

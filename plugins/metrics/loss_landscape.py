@@ -53,18 +53,18 @@ def directions(weights: Sequence[Tensor], count: int, draw: torch.Generator) -> 
         count: 1 or 2.
         draw: A generator on the CPU.
     """
-    found: list[list[Tensor]] = [[] for _ in range(count)]
+    sets: list[list[Tensor]] = [[] for _ in range(count)]
     for weight in weights:
         rows, made = weight.detach().flatten(1).double().cpu(), list[Tensor]()
-        for one in found:
+        for direction in sets:
             new = torch.randn(rows.shape, generator=draw, dtype=torch.float64)
             for other in made:
                 share = (new * other).sum(1, keepdim=True) / other.square().sum(1, keepdim=True)
                 new = new - share * other if rows.shape[1] > 1 else torch.zeros_like(new)
             length = new.norm(dim=1, keepdim=True)
             made.append(new / length.where(length > 0, torch.ones_like(length)))
-            one.append((made[-1] * rows.norm(dim=1, keepdim=True)).view(weight.shape).to(weight))
-    return found
+            direction.append((made[-1] * rows.norm(dim=1, keepdim=True)).view(weight.shape).to(weight))
+    return sets
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -115,10 +115,10 @@ class LossLandscape(LossMetric):
         shape = grid[:1] * (len(cases) * len(SHAPE))
         if state is not None:
             surfaces = self.surfaces(state, network, layers)
-            losses = np.stack([self.losses(one, case) for case, one in surfaces.items()])
+            losses = np.stack([self.losses(surface, case) for case, surface in surfaces.items()])
             lost = Cell(None, "undefined", "the loss is not finite here")
-            grid = [Cell(one) if np.isfinite(one) else lost for one in losses.flatten().tolist()]
-            shape = [cell for one in losses for cell in self._shape(one)]
+            grid = [Cell(loss) if np.isfinite(loss) else lost for loss in losses.flatten().tolist()]
+            shape = [cell for values in losses for cell in self._shape(values)]
         facts: dict[str, Any] = {
             "unit": "loss",
             "direction": "none",
@@ -148,14 +148,14 @@ class LossLandscape(LossMetric):
         key = self._key(surface, paths, case, ways)
         sums = self._kept(case, key, (len(pieces), *shape))
         for number, (images, labels) in enumerate(pieces):
-            open_points = [tuple(one) for one in np.argwhere(np.isnan(sums[number]))]
+            open_points = [tuple(point) for point in np.argwhere(np.isnan(sums[number]))]
             if not open_points:
                 continue
             with differentiable(), torch.no_grad(), unmoved(surface, paths, images):
                 for count, at in enumerate(open_points, 1):
                     moved = {
                         path: surface.parameters[path]
-                        + sum(self.places[one] * way[place] for one, way in zip(at, ways, strict=True))
+                        + sum(self.places[axis] * way[place] for axis, way in zip(at, ways, strict=True))
                         for place, path in enumerate(paths)
                     }
                     sums[(number, *at)] = float(
@@ -196,27 +196,27 @@ class LossLandscape(LossMetric):
         if not np.isfinite(losses).all():
             return [Cell(None, "undefined", "some losses are not finite")] * len(SHAPE)
         center = losses[(self.points // 2,) * self.dimensions]
-        return [Cell(float(one)) for one in (center, losses.min(), losses.max(), losses.std())]
+        return [Cell(float(loss)) for loss in (center, losses.min(), losses.max(), losses.std())]
 
     def _key(
         self, surface: LossSurface, paths: Sequence[str], case: str, ways: Sequence[Sequence[Tensor]]
     ) -> str:
         """Return a digest of all that the losses depend on."""
-        found = hashlib.sha256(
+        digest = hashlib.sha256(
             repr((case, paths, self.places, self.dimensions, self.seed, surface.chunk)).encode()
         )
         steps = (
             [step for way in ways for step in way] if self.along else []
         )  # drawn ones follow from the seed
-        for one in (
+        for tensor in (
             *steps,
             *surface.parameters.values(),
             *surface.fixed.values(),
             surface.images,
             surface.labels,
         ):
-            found.update(one.cpu().contiguous().numpy().tobytes())
-        return found.hexdigest()
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
 
     def _kept(self, case: str, key: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
         """Return the sums of losses so far, NaN where there are none.
@@ -228,10 +228,10 @@ class LossLandscape(LossMetric):
         if self.resume is None or not Path(self.resume).exists():
             return sums
         try:
-            with np.load(self.resume, allow_pickle=False) as held:
-                if f"{case}/key" not in held:
+            with np.load(self.resume, allow_pickle=False) as archive:
+                if f"{case}/key" not in archive:
                     return sums
-                known, sums = str(held[f"{case}/key"]), held[f"{case}/sums"]
+                known, sums = str(archive[f"{case}/key"]), archive[f"{case}/sums"]
         except (OSError, ValueError) as error:
             raise DataError(
                 f"{self.resume} does not hold a landscape: {error}. Name a new file, or remove it.",
@@ -248,19 +248,19 @@ class LossLandscape(LossMetric):
 
 def _moving(surface: LossSurface) -> list[str]:
     """Return the paths of the weights that move."""
-    paths = {id(one): path for path, one in surface.network.named_parameters()}
-    found = [paths.get(id(one.weight)) for one in surface.layers.values()]
-    return list(dict.fromkeys(one for one in found if one in surface.parameters))  # type: ignore[misc]
+    paths = {id(parameter): path for path, parameter in surface.network.named_parameters()}
+    weights = [paths.get(id(layer.weight)) for layer in surface.layers.values()]
+    return list(dict.fromkeys(weight for weight in weights if weight in surface.parameters))  # type: ignore[misc]
 
 
 def _write(path: Path, case: str, key: str, sums: NDArray[np.float64]) -> None:
     """Write one case, keep the others; the file is replaced at once."""
-    held: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     if path.exists():
         with np.load(path, allow_pickle=False) as old:
-            held = {name: old[name] for name in old.files}
+            arrays = {name: old[name] for name in old.files}
     beside = path.with_name(f"{path.name}.new.npz")
-    np.savez(beside, **{**held, f"{case}/key": np.array(key), f"{case}/sums": sums})
+    np.savez(beside, **{**arrays, f"{case}/key": np.array(key), f"{case}/sums": sums})
     beside.replace(path)
 
 
@@ -278,32 +278,34 @@ def unmoved(surface: LossSurface, paths: Sequence[str], images: Tensor) -> Itera
     """
     network = surface.network
     moving = {id(network.get_parameter(path)) for path in paths}
-    layers = [one for one in network.modules() if any(id(w) in moving for w in one.parameters(recurse=False))]
+    layers = [
+        layer for layer in network.modules() if any(id(w) in moving for w in layer.parameters(recurse=False))
+    ]
     gave: dict[nn.Module, list[Any]] = {}
     reached: set[nn.Module] = set()
     late: set[nn.Module] = set()
 
-    def arrive(module: nn.Module, given: Any) -> None:
+    def arrive(module: nn.Module, inputs: Any) -> None:
         reached.add(module)
 
-    def done(module: nn.Module, given: Any, output: Any) -> None:
+    def done(module: nn.Module, inputs: Any, output: Any) -> None:
         if reached:
             late.add(module)
         else:
             gave.setdefault(module, []).append(output.clone() if isinstance(output, Tensor) else None)
 
-    handles = [one.register_forward_pre_hook(arrive) for one in layers]
-    handles += [one.register_forward_hook(done, prepend=True) for one in network.modules()]
+    handles = [layer.register_forward_pre_hook(arrive) for layer in layers]
+    handles += [layer.register_forward_hook(done, prepend=True) for layer in network.modules()]
     try:
         surface.summed(surface.parameters, images, surface.labels[:1].expand(len(images)))
     finally:
-        for one in handles:
-            one.remove()
+        for handle in handles:
+            handle.remove()
     known = {
         module: outputs
         for module, outputs in gave.items()
         if module not in late
-        and all(one is not None for one in outputs)
+        and all(output is not None for output in outputs)
         and not any(id(w) in moving for w in module.parameters())
     }
     if reached != set(layers):
@@ -325,6 +327,6 @@ class _Again:
     def __init__(self, outputs: Sequence[Tensor]) -> None:
         self.outputs, self.calls = outputs, 0
 
-    def __call__(self, *given: Any, **named: Any) -> Tensor:
+    def __call__(self, *inputs: Any, **keywords: Any) -> Tensor:
         self.calls += 1
         return self.outputs[(self.calls - 1) % len(self.outputs)].clone()

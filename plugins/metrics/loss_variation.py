@@ -56,7 +56,9 @@ class LossVariation(LossMetric):
             cells = [none] * (len(cases) * len(PROTOCOLS) * len(QUANTITIES))
         else:
             cells = [
-                cell for one in self.surfaces(state, network, layers).values() for cell in self._cells(one)
+                cell
+                for surface in self.surfaces(state, network, layers).values()
+                for cell in self._cells(surface)
             ]
         return Table(
             name="loss_variation",
@@ -72,19 +74,22 @@ class LossVariation(LossMetric):
 
     def _cells(self, surface: LossSurface) -> list[Cell]:
         gradient, start = surface.gradient(), surface.value(surface.parameters)
-        norm = sum(float(one.double().square().sum()) for one in gradient.values()) ** 0.5
+        norm = sum(float(slope.double().square().sum()) for slope in gradient.values()) ** 0.5
         cells = []
         for step in (self.rate, self.length / norm if norm else 0.0):
             losses = [start] + [
                 surface.value(
-                    {path: one - at * step * gradient[path] for path, one in surface.parameters.items()}
+                    {
+                        path: parameter - at * step * gradient[path]
+                        for path, parameter in surface.parameters.items()
+                    }
                 )
                 for at in range(1, self.points + 1)
             ]
-            if not max(losses, key=abs) < float("inf") or any(one != one for one in losses):
+            if not max(losses, key=abs) < float("inf") or any(loss != loss for loss in losses):
                 lost = Cell(None, "undefined", "the loss on the ray is not finite; take a smaller step")
                 cells += [Cell(start), lost, lost, Cell(norm)]
                 continue
-            found = (start, max(abs(one - start) for one in losses), max(losses) - min(losses), norm)
-            cells += map(Cell, found)
+            values = (start, max(abs(loss - start) for loss in losses), max(losses) - min(losses), norm)
+            cells += map(Cell, values)
         return cells

@@ -48,7 +48,7 @@ class MatchedCorrelation(RowsMetric):
 
     absolute: bool = False
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"mean {'|r|' if self.absolute else 'r'} of the best assignment, {self.flatten}"
         paper = "Li, Yosinski, Clune, Lipson, Hopcroft (2016), Convergent Learning"
@@ -58,16 +58,16 @@ class MatchedCorrelation(RowsMetric):
         """Return the cells of the table."""
         return {"matched_correlation": pairwise(left, right, _standardized, self._matched)}
 
-    def _matched(self, one: tuple[Tensor | None, str], other: tuple[Tensor | None, str]) -> Cell:
-        (left, why), (right, too) = one, other
+    def _matched(self, this: tuple[Tensor | None, str], other: tuple[Tensor | None, str]) -> Cell:
+        (left, why), (right, too) = this, other
         reason = "; ".join(dict.fromkeys(filter(None, (why, too))))
         if left is None or right is None:
             return Cell(None, "undefined", reason)
-        found = (left.T @ right).clamp(-1, 1)
-        mean = best_pairs(found.abs() if self.absolute else found).mean()
+        correlations = (left.T @ right).clamp(-1, 1)
+        mean = best_pairs(correlations.abs() if self.absolute else correlations).mean()
         if reason:
             return judged(mean, reason)
-        a, b = found.shape
+        a, b = correlations.shape
         return judged(
             mean, f"{min(a, b)} of {max(a, b)} channels have a partner" if a != b else "", "approximate"
         )

@@ -88,10 +88,10 @@ class MinibatchCKA(FlatteningMetric):
             DataError: Layers have different numbers of rows, or values beyond the range of fourth powers.
         """
         left, right = (
-            [Rows.of(name, [one]) for name, one in side.items()]
+            [Rows.of(name, [layer]) for name, layer in side.items()]
             for side in self.sides(outputs, other_outputs)
         )
-        counts = {len(one.values) for one in (*left, *right)}
+        counts = {len(layer.values) for layer in (*left, *right)}
         if len(counts) > 1:
             raise DataError(
                 f"minibatch_cka needs as many rows of each layer; got {sorted(counts)}. Choose flatten='pooled'.",
@@ -99,20 +99,22 @@ class MinibatchCKA(FlatteningMetric):
             )
         if (n := counts.pop()) < LEAST:
             return state
-        for one in (*left, *right):
-            _check_range(one)
-        _, found = fair_products(left, right)
+        for layer in (*left, *right):
+            _check_range(layer)
+        _, products = fair_products(left, right)
         # HSIC_1 is U / (n (n - 3)), and a batch weighs by its n; a layer that is constant in it adds nothing.
         a, b = (
             torch.tensor(
-                [_weight(one) / (n - 3) for one in side], dtype=torch.float64, device=found.left.device
+                [_weight(layer) / (n - 3) for layer in side], dtype=torch.float64, device=products.left.device
             )
             for side in (left, right)
         )
-        scaled = Products(found.cross * torch.outer(a.sqrt(), b.sqrt()), found.left * a, found.right * b)
+        scaled = Products(
+            products.cross * torch.outer(a.sqrt(), b.sqrt()), products.left * a, products.right * b
+        )
         axes = tuple(outputs), tuple(other_outputs)
-        varying = tuple(frozenset(one.name for one in side if _weight(one)) for side in (left, right))
-        digests = digests_of(torch.cat([one.values.double() for one in (*left, *right)], 1), n)
+        varying = tuple(frozenset(layer.name for layer in side if _weight(layer)) for side in (left, right))
+        digests = digests_of(torch.cat([layer.values.double() for layer in (*left, *right)], 1), n)
         batch = Batches(len(positions), {n: 1}, axes, scaled, (varying[0], varying[1]), (digests,))
         return self.merge(state, batch)
 
@@ -121,8 +123,8 @@ class MinibatchCKA(FlatteningMetric):
         if left.products is None or right.products is None:
             return right if left.products is None else left
         sums = [
-            one + getattr(right.products, name).to(one.device)
-            for name, one in attrs.asdict(left.products, recurse=False).items()
+            product + getattr(right.products, name).to(product.device)
+            for name, product in attrs.asdict(left.products, recurse=False).items()
         ]
         sizes = {
             n: left.sizes.get(n, 0) + right.sizes.get(n, 0) for n in sorted({**left.sizes, **right.sizes})
@@ -140,7 +142,7 @@ class MinibatchCKA(FlatteningMetric):
     def finalize(self, state: Batches, layers: Mapping[str, Any], other_layers: Mapping[str, Any]) -> Table:
         """Return the table."""
         axes = state.axes if state.products is not None else (tuple(layers), tuple(other_layers))
-        told = ", ".join(f"{count} of {size}" for size, count in state.sizes.items())
+        batches = ", ".join(f"{count} of {size}" for size, count in state.sizes.items())
         if state.products is None:
             cells = [[Cell(None, "undefined", "no batch of four rows or more")] * len(axes[1])] * len(axes[0])
         else:
@@ -169,7 +171,7 @@ class MinibatchCKA(FlatteningMetric):
             axes,
             cells,
             count=state.examples,
-            estimator=f"minibatch, unbiased in each; batches: {told}; {self.flatten}",
+            estimator=f"minibatch, unbiased in each; batches: {batches}; {self.flatten}",
             paper="Nguyen, Raghu, Kornblith (2021), Do Wide and Deep Networks Learn the Same Things?",
             equation="eq. 2 to 4",
         )

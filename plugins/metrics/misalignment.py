@@ -116,7 +116,7 @@ class Misalignment(PatchMetric):
             f"closed form, {self.draws} random bases, equal within {self.tolerance:g} of the largest eigenvalue, "
             f"{positions}{shrinking}"
         )
-        found = Table(
+        table = Table(
             name="misalignment",
             axes={"layer": names, "network": networks, "basis": BASES},
             cells=tuple(
@@ -139,7 +139,7 @@ class Misalignment(PatchMetric):
             equation="Appendix A.6",
             **{**common, "direction": "none"},
         )
-        return found, counts
+        return table, counts
 
     def _cells(
         self, state: SeenPatches, name: str, layers: Mapping[str, nn.Module], *, pooled: bool

@@ -75,11 +75,11 @@ def information(numbers: NDArray[np.int64], labels: NDArray[np.int64]) -> tuple[
     """
     counts = np.unique(numbers, return_counts=True)[1]
     whole = entropy(counts)
-    given = 0.0
+    conditional = 0.0
     for label in np.unique(labels):
         own = numbers[labels == label]
-        given += len(own) / len(labels) * entropy(np.unique(own, return_counts=True)[1])
-    return whole, max(0.0, whole - given), len(counts)
+        conditional += len(own) / len(labels) * entropy(np.unique(own, return_counts=True)[1])
+    return whole, max(0.0, whole - conditional), len(counts)
 
 
 @attrs.frozen(eq=False)
@@ -129,19 +129,21 @@ class MutualInformationPlane:
             raise UsageError(
                 f"mutual_information_plane: last={self.last!r} is not among the layers {', '.join(outputs)}."
             )
-        kept: dict[str, Tensor] = {}
+        layers: dict[str, Tensor] = {}
         same = [
             name
-            for name, one in outputs.items()
-            if one.shape == logits.shape and torch.equal(one.to(logits.dtype), logits)
+            for name, output in outputs.items()
+            if output.shape == logits.shape and torch.equal(output.to(logits.dtype), logits)
         ]
         last = self.last or (same[-1] if same else None)
-        for name, one in outputs.items():
-            values = real(one.detach()).flatten(1)
-            kept[name] = values.softmax(1) if name == last else values
+        for name, output in outputs.items():
+            values = real(output.detach()).flatten(1)
+            layers[name] = values.softmax(1) if name == last else values
         if last is not None:
-            kept = {name if name != last else f"{name} (softmax)": one for name, one in kept.items()}
-        return Parts((*state.batches, (positions, labels, kept)))
+            layers = {
+                name if name != last else f"{name} (softmax)": output for name, output in layers.items()
+            }
+        return Parts((*state.batches, (positions, labels, layers)))
 
     def merge(self, left: Parts, right: Parts) -> Parts:
         """Return the batches of both parts."""
@@ -162,14 +164,14 @@ class MutualInformationPlane:
             names, nothing = tuple(layers), Cell(None, "undefined", "no examples")
             cells = [[nothing] * 2 for _ in names]
             return self._tables(names, cells, [nothing] * len(names), 0, "")
-        positions = np.concatenate([one.cpu().numpy() for one, _, _ in state.batches])
+        positions = np.concatenate([part.cpu().numpy() for part, _, _ in state.batches])
         if len(np.unique(positions)) < count:
             raise DataError("mutual_information_plane: an example occurred twice; give each pattern once.")
-        labels = np.concatenate([one.cpu().numpy() for _, one, _ in state.batches])
+        labels = np.concatenate([part.cpu().numpy() for _, part, _ in state.batches])
         names = tuple(state.batches[0][2])
         cells, numbers, ranges = [], [], []
         for name in names:
-            values = np.concatenate([one[name].cpu().double().numpy() for _, _, one in state.batches])
+            values = np.concatenate([part[name].cpu().double().numpy() for _, _, part in state.batches])
             low, high = self._range(name, values)
             ranges.append(f"{name} [{low:.6g}, {high:.6g}]")
             about_x, about_y, occupied = information(
@@ -215,7 +217,7 @@ class MutualInformationPlane:
             "paper": "Reviving Autoencoder Pretraining (anonymous, 2020); Shwartz-Ziv, Tishby (2017)",
             "equation": "Sec. 3, B.1",
         }
-        flat = tuple(one for row in cells for one in row)
+        flat = tuple(cell for row in cells for cell in row)
         return (
             Table(
                 name="mutual_information_plane/information",

@@ -61,7 +61,7 @@ class MutualNeighbors(RowsMetric):
                 subject=name,
             )
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         others = len(left[0].values) - 1 if left else 0
         chance = f"; {self.neighbors / others:.3g} by chance" if others else ""
@@ -80,7 +80,7 @@ class MutualNeighbors(RowsMetric):
         if self.distance == "cosine":
             values = values / squares.sqrt().clamp(min=torch.finfo(torch.float64).tiny)[:, None]
         n, tied = len(values), 0
-        found = torch.empty(n, self.neighbors, dtype=torch.int64, device=values.device)
+        neighbors = torch.empty(n, self.neighbors, dtype=torch.int64, device=values.device)
         step = max(1, BLOCK // n)
         for first in range(0, n, step):
             near = values[first : first + step] @ values.T
@@ -89,11 +89,11 @@ class MutualNeighbors(RowsMetric):
             near[torch.arange(len(near)), torch.arange(len(near)) + first] = -torch.inf
             most = near.topk(self.neighbors + 1, dim=1)
             tied += int((most.values[:, -2] == most.values[:, -1]).sum())
-            found[first : first + step] = most.indices[:, :-1]
-        return found, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
+            neighbors[first : first + step] = most.indices[:, :-1]
+        return neighbors, f"{rows.name}: {tied:,} of {n:,} samples have equally near ones" if tied else ""
 
-    def _shared(self, one: tuple[Tensor, str], other: tuple[Tensor, str]) -> Cell:
-        n = len(one[0])
-        near = torch.zeros(n, n, dtype=torch.bool, device=one[0].device).scatter_(1, one[0], True)
+    def _shared(self, this: tuple[Tensor, str], other: tuple[Tensor, str]) -> Cell:
+        n = len(this[0])
+        near = torch.zeros(n, n, dtype=torch.bool, device=this[0].device).scatter_(1, this[0], True)
         share = near.gather(1, other[0]).sum(dtype=torch.float64) / (n * self.neighbors)
-        return judged(share, "; ".join(dict.fromkeys(filter(None, (one[1], other[1])))))
+        return judged(share, "; ".join(dict.fromkeys(filter(None, (this[1], other[1])))))

@@ -134,8 +134,8 @@ class PosteriorCollapse:
             equation="Var[mu], mean s^2, KL in nats, share of images with s^2 > .9",
             **facts,
         )
-        found = [
-            Result(name=f"units/{name}", value=float(one.sum()), unit="count", equation="", **facts)
-            for name, one in counts.items()
+        results = [
+            Result(name=f"units/{name}", value=float(units.sum()), unit="count", equation="", **facts)
+            for name, units in counts.items()
         ]
-        return (*found, table)
+        return (*results, table)

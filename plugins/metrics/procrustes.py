@@ -53,17 +53,17 @@ class Unit:
         return cls(rows, factor, spread(float((factor.T @ factor).square().sum()), 1.0))
 
 
-def _nuclear(one: Unit, other: Unit) -> Cell:
-    spreads, least = (one.spread, other.spread), max(one.rows.different, other.rows.different)
-    reason = equally_far(spreads, least) and equally_far(spreads, different(one.rows, other.rows))
-    return judged(torch.linalg.svdvals(other.factor.T @ one.factor).sum(), reason)
+def _nuclear(this: Unit, other: Unit) -> Cell:
+    spreads, least = (this.spread, other.spread), max(this.rows.different, other.rows.different)
+    reason = equally_far(spreads, least) and equally_far(spreads, different(this.rows, other.rows))
+    return judged(torch.linalg.svdvals(other.factor.T @ this.factor).sum(), reason)
 
 
 @attrs.define(eq=False)
 class Procrustes(RowsMetric):
     """The table ``procrustes``: layers of this network by layers of the other."""
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and equation of the table."""
         return {
             "procrustes": {"estimator": f"exact, {self.flatten}{few([*left, *right])}", "equation": "eq. 5"}

@@ -41,7 +41,7 @@ def compatkit_metrics(register: Register) -> None:
 class PWCCA(RowsMetric):
     """The table ``pwcca``: layers of this network by layers of the other."""
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"correlations weighted by projection, {self.flatten}"
         paper = "Morcos, Raghu, Bengio (2018), Insights on Representational Similarity"
@@ -60,9 +60,9 @@ def _spanned(rows: Rows) -> tuple[Rows, Tensor, Tensor]:
     return rows, basis, torch.cat([basis.T @ rows.double(columns) for columns in rows.columns()], dim=1)
 
 
-def _weighted(one: tuple[Rows, Tensor, Tensor], other: tuple[Rows, Tensor, Tensor]) -> Cell:
-    directions = one[1].shape[1], other[1].shape[1]
-    (_, basis, columns), (_, against, _) = (one, other) if directions[0] <= directions[1] else (other, one)
+def _weighted(this: tuple[Rows, Tensor, Tensor], other: tuple[Rows, Tensor, Tensor]) -> Cell:
+    directions = this[1].shape[1], other[1].shape[1]
+    (_, basis, columns), (_, against, _) = (this, other) if directions[0] <= directions[1] else (other, this)
     turned, correlations, _ = torch.linalg.svd(basis.T @ against, full_matrices=False)
     weights = (turned.T @ columns).abs().sum(1)
-    return judged((weights * correlations).sum() / weights.sum(), forced(one[0], other[0], directions))
+    return judged((weights * correlations).sum() / weights.sum(), forced(this[0], other[0], directions))

@@ -84,7 +84,7 @@ def grid(
     """
     with torch.no_grad():
         again = reconstruct(network, images, bn_reverse=bn_reverse, output_activation=output_activation)
-    titles = [f"{one:.3f}" for one in errors_of(images, again)[0].tolist()]
+    titles = [f"{error:.3f}" for error in errors_of(images, again)[0].tolist()]
     rows = {"input": images.double().cpu().numpy(), "seen again": again.double().cpu().numpy()}
     return pictures.beside(rows, low=low, high=high, titles=titles)
 
@@ -156,16 +156,16 @@ class Reconstruction:
             nothing = [Cell(None, "undefined", "no examples")]
             return self._tables(nothing * (len(SCORES) * len(SUMMARIES)), nothing * len(SCORES), ("0",), 0)
         order = torch.cat(state.positions).argsort()
-        names = tuple(str(one) for one in torch.cat(state.positions)[order].tolist())
+        names = tuple(str(position) for position in torch.cat(state.positions)[order].tolist())
         summaries: list[Cell] = []
         images: list[Cell] = []
         for values in (state.relative, state.square):
-            found = torch.cat(values)[order].cpu()
-            images += [_cell(one) for one in found.tolist()]
-            finite = found[found.isfinite()]
-            left = len(found) - len(finite)
+            errors = torch.cat(values)[order].cpu()
+            images += [_cell(error) for error in errors.tolist()]
+            finite = errors[errors.isfinite()]
+            left = len(errors) - len(finite)
             for summary in (finite.mean, finite.median, finite.amin, finite.amax) if len(finite) else ():
-                reason = f"without {left} of {len(found)} images whose error is not finite" if left else ""
+                reason = f"without {left} of {len(errors)} images whose error is not finite" if left else ""
                 summaries.append(Cell(float(summary()), "degenerate" if left else "ok", reason))
             if not len(finite):
                 summaries += [Cell(None, "undefined", "no image has a finite error")] * len(SUMMARIES)

@@ -62,13 +62,13 @@ def ranks(queries: Tensor, gallery: Tensor, labels: Tensor, distance: str = "cos
         For each class of k images, int64 ``(k, k - 1)``: irr_j of each image, j from 1.
     """
     queries, gallery = points(queries, gallery, distance)
-    found = []
-    for one in labels.unique().tolist():
-        own = (labels == one).nonzero()[:, 0]
+    by_class = []
+    for label in labels.unique().tolist():
+        own = (labels == label).nonzero()[:, 0]
         if len(own) > 1:
             parts = [_irrelevant(queries, gallery, own, part, distance) for part in own.split(QUERIES)]
-            found.append(torch.cat(parts))
-    return found
+            by_class.append(torch.cat(parts))
+    return by_class
 
 
 def points(queries: Tensor, gallery: Tensor, distance: str) -> tuple[Tensor, Tensor]:
@@ -84,13 +84,13 @@ def points(queries: Tensor, gallery: Tensor, distance: str) -> tuple[Tensor, Ten
     """
     sides = [queries.double(), gallery.double()]
     if distance == "cosine":
-        sides = [one / _above_zero(one.abs().amax(1, keepdim=True)) for one in sides]
-        sides = [one / _above_zero(one.norm(dim=1, keepdim=True)) for one in sides]
+        sides = [vectors / _above_zero(vectors.abs().amax(1, keepdim=True)) for vectors in sides]
+        sides = [vectors / _above_zero(vectors.norm(dim=1, keepdim=True)) for vectors in sides]
     else:
         largest = _above_zero(torch.cat(sides).abs().amax())
-        sides = [one / largest for one in sides]
+        sides = [vectors / largest for vectors in sides]
     middle = sides[1].mean(0)
-    sides = [one - middle for one in sides]
+    sides = [vectors - middle for vectors in sides]
     spread = torch.cat(sides).abs().amax()
     scale = torch.where(spread > NEGLIGIBLE, spread, 1.0)  # less is rounding of the mean
     return sides[0] / scale, sides[1] / scale
@@ -100,28 +100,28 @@ def _above_zero(sizes: Tensor) -> Tensor:
     return torch.where(sizes > 0, sizes, 1.0)
 
 
-def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, asked: Tensor, distance: str) -> Tensor:
+def _irrelevant(queries: Tensor, gallery: Tensor, own: Tensor, places: Tensor, distance: str) -> Tensor:
     """Return irr_j of some queries of a class, ``(queries, k - 1)``; ``own`` are the k images of that class."""
     if distance == "cosine":
-        near = 2 * queries[asked] @ gallery.T - gallery.square().sum(1)
+        near = 2 * queries[places] @ gallery.T - gallery.square().sum(1)
     else:  # by differences: expanded squares are too inexact for near neighbors
-        near = -torch.cdist(queries[asked], gallery, compute_mode="donot_use_mm_for_euclid_dist")
+        near = -torch.cdist(queries[places], gallery, compute_mode="donot_use_mm_for_euclid_dist")
     among = torch.zeros(len(gallery), dtype=torch.bool, device=gallery.device)
     among[own] = True
     others = near[:, ~among].sort(1).values
-    relevant = near[:, own][asked[:, None] != own].reshape(len(asked), len(own) - 1)
+    relevant = near[:, own][places[:, None] != own].reshape(len(places), len(own) - 1)
     relevant = relevant.sort(1, descending=True).values - ROUNDING
     return others.shape[1] - torch.searchsorted(others, relevant)
 
 
-def _vectors(name: str, given: Tensor) -> Tensor:
+def _vectors(name: str, output: Tensor) -> Tensor:
     """Return one vector per image, ``(batch, d)``; maps of one position are flattened."""
-    if given.ndim < 2 or given.shape[2:].numel() != 1:
+    if output.ndim < 2 or output.shape[2:].numel() != 1:
         raise DataError(
-            f"retrieval: expected one vector per image from {name!r}, got a tensor of shape {tuple(given.shape)}. "
+            f"retrieval: expected one vector per image from {name!r}, got a tensor of shape {tuple(output.shape)}. "
             "Choose the layer after the pooling."
         )
-    return real(given.flatten(1))
+    return real(output.flatten(1))
 
 
 @attrs.frozen(eq=False)
@@ -168,16 +168,16 @@ class Retrieval:
         Raises:
             DataError: A layer's outputs are not vectors, or the other network has none.
         """
-        found = {}
-        for name, given in outputs.items():
-            both = _vectors(name, given), _vectors(name, partner("retrieval", name, other_outputs))
-            found[name] = (*state.features.get(name, ()), both)
-        return Seen((*state.labels, labels), found)
+        features = {}
+        for name, output in outputs.items():
+            both = _vectors(name, output), _vectors(name, partner("retrieval", name, other_outputs))
+            features[name] = (*state.features.get(name, ()), both)
+        return Seen((*state.labels, labels), features)
 
     def merge(self, left: Seen, right: Seen) -> Seen:
         """Return the features of both parts."""
         names = {**left.features, **right.features}
-        features = {one: (*left.features.get(one, ()), *right.features.get(one, ())) for one in names}
+        features = {name: (*left.features.get(name, ()), *right.features.get(name, ())) for name in names}
         return Seen((*left.labels, *right.labels), features)
 
     def finalize(self, state: Seen, layers: Mapping[str, Any]) -> tuple[Table, ...]:
@@ -189,14 +189,14 @@ class Retrieval:
         """
         names = tuple(state.features) or tuple(layers)
         device = state.labels[0].device if state.labels else torch.device("cpu")
-        labels = torch.cat([one.to(device) for one in state.labels]) if state.labels else torch.zeros(0)
+        labels = torch.cat([batch.to(device) for batch in state.labels]) if state.labels else torch.zeros(0)
         _, places, sizes = labels.unique(return_inverse=True, return_counts=True)
-        asked = int((sizes[places] > 1).sum())
-        found = [self._cells(state.features.get(name, ()), labels, asked) for name in names]
+        queries = int((sizes[places] > 1).sum())
+        tables = [self._cells(state.features.get(name, ()), labels, queries) for name in names]
         axes = {"layer": names, "queries": SIDES, "gallery": SIDES}
-        common: dict[str, Any] = {"axes": axes, "unit": "1", "direction": "higher", "count": asked, **PAPER}
+        common: dict[str, Any] = {"axes": axes, "unit": "1", "direction": "higher", "count": queries, **PAPER}
         how = f"{self.distance}, every image against all others"
-        first, mean = (tuple(cell for cells in found for cell in cells[place]) for place in (0, 1))
+        first, mean = (tuple(cell for cells in tables for cell in cells[place]) for place in (0, 1))
         name = "retrieval" if self.top == 1 else f"retrieval@{self.top}"
         return (
             Table(name=name, cells=first, estimator=how, **common),
@@ -204,10 +204,10 @@ class Retrieval:
         )
 
     def _cells(
-        self, parts: tuple[tuple[Tensor, Tensor], ...], labels: Tensor, asked: int
+        self, parts: tuple[tuple[Tensor, Tensor], ...], labels: Tensor, count: int
     ) -> tuple[list[Cell], list[Cell]]:
         """Return the cells of a layer, for all combinations of the networks of queries and gallery."""
-        if not asked:
+        if not count:
             reason = "no class has two images" if len(labels) else "no examples"
             return [Cell(None, "undefined", reason)] * 4, [Cell(None, "undefined", reason)] * 4
         sides = [torch.cat([part[place].to(labels.device) for part in parts]) for place in (0, 1)]
@@ -219,37 +219,37 @@ class Retrieval:
                     first.append(Cell(None, "undefined", why))
                     mean.append(first[-1])
                     continue
-                found = ranks(queries, gallery, labels, self.distance)
-                one_class = "every image is of one class" if asked == len(labels) == len(found[0]) else ""
+                by_class = ranks(queries, gallery, labels, self.distance)
+                one_class = "every image is of one class" if count == len(labels) == len(by_class[0]) else ""
                 why = one_class or self._unvarying(queries, gallery)
-                share = self._share(found, len(labels), asked)
-                precision = Cell(sum(float(_precision(one).sum()) for one in found) / asked)
+                share = self._share(by_class, len(labels), count)
+                precision = Cell(sum(float(_precision(places).sum()) for places in by_class) / count)
                 first.append(Cell(share.value, "degenerate", why) if why and share.status == "ok" else share)
                 mean.append(Cell(precision.value, "degenerate", why) if why else precision)
         return first, mean
 
     def _unvarying(self, queries: Tensor, gallery: Tensor) -> str:
         """Return why images cannot be told apart, or empty."""
-        for name, one in (("queries", queries), ("gallery", gallery)):
-            if not bool((points(one, one, self.distance)[1].abs() > NEGLIGIBLE).any()):
+        for name, vectors in (("queries", queries), ("gallery", gallery)):
+            if not bool((points(vectors, vectors, self.distance)[1].abs() > NEGLIGIBLE).any()):
                 what = "direction" if self.distance == "cosine" else "point"
                 return f"all {name} have one {what}, so that every image is as near as the others"
         return ""
 
-    def _share(self, found: list[Tensor], images: int, asked: int) -> Cell:
+    def _share(self, by_class: list[Tensor], images: int, count: int) -> Cell:
         """Return the cell of the share of queries with an image of their class among the nearest.
 
         Args:
-            found: Result of ``ranks``.
+            by_class: Result of ``ranks``.
             images: Number of images; a query's gallery is all others.
-            asked: Number of queries.
+            count: Number of queries.
         """
         if self.top > images - 1:
             why = f"top {self.top} of a gallery of {images - 1}: every query would count"
             return Cell(None, "undefined", why)
-        value = sum(int((one[:, 0] < self.top).sum()) for one in found) / asked
+        value = sum(int((places[:, 0] < self.top).sum()) for places in by_class) / count
         # A class of k images has images - k others, the most that can be nearer than the first of its own.
-        if all(images - len(one) < self.top for one in found):
+        if all(images - len(places) < self.top for places in by_class):
             return Cell(
                 value, "degenerate", f"top {self.top}: every query counts, however near the others are"
             )

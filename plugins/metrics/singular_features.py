@@ -77,7 +77,7 @@ def singular_pictures(
         )
     vectors = known.vectors[:top]
     signs = torch.where(vectors.sum(1, keepdim=True) < 0, -1.0, 1.0)
-    titles = [f"{one:.3g}" for one in known.values[:top].tolist()]
+    titles = [f"{value:.3g}" for value in known.values[:top].tolist()]
     return (vectors * signs).reshape(-1, *shape).cpu().numpy(), titles
 
 
@@ -163,12 +163,12 @@ class SingularFeatures:
             UsageError: A layer has no matrix.
         """
         pictures = None if self._images is None else self._images.scaled(images)
-        held, counts = dict(state.layers), dict(state.counts)
+        sums_by_layer, counts = dict(state.layers), dict(state.counts)
         total = max(len(classes), int(labels.max()) + 1)
-        for name, given in inputs.items():
+        for name, values in inputs.items():
             layer = layers[name.split("#")[0]]
             try:
-                rows, each = given_to(layer, given)
+                rows, each = given_to(layer, values)
             except UsageError as error:
                 raise UsageError(
                     f"The layer {name!r}: {error} Name other layers, such as layers=['layer1.*.conv?', 'fc']."
@@ -177,21 +177,21 @@ class SingularFeatures:
             sums = chosen.T @ rows.double().unflatten(0, (len(labels), each)).sum(1)
             small = rows.shape[1] <= LARGEST
             squares = rows.double().T @ rows.double() if small else None
-            known = held[name].layer if name in held else decompose(layer)
+            known = sums_by_layer[name].layer if name in sums_by_layer else decompose(layer)
             best: dict[str, Tensor] = {}
             if self._images is not None and pictures is not None:
                 best = self._images.nearest(layer, known.vectors[: self.top], pictures)
             new = Sums(sums, squares, best, known)
             counts[name] = _plus(counts.get(name), chosen.sum(0) * each)
-            held[name] = _joined(held[name], new) if name in held else new
-        return LayerSums(state.examples + len(labels), held, counts)
+            sums_by_layer[name] = _joined(sums_by_layer[name], new) if name in sums_by_layer else new
+        return LayerSums(state.examples + len(labels), sums_by_layer, counts)
 
     def merge(self, left: LayerSums, right: LayerSums) -> LayerSums:
         """Return the sums of both parts."""
         if not left.examples or not right.examples:
             return left if left.examples else right
-        layers = {name: _joined(one, right.layers[name]) for name, one in left.layers.items()}
-        counts = {name: _plus(one, right.counts[name]) for name, one in left.counts.items()}
+        layers = {name: _joined(sums, right.layers[name]) for name, sums in left.layers.items()}
+        counts = {name: _plus(count, right.counts[name]) for name, count in left.counts.items()}
         return LayerSums(left.examples + right.examples, layers, counts)
 
     def finalize(
@@ -210,22 +210,29 @@ class SingularFeatures:
             other_layers: Layers of the second network, if there is one.
         """
         names = tuple(state.layers) or tuple(layers)
-        found = {name: one.layer for name, one in state.layers.items()}
-        widest = max((len(one) for one in state.counts.values()), default=0)
+        decompositions = {name: sums.layer for name, sums in state.layers.items()}
+        widest = max((len(counts) for counts in state.counts.values()), default=0)
         labels = tuple(classes) or tuple(str(place) for place in range(widest))
         makers = [
             self._table(
                 "energy",
                 "higher",
                 names,
-                self._energies(state, found, names, labels),
+                self._energies(state, decompositions, names, labels),
                 labels,
                 ("top", "active"),
             ),
             self._table(
-                "cosine", "higher", names, self._cosines(state, found, names, labels), self._numbers, labels
+                "cosine",
+                "higher",
+                names,
+                self._cosines(state, decompositions, names, labels),
+                self._numbers,
+                labels,
             ),
-            self._table("angle_to_data", "lower", names, self._to_data(state, found, names), self._numbers),
+            self._table(
+                "angle_to_data", "lower", names, self._to_data(state, decompositions, names), self._numbers
+            ),
         ]
         if other_layers:
             cells = self._to_other(layers, other_layers)
@@ -242,7 +249,7 @@ class SingularFeatures:
                 )
                 for kind in (*("pearson", "ssim"), *(("lpips",) if self.lpips_trunk else ()))
             ]
-        return tuple(Table(**{"count": state.examples, **one}) for one in makers)
+        return tuple(Table(**{"count": state.examples, **table}) for table in makers)
 
     @property
     def _numbers(self) -> tuple[str, ...]:
@@ -282,7 +289,7 @@ class SingularFeatures:
         }
 
     def _energies(
-        self, state: LayerSums, found: Any, names: Sequence[str], labels: Sequence[str]
+        self, state: LayerSums, decompositions: Any, names: Sequence[str], labels: Sequence[str]
     ) -> Iterator[Cell]:
         for name in names:
             for place in range(len(labels)):
@@ -291,14 +298,14 @@ class SingularFeatures:
                     if isinstance(mean, Cell):
                         yield mean
                         continue
-                    one: Decomposition = found[name]
-                    active = one.rank(self.tolerance)
+                    layer: Decomposition = decompositions[name]
+                    active = layer.rank(self.tolerance)
                     rank = min(self.top, active) if kind == "top" else active
-                    share = (one.vectors[:rank] @ mean).square().sum() / mean.square().sum()
-                    yield Cell(float(share)) if kind == "active" else _at_rank(float(share), one, rank)
+                    share = (layer.vectors[:rank] @ mean).square().sum() / mean.square().sum()
+                    yield Cell(float(share)) if kind == "active" else _at_rank(float(share), layer, rank)
 
     def _cosines(
-        self, state: LayerSums, found: Any, names: Sequence[str], labels: Sequence[str]
+        self, state: LayerSums, decompositions: Any, names: Sequence[str], labels: Sequence[str]
     ) -> Iterator[Cell]:
         for name in names:
             for vector in range(self.top):
@@ -306,15 +313,17 @@ class SingularFeatures:
                     mean = _mean(state, name, place)
                     if isinstance(mean, Cell):
                         yield mean
-                    elif vector >= len(found[name].vectors):
+                    elif vector >= len(decompositions[name].vectors):
                         yield Cell(
-                            None, "undefined", f"the layer has {len(found[name].vectors)} singular vectors"
+                            None,
+                            "undefined",
+                            f"the layer has {len(decompositions[name].vectors)} singular vectors",
                         )
                     else:
-                        cosine = pearson(found[name].vectors[vector : vector + 1], mean[None])
+                        cosine = pearson(decompositions[name].vectors[vector : vector + 1], mean[None])
                         yield Cell(min(1.0, float(cosine.abs())))
 
-    def _to_data(self, state: LayerSums, found: Any, names: Sequence[str]) -> Iterator[Cell]:
+    def _to_data(self, state: LayerSums, decompositions: Any, names: Sequence[str]) -> Iterator[Cell]:
         for name in names:
             sums = state.layers.get(name)
             if sums is None:
@@ -327,21 +336,21 @@ class SingularFeatures:
                 strength, directions = torch.linalg.eigh(sums.squares)
                 rank = int((strength > strength[-1] * usual_tolerance(len(strength))).sum())
                 data = directions.flip(1).T[: min(self.top, rank)]
-                yield from self._angles(found[name], data)
+                yield from self._angles(decompositions[name], data)
 
     def _to_other(self, layers: Mapping[str, nn.Module], others: Mapping[str, nn.Module]) -> Iterator[Cell]:
         for name, layer in layers.items():
-            one = decompose(layer)
+            own = decompose(layer)
             other = decompose(others[name]) if name in others else None
-            if other is None or other.vectors.shape[1] != one.vectors.shape[1]:
+            if other is None or other.vectors.shape[1] != own.vectors.shape[1]:
                 yield from [Cell(None, "undefined", "the other network has no such layer")] * self.top
             else:
-                yield from self._angles(one, other.vectors[: min(self.top, other.rank(self.tolerance))])
+                yield from self._angles(own, other.vectors[: min(self.top, other.rank(self.tolerance))])
 
-    def _angles(self, one: Decomposition, other: Tensor) -> Iterator[Cell]:
-        rank = min(self.top, one.rank(self.tolerance))
-        for value in angles(one.vectors[:rank], other.to(one.vectors.device)).tolist():
-            yield _at_rank(value, one, rank)
+    def _angles(self, own: Decomposition, other: Tensor) -> Iterator[Cell]:
+        rank = min(self.top, own.rank(self.tolerance))
+        for value in angles(own.vectors[:rank], other.to(own.vectors.device)).tolist():
+            yield _at_rank(value, own, rank)
         left = self.top - min(rank, len(other))
         yield from [Cell(None, "undefined", "a subspace has fewer directions")] * left
 
@@ -355,15 +364,15 @@ class SingularFeatures:
                 )
                 yield from [Cell(None, "undefined", whole if sums is not None else "no examples")] * self.top
                 continue
-            yield from (Cell(one if kind == "pearson" else -one) for one in values.tolist())
+            yield from (Cell(value if kind == "pearson" else -value) for value in values.tolist())
             yield from [Cell(None, "undefined", "the layer has fewer singular vectors")] * (
                 self.top - len(values)
             )
 
 
-def _at_rank(value: float, one: Decomposition, rank: int) -> Cell:
+def _at_rank(value: float, layer: Decomposition, rank: int) -> Cell:
     """Return a figure of the first directions, degenerate if the next singular value is nearly equal."""
-    if one.parted(rank):
+    if layer.parted(rank):
         return Cell(value)
     return Cell(value, "degenerate", f"singular values {rank} and {rank + 1} are nearly equal")
 
@@ -378,7 +387,9 @@ def _mean(state: LayerSums, name: str, place: int) -> Tensor | Cell:
 
 def _joined(left: Sums, right: Sums) -> Sums:
     squares = None if left.squares is None or right.squares is None else left.squares + right.squares
-    best = {name: torch.maximum(one, right.best[name].to(one.device)) for name, one in left.best.items()}
+    best = {
+        name: torch.maximum(match, right.best[name].to(match.device)) for name, match in left.best.items()
+    }
     return Sums(_plus(left.classes, right.classes), squares, best, left.layer)
 
 
@@ -387,5 +398,8 @@ def _plus(left: Tensor | None, right: Tensor) -> Tensor:
     if left is None:
         return right
     total = max(len(left), len(right))
-    wide = [torch.cat([one, one.new_zeros(total - len(one), *one.shape[1:])]) for one in (left, right)]
+    wide = [
+        torch.cat([counts, counts.new_zeros(total - len(counts), *counts.shape[1:])])
+        for counts in (left, right)
+    ]
     return wide[0] + wide[1].to(left.device)

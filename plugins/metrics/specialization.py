@@ -78,17 +78,17 @@ class Specialization:
         Raises:
             DataError: A layer gives no floating-point values for each input.
         """
-        found = {}
-        for name, given in outputs.items():
-            if given.ndim < 2 or not given.is_floating_point():
+        activities = {}
+        for name, output in outputs.items():
+            if output.ndim < 2 or not output.is_floating_point():
                 raise DataError(
                     f"specialization: expected values of the units of {name!r} for each input, got a tensor "
-                    f"{tuple(given.shape)} {given.dtype}. Choose a layer of activations."
+                    f"{tuple(output.shape)} {output.dtype}. Choose a layer of activations."
                 )
-            active = given.flatten(1) > self.threshold
+            active = output.flatten(1) > self.threshold
             new = Activity(active.sum(0), (active.sum(1),))
-            found[name] = _joined(state[name], new) if name in state else new
-        return found
+            activities[name] = _joined(state[name], new) if name in state else new
+        return activities
 
     def merge(self, left: Mapping[str, Activity], right: Mapping[str, Activity]) -> Mapping[str, Activity]:
         """Return the activity of both parts."""
@@ -107,24 +107,24 @@ class Specialization:
         edges = [f"{edge / self.bins:.{digits}g}" for edge in range(self.bins + 1)]
         bins = tuple(f"{low} to {high}" for low, high in pairwise(edges))
         cells: dict[str, list[Cell]] = {"": [], "/units": [], "/inputs": []}
-        counts = [sum(len(part) for part in one.inputs) for one in state.values()]
+        counts = [sum(len(part) for part in activity.inputs) for activity in state.values()]
         for name in names:
-            one = state.get(name)
-            if one is None:
+            activity = state.get(name)
+            if activity is None:
                 none = Cell(None, "undefined", "no examples")
                 cells[""] += [none] * len(QUANTITIES)
                 cells["/units"] += [none] * self.bins
                 cells["/inputs"] += [none] * self.bins
                 continue
-            examples = sum(len(part) for part in one.inputs)
-            inputs = torch.cat([part.to(one.units.device) for part in one.inputs])
-            never, always = one.units == 0, one.units == examples
-            shares = (one.units.double() / examples, never.double(), always.double())
+            examples = sum(len(part) for part in activity.inputs)
+            inputs = torch.cat([part.to(activity.units.device) for part in activity.inputs])
+            never, always = activity.units == 0, activity.units == examples
+            shares = (activity.units.double() / examples, never.double(), always.double())
             cells[""] += [Cell(float(share.mean())) for share in shares]
-            cells["/units"] += self._histogram(one.units, examples)
-            cells["/inputs"] += self._histogram(inputs, len(one.units))
+            cells["/units"] += self._histogram(activity.units, examples)
+            cells["/inputs"] += self._histogram(inputs, len(activity.units))
         axes = {"": {"quantity": QUANTITIES}, "/units": {"fraction": bins}, "/inputs": {"fraction": bins}}
-        said = {
+        meanings = {
             "": "active share of all pairs of unit and input; shares of units that no input, or every one, activates",
             "/units": "share of units by the fraction of inputs that activate them",
             "/inputs": "share of inputs by the fraction of units that they activate",
@@ -133,14 +133,14 @@ class Specialization:
             Table(
                 name=f"specialization{what}",
                 axes={"layer": names, **axes[what]},
-                cells=tuple(found),
+                cells=tuple(values),
                 unit="1",
                 direction="none",
-                estimator=f"{said[what]}; active above {self.threshold:g}; units of a map: channels x positions",
+                estimator=f"{meanings[what]}; active above {self.threshold:g}; units of a map: channels x positions",
                 count=max(counts, default=0),
                 **PAPER,
             )
-            for what, found in cells.items()
+            for what, values in cells.items()
         )
 
     def _histogram(self, counts: Tensor, most: int) -> list[Cell]:

@@ -76,15 +76,15 @@ class Sums:
             parts: ``(n, p)`` of each layer.
             shift: What is taken off first, ``(P,)``.
         """
-        widths = tuple(one.shape[1] for one in parts)
-        z = torch.cat([one.double() for one in parts], dim=1) - shift
-        r = torch.stack([one.square().sum(1) for one in z.split(widths, dim=1)], dim=1)
+        widths = tuple(part.shape[1] for part in parts)
+        z = torch.cat([part.double() for part in parts], dim=1) - shift
+        r = torch.stack([part.square().sum(1) for part in z.split(widths, dim=1)], dim=1)
         return cls(len(z), widths, shift, z.sum(0), r.sum(0), z.T @ z, r.T @ z, r.T @ r)
 
     def moved(self, shift: Tensor) -> Sums:
         """Return the sums of the same rows less another shift."""
         d, n = shift - self.shift, self.rows
-        q = torch.stack([one.square().sum() for one in d.split(self.widths)])
+        q = torch.stack([part.square().sum() for part in d.split(self.widths)])
         places = torch.arange(len(self.widths), device=d.device).repeat_interleave(
             torch.tensor(self.widths, device=d.device)
         )
@@ -105,7 +105,8 @@ class Sums:
         """Return the sums of both, with the shift of this one."""
         other = other if torch.equal(other.shift, self.shift) else other.moved(self.shift)
         sums = [
-            getattr(self, one) + getattr(other, one).to(self.z.device) for one in ("z", "r", "zz", "rz", "rr")
+            getattr(self, field) + getattr(other, field).to(self.z.device)
+            for field in ("z", "r", "zz", "rz", "rr")
         ]
         return Sums(self.rows + other.rows, self.widths, self.shift, *sums)
 
@@ -155,7 +156,7 @@ class StreamedCKA(FlatteningMetric):
         """
         left, right = self.sides(outputs, other_outputs)
         parts = [*left.values(), *right.values()]
-        width, counts = sum(one.shape[1] for one in parts), {len(one) for one in parts}
+        width, counts = sum(part.shape[1] for part in parts), {len(part) for part in parts}
         if width > WIDEST or len(counts) > 1:
             raise DataError(
                 f"streamed_cka takes at most {WIDEST:,} columns of all layers together, and as many rows of each; got "
@@ -163,21 +164,23 @@ class StreamedCKA(FlatteningMetric):
                 "cka.",
                 subject="streamed_cka",
             )
-        broken = {place for place, one in enumerate(parts) if not bool(one.isfinite().all())}
+        broken = {place for place, part in enumerate(parts) if not bool(part.isfinite().all())}
         for name, part in (*left.items(), *right.items()):
             if bool(part.isfinite().all()):
                 within_range(name, part, power=4)
-        parts = [torch.zeros_like(one) if place in broken else one for place, one in enumerate(parts)]
+        parts = [torch.zeros_like(part) if place in broken else part for place, part in enumerate(parts)]
         sums = state.sums
         for first in range(0, counts.pop(), ROWS):
-            some = [one[first : first + ROWS] for one in parts]
+            some = [part[first : first + ROWS] for part in parts]
             shift = (
-                torch.cat([one.mean(0, dtype=torch.float64) for one in some]) if sums is None else sums.shift
+                torch.cat([part.mean(0, dtype=torch.float64) for part in some])
+                if sums is None
+                else sums.shift
             )
             more = Sums.of(some, shift)
             sums = more if sums is None else sums.plus(more)
         axes = tuple(left), tuple(right)
-        digests = (*state.digests, digests_of(torch.cat([one.double() for one in parts], 1), len(parts[0])))
+        digests = (*state.digests, digests_of(torch.cat([part.double() for part in parts], 1), len(parts[0])))
         return Streamed(state.examples + len(positions), axes, sums, digests, state.broken | broken)
 
     def merge(self, left: Streamed, right: Streamed) -> Streamed:
@@ -224,11 +227,11 @@ def _cells(
         )
     mean = sums.shift + sums.z / n
     at = sums.moved(mean)
-    still = at.r <= n * NEGLIGIBLE**2 * torch.stack([one.square().sum() for one in mean.split(at.widths)])
-    parts = [one.split(at.widths, dim=1) for one in at.zz.split(at.widths)]
-    inner = torch.stack([torch.stack([one.square().sum() for one in row]) for row in parts])
+    still = at.r <= n * NEGLIGIBLE**2 * torch.stack([part.square().sum() for part in mean.split(at.widths)])
+    parts = [part.split(at.widths, dim=1) for part in at.zz.split(at.widths)]
+    inner = torch.stack([torch.stack([block.square().sum() for block in row]) for row in parts])
     fair = inner - at.rr * (n / (n - 2)) + torch.outer(at.r, at.r) / ((n - 1) * (n - 2))
-    names, found = [*axes[0], *axes[1]], []
+    names, tables = [*axes[0], *axes[1]], []
     for products in (fair, inner):
         own = torch.where(
             still | (products.diagonal() <= ROUNDING * inner.diagonal()), 0.0, products.diagonal()
@@ -241,5 +244,5 @@ def _cells(
                 zip(names, still.tolist(), not_above_0(names, own), strict=True)
             )
         ]
-        found.append(grid(at_most_one(whole.cosine()), reasons[:a], reasons[a:]))
-    return found[0], found[1]
+        tables.append(grid(at_most_one(whole.cosine()), reasons[:a], reasons[a:]))
+    return tables[0], tables[1]

@@ -46,7 +46,7 @@ class SVCCA(RowsMetric):
 
     share: float = attrs.field(default=0.99, validator=Number(above=0, most=1))
 
-    def told(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
+    def facts_of(self, left: Sequence[Rows], right: Sequence[Rows]) -> dict[str, dict[str, Any]]:
         """Return estimator and source of the table."""
         how = f"mean correlation of the directions with {self.share:g} of the variance, {self.flatten}"
         return {"svcca": {"estimator": how, "paper": "Raghu et al. (2017), SVCCA", "equation": "Sec. 2"}}
@@ -58,11 +58,11 @@ class SVCCA(RowsMetric):
     def _leading(self, rows: Rows) -> tuple[Rows, Tensor]:
         """Return the layer, and its leading left singular vectors, ``(n, directions)``."""
         vectors, values, _ = torch.linalg.svd(rows.factor(), full_matrices=False)
-        held = values.square().cumsum(0)
-        return rows, vectors[:, : 1 + int((held < self.share * held[-1] * (1 - 1e-12)).sum())]
+        energy = values.square().cumsum(0)
+        return rows, vectors[:, : 1 + int((energy < self.share * energy[-1] * (1 - 1e-12)).sum())]
 
 
-def _mean(one: tuple[Rows, Tensor], other: tuple[Rows, Tensor]) -> Cell:
-    (left, basis), (right, against) = one, other
+def _mean(this: tuple[Rows, Tensor], other: tuple[Rows, Tensor]) -> Cell:
+    (left, basis), (right, against) = this, other
     directions = basis.shape[1], against.shape[1]
     return judged(torch.linalg.svdvals(basis.T @ against).mean(), forced(left, right, directions))

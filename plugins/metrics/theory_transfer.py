@@ -61,10 +61,10 @@ def gram(left: Floats, right: Floats, *, same: bool = False) -> Floats:
         same: Whether they are the same, so that the diagonal is 1/2.
     """
     cosines = (left @ right.T).clip(-1, 1)
-    found = cosines * (np.pi - np.arccos(cosines)) / (2 * np.pi)
+    matrix = cosines * (np.pi - np.arccos(cosines)) / (2 * np.pi)
     if same:
-        np.fill_diagonal(found, 0.5)
-    return found
+        np.fill_diagonal(matrix, 0.5)
+    return matrix
 
 
 @attrs.frozen
@@ -100,13 +100,13 @@ class Transfer:
         """
         if source.shape[1] != target.shape[1]:
             raise DataError(f"source inputs have {source.shape[1]} values, target inputs {target.shape[1]}")
-        for what, one in (("source", source), ("target", target)):
-            apart = np.abs(np.linalg.norm(one, axis=1) - 1).max()
+        for what, inputs in (("source", source), ("target", target)):
+            apart = np.abs(np.linalg.norm(inputs, axis=1) - 1).max()
             if not apart < 1e-6:
                 raise DataError(f"the theory needs {what} inputs of norm 1; some are {apart:.2g} off")
         self.across = gram(source, target)
         self.source, self.target = (
-            _factored(one, what, jitter) for what, one in (("source", source), ("target", target))
+            _factored(inputs, what, jitter) for what, inputs in (("source", source), ("target", target))
         )
 
     def bounds(self, source: Floats, target: Floats) -> Bounds:
@@ -122,7 +122,9 @@ class Transfer:
         if max(np.abs(source).max(), np.abs(target).max()) > 1:
             raise DataError("the theory needs labels from -1 to 1")
         rest = target - self.across.T @ cho_solve(self.source, source)
-        bound, scratch = (float((one * cho_solve(self.target, one)).sum()) ** 0.5 for one in (rest, target))
+        bound, scratch = (
+            float((labels * cho_solve(self.target, labels)).sum()) ** 0.5 for labels in (rest, target)
+        )
         return Bounds(bound, scratch, float(np.linalg.norm(rest)), float(np.linalg.norm(target)))
 
 
@@ -162,8 +164,8 @@ def unit(images: Tensor) -> Floats:
 
 def columns(labels: Labels, outputs: Sequence[int]) -> Floats:
     """Return +-1 columns: column c is +1 where the label is ``outputs[c]``, and zero if that is -1, for no class."""
-    found = np.where(labels[:, None] == np.array(outputs), 1.0, -1.0) * (np.array(outputs) >= 0)
-    return found[:, :1] if len(outputs) == 2 else found
+    values = np.where(labels[:, None] == np.array(outputs), 1.0, -1.0) * (np.array(outputs) >= 0)
+    return values[:, :1] if len(outputs) == 2 else values
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -224,7 +226,7 @@ class TheoryTransfer(LossMetric):
         sample = LossMetric(examples=self.examples, seed=self.seed).update(
             None, images, labels, _places(labels)
         )
-        theirs = tuple(names) or tuple(str(one) for one in range(int(labels.max()) + 1))
+        theirs = tuple(names) or tuple(str(number) for number in range(int(labels.max()) + 1))
         known = classes or theirs  # without names, classes belong together by number
         matched = {own: other for other, own in match_classes(theirs, known)}
         if not matched:
@@ -232,28 +234,35 @@ class TheoryTransfer(LossMetric):
         outputs = [matched.get(place, -1) for place in range(len(known))]
         transfer = Transfer(unit(sample.images), unit(state.images), jitter=self.jitter)
         wanted = columns(state.labels.cpu().numpy(), range(len(known)))
-        given = columns(sample.labels.cpu().numpy(), outputs)
-        found, draw = transfer.bounds(given, wanted), np.random.default_rng(self.seed)
-        mixed = [transfer.bounds(given[draw.permutation(len(given))], wanted) for _ in range(self.permuted)]
+        source_labels = columns(sample.labels.cpu().numpy(), outputs)
+        bounds, draw = transfer.bounds(source_labels, wanted), np.random.default_rng(self.seed)
+        mixed = [
+            transfer.bounds(source_labels[draw.permutation(len(source_labels))], wanted)
+            for _ in range(self.permuted)
+        ]
         values = (
-            found.bound,
-            found.scratch,
-            float(np.mean([one.bound for one in mixed])),
-            found.residual,
-            found.labels,
-            float(np.mean([one.residual for one in mixed])),
+            bounds.bound,
+            bounds.scratch,
+            float(np.mean([mix.bound for mix in mixed])),
+            bounds.residual,
+            bounds.labels,
+            float(np.mean([mix.residual for mix in mixed])),
         )
         missing = [name for place, name in enumerate(known) if place not in matched]
         if missing:
-            return [Cell(one, "approximate", f"the source lacks {', '.join(missing)}") for one in values]
-        return [Cell(one) for one in values]
+            return [Cell(value, "approximate", f"the source lacks {', '.join(missing)}") for value in values]
+        return [Cell(value) for value in values]
 
 
 def _read(path: str) -> tuple[Tensor, Tensor, Sequence[str]]:
     try:
-        with np.load(path, allow_pickle=False) as held:
-            names = tuple(map(str, held["classes"])) if "classes" in held else ()
-            return torch.from_numpy(held["images"]), torch.from_numpy(held["labels"].astype(np.int64)), names
+        with np.load(path, allow_pickle=False) as archive:
+            names = tuple(map(str, archive["classes"])) if "classes" in archive else ()
+            return (
+                torch.from_numpy(archive["images"]),
+                torch.from_numpy(archive["labels"].astype(np.int64)),
+                names,
+            )
     except (OSError, ValueError, KeyError) as error:
         raise DataError(
             f"{path} cannot be read as a source: {error}. Write images (n, ...) and labels (n,) with numpy.savez.",

@@ -65,7 +65,7 @@ class TransferFunction(PatchMetric):
         """Return the table."""
         names = tuple(state.layers) or tuple(layers)
         quantities = ("sigma", "tau", "tau-other") if other_layers else ("sigma", "tau")
-        widest = max((len(one.mean) for one in state.layers.values()), default=1)
+        widest = max((len(moments.mean) for moments in state.layers.values()), default=1)
         rows = [self._rows(state, name, layers, other_layers) for name in names]
         return Table(
             name="transfer_function",
@@ -74,7 +74,7 @@ class TransferFunction(PatchMetric):
                 "quantity": quantities,
                 "direction": tuple(str(place) for place in range(1, widest + 1)),
             },
-            cells=tuple(cell for one in rows for what in quantities for cell in _padded(one[what], widest)),
+            cells=tuple(cell for row in rows for what in quantities for cell in _padded(row[what], widest)),
             unit="1",
             direction="none",
             estimator="all positions" if self.patches is None else f"{self.patches} positions an image",

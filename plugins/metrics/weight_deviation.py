@@ -79,13 +79,13 @@ class WeightDeviation:
         own = weighted(layers or {"": network})
         start = weighted(other_layers or {"": other})
         random = equal_norm_weights(network, torch.Generator().manual_seed(self.seed))
-        paths = {id(one): path for path, one in network.named_modules()}
+        paths = {id(module): path for path, module in network.named_modules()}
         rows: dict[str, list[float] | str] = {}
         for name, layer in own.items():
             before = start[name].weight if name in start else None
             if before is None or before.shape != layer.weight.shape:
-                there = "no such layer" if before is None else f"a weight {tuple(before.shape)}"
-                rows[name] = f"the other network has {there}; this one's is {tuple(layer.weight.shape)}"
+                problem = "no such layer" if before is None else f"a weight {tuple(before.shape)}"
+                rows[name] = f"the other network has {problem}; this one's is {tuple(layer.weight.shape)}"
                 continue
             if not (before.isfinite().all() and layer.weight.isfinite().all()):
                 rows[name] = "its weights are not finite"
@@ -93,8 +93,8 @@ class WeightDeviation:
             drawn: Any = random.get_submodule(paths[id(layer)]).weight
             origin = before.detach().double().cpu()
             rows[name] = [
-                float((one.detach().double().cpu() - origin).square().sum().sqrt()) / self.examples**0.5
-                for one in (layer.weight, drawn, torch.zeros_like(layer.weight))
+                float((weight.detach().double().cpu() - origin).square().sum().sqrt()) / self.examples**0.5
+                for weight in (layer.weight, drawn, torch.zeros_like(layer.weight))
             ]
         cells = [
             cell

@@ -57,8 +57,12 @@ class WeightMap:
     seed: int = attrs.field(default=0, validator=SEED)
 
     def __attrs_post_init__(self) -> None:
-        given = self.networks.values() if isinstance(self.networks, Mapping) else ()
-        if not given or "this" in self.networks or not all(isinstance(one, Mapping) for one in given):
+        networks = self.networks.values() if isinstance(self.networks, Mapping) else ()
+        if (
+            not networks
+            or "this" in self.networks
+            or not all(isinstance(network, Mapping) for network in networks)
+        ):
             raise UsageError(
                 "weight_map: networks are state dicts of further networks by name, at least one; `this` is the one "
                 f"that is measured. Got {', '.join(map(str, self.networks)) or 'none'}."
@@ -90,18 +94,21 @@ class WeightMap:
         squares = np.zeros((len(names), len(names)))
         known = weighted(layers or {"": network})
         for layer, module in known.items():
-            weights = [module.weight.detach(), *(self._weight(one, layer, module) for one in self.networks)]
-            rows = [one.double().cpu().flatten() for one in weights]
-            for a, one in enumerate(rows):
+            weights = [
+                module.weight.detach(),
+                *(self._weight(other, layer, module) for other in self.networks),
+            ]
+            rows = [weight.double().cpu().flatten() for weight in weights]
+            for a, row in enumerate(rows):
                 for b in range(a):
-                    squares[a, b] = squares[b, a] = squares[a, b] + float((one - rows[b]).square().sum())
+                    squares[a, b] = squares[b, a] = squares[a, b] + float((row - rows[b]).square().sum())
         if not np.isfinite(squares).all():
             raise DataError(
                 "weight_map: weights of some networks are not finite, so that they have no distances."
             )
         distances = np.sqrt(squares)
-        scaled, kept = classical_scaling(distances)
-        cells = [Cell(float(one)) for one in scaled.flatten()] + self._tsne(distances)
+        scaled, share = classical_scaling(distances)
+        cells = [Cell(float(value)) for value in scaled.flatten()] + self._tsne(distances)
         facts: dict[str, Any] = {"direction": "none", "count": len(names), "paper": PAPER}
         return (
             Table(
@@ -116,7 +123,7 @@ class WeightMap:
             Table(
                 name="weight_map/distance",
                 axes={"network": names, "from": names},
-                cells=tuple(Cell(float(one)) for one in distances.flatten()),
+                cells=tuple(Cell(float(value)) for value in distances.flatten()),
                 unit="1",
                 estimator=f"Frobenius, {len(known)} weights without biases and normalization",
                 equation="App. A",
@@ -125,7 +132,7 @@ class WeightMap:
             Table(
                 name="weight_map/kept",
                 axes={"method": METHODS[:1]},
-                cells=(Cell(kept) if distances.any() else Cell(None, "undefined", "all weights are equal"),),
+                cells=(Cell(share) if distances.any() else Cell(None, "undefined", "all weights are equal"),),
                 unit="1",
                 estimator="two largest eigenvalues over the sum of absolute ones",
                 equation="Torgerson (1952)",
@@ -135,15 +142,15 @@ class WeightMap:
 
     def _weight(self, name: str, layer: str, module: nn.Module) -> Tensor:
         key, own = f"{layer}.weight", module.weight
-        found = self.networks[name].get(key)
-        if found is None or found.shape != own.shape:  # type: ignore[union-attr]
-            there = "lacks it" if found is None else f"has it in the shape {tuple(found.shape)}"
+        weight = self.networks[name].get(key)
+        if weight is None or weight.shape != own.shape:  # type: ignore[union-attr]
+            problem = "lacks it" if weight is None else f"has it in the shape {tuple(weight.shape)}"
             raise UsageError(
-                f"weight_map compares {key} {tuple(own.shape)}; the network {name!r} {there}. Name the layers that all "  # type: ignore[arg-type]
-                "networks share, by the paths of their state dicts.",
+                f"weight_map compares {key} {tuple(own.shape)}; the network {name!r} {problem}. Name the layers that "  # type: ignore[arg-type]
+                "all networks share, by the paths of their state dicts.",
                 subject=key,
             )
-        return found.detach()
+        return weight.detach()
 
     def _tsne(self, distances: NDArray[np.float64]) -> list[Cell]:
         from sklearn.manifold import TSNE
@@ -151,13 +158,13 @@ class WeightMap:
         count = len(distances)
         if count < FEWEST:
             return [Cell(None, "undefined", f"t-SNE needs {FEWEST} networks, got {count}")] * (2 * count)
-        found = TSNE(
+        points = TSNE(
             metric="precomputed",
             init="random",
             perplexity=self.perplexity or min(30.0, count / 3),
             random_state=self.seed,
         ).fit_transform(distances)
-        return [Cell(float(one)) for one in found.flatten()]
+        return [Cell(float(value)) for value in points.flatten()]
 
 
 def classical_scaling(distances: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:

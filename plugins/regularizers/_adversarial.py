@@ -34,9 +34,9 @@ class Critic(nn.Module):
         maps, calls = [], []
         for name, layer in self.network.named_children():
             if name.startswith("layer"):
-                given = layer.linear(images)  # pyright: ignore[reportCallIssue]
-                calls.append(LayerCall(images, given, layer.linear))  # pyright: ignore[reportArgumentType]
-                images = layer.act(layer.norm(given))  # pyright: ignore[reportCallIssue]
+                output = layer.linear(images)  # pyright: ignore[reportCallIssue]
+                calls.append(LayerCall(images, output, layer.linear))  # pyright: ignore[reportArgumentType]
+                images = layer.act(layer.norm(output))  # pyright: ignore[reportCallIssue]
                 maps.append(images)
         return self.network.fc(images.flatten(1)), maps, calls  # pyright: ignore[reportCallIssue]
 
@@ -104,13 +104,13 @@ class Adversarial(ImageObjective):
         losses = {"discriminator": F.softplus(-of_real).mean() + F.softplus(of_made).mean()}
         if self.reverse:
             losses["reverse"] = self.reverse * torch.stack([residual(call) for call in calls]).sum()
-        fixed = {name: one.detach() for name, one in critic.named_parameters()}
+        fixed = {name: parameter.detach() for name, parameter in critic.named_parameters()}
         judged, seen, _ = functional_call(critic, fixed, (self._beside(made, real),))
         losses["generator"] = F.softplus(-judged.float()).mean()
         if self.features:
             apart = [
-                F.mse_loss(one.float(), there.chunk(2)[0].detach().float())
-                for one, there in zip(seen, maps, strict=True)
+                F.mse_loss(fake.float(), real.chunk(2)[0].detach().float())
+                for fake, real in zip(seen, maps, strict=True)
             ]
             losses["features"] = self.features * torch.stack(apart).mean()
         return losses

@@ -49,7 +49,7 @@ def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
     calls: list[tuple[str, nn.Module, Tensor, Tensor]] = []
 
     def noting(path: str) -> Any:
-        return lambda module, given, result: calls.append((path, module, given[0], result))
+        return lambda module, inputs, result: calls.append((path, module, inputs[0], result))
 
     handles = [
         module.register_forward_hook(noting(path))
@@ -64,31 +64,31 @@ def called_layers(state: TaskState, device: str) -> tuple[Called, ...]:
     finally:
         for handle in handles:
             handle.remove()
-    found: dict[str, Called] = {}
-    for place, (path, module, _, given) in enumerate(calls):
-        if not isinstance(module, LAYERS) or path in found:
+    called: dict[str, Called] = {}
+    for place, (path, module, _, output) in enumerate(calls):
+        if not isinstance(module, LAYERS) or path in called:
             continue
         later = calls[place + 1 :]
-        until = next((at for at, one in enumerate(later) if isinstance(one[1], LAYERS)), len(later))
-        normed = any(isinstance(one[1], NORMS) and one[2] is given for one in later)
-        followers = tuple(one[1] for one in later[:until] if isinstance(one[1], NORMS))
-        found[path] = Called(path, module, normed, followers)
-    return tuple(found.values())
+        until = next((at for at, call in enumerate(later) if isinstance(call[1], LAYERS)), len(later))
+        normed = any(isinstance(call[1], NORMS) and call[2] is output for call in later)
+        followers = tuple(call[1] for call in later[:until] if isinstance(call[1], NORMS))
+        called[path] = Called(path, module, normed, followers)
+    return tuple(called.values())
 
 
-def check_globs(plugin: str, state: TaskState, globs: Iterable[str], found: Sequence[Called]) -> None:
+def check_globs(plugin: str, state: TaskState, globs: Iterable[str], layers: Sequence[Called]) -> None:
     """Raise for a name or glob that no layer matches.
 
     Args:
         plugin: For messages.
         state: The task.
         globs: Names or globs.
-        found: The layers of its network.
+        layers: The layers of its network.
 
     Raises:
         UnknownName: Names the layers nearest to it.
     """
-    names = [one.path for one in found]
+    names = [layer.path for layer in layers]
     for glob in globs:
         if not any(fnmatchcase(name, glob) for name in names):
             raise UnknownName(
@@ -117,13 +117,15 @@ def chosen_layers(
         raise UsageError(f"{plugin}: layers is a list of names or globs, such as [{wanted!r}]; got a text.")
     known = called_layers(state, device)
     check_globs(plugin, state, wanted or (), known)
-    found: dict[str, nn.Module] = {
-        one.path: one.layer
-        for one in known
-        if (not isinstance(one.layer, nn.Linear) if wanted is None else _any(one.path, wanted))
+    layers: dict[str, nn.Module] = {
+        called.path: called.layer
+        for called in known
+        if (not isinstance(called.layer, nn.Linear) if wanted is None else _any(called.path, wanted))
     }
     frozen = [
-        name for name, layer in found.items() if not all(one.requires_grad for one in layer.parameters())
+        name
+        for name, layer in layers.items()
+        if not all(parameter.requires_grad for parameter in layer.parameters())
     ]
     if frozen:
         raise UsageError(
@@ -131,11 +133,11 @@ def chosen_layers(
             "layers, or train it.",
             subject=frozen[0],
         )
-    return found
+    return layers
 
 
 def _any(name: str, wanted: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, one) for one in wanted)
+    return any(fnmatchcase(name, glob) for glob in wanted)
 
 
 @contextmanager
@@ -146,23 +148,23 @@ def first_step_statistics(state: TaskState) -> Iterator[None]:
     """
     parts = (state.extractor, state.head)
     modes = [(module, module.training) for part in parts for module in part.modules()]
-    norms = [one for part in parts for one in part.modules() if isinstance(one, _BatchNorm)]
+    norms = [norm for part in parts for norm in part.modules() if isinstance(norm, _BatchNorm)]
     before = [
-        (one.momentum, None if one.num_batches_tracked is None else one.num_batches_tracked.clone())
-        for one in norms
+        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
+        for norm in norms
     ]
     for part in parts:
         part.eval()
     try:
-        for one in norms:
-            one.train(one not in state.frozen_norms)
-            one.momentum = 0.0
+        for norm in norms:
+            norm.train(norm not in state.frozen_norms)
+            norm.momentum = 0.0
         yield
     finally:
-        for one, (momentum, tracked) in zip(norms, before, strict=True):
-            one.momentum = momentum
-            if tracked is not None and one.num_batches_tracked is not None:
-                one.num_batches_tracked.copy_(tracked)
+        for norm, (momentum, tracked) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            if tracked is not None and norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.copy_(tracked)
         for module, was in modes:
             module.training = was
 

@@ -27,18 +27,18 @@ def common_class_loss(logits: Tensor, labels: Tensor) -> Tensor:
     return total / labels.shape[0]
 
 
-def outputs_of(own: Sequence[Label], outputs: Sequence[Label], kept: Sequence[Label]) -> Tensor | None:
+def outputs_of(own: Sequence[Label], outputs: Sequence[Label], common: Sequence[Label]) -> Tensor | None:
     """Return the output for each class of a task, int64 ``(classes,)``; ``OUTSIDE`` for classes without one.
 
     Args:
         own: Classes of the task.
         outputs: Classes of the head.
-        kept: Those of the head's classes that count.
+        common: Those of the head's classes that count.
 
     Returns:
         None where there is no class in common.
     """
-    counted = {shared for shared, _ in match_classes(outputs, kept)}
+    counted = {shared for shared, _ in match_classes(outputs, common)}
     pairs = [(mine, shared) for mine, shared in match_classes(own, outputs) if shared in counted]
     places = torch.full((len(own),), OUTSIDE, dtype=torch.int64)
     for mine, shared in pairs:
@@ -48,5 +48,5 @@ def outputs_of(own: Sequence[Label], outputs: Sequence[Label], kept: Sequence[La
 
 def names(labels: Sequence[Label]) -> str:
     """Return the first twelve names, and the total count if there are more."""
-    shown = ", ".join(one.name for one in labels[:12])
+    shown = ", ".join(label.name for label in labels[:12])
     return shown + (f", ... ({len(labels)} in all)" if len(labels) > 12 else "")

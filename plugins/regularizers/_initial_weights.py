@@ -47,7 +47,7 @@ def check_scheme(plugin: str, scheme: str, scale: float, layers: Mapping[str, fl
             f"{plugin}: layers is a table of factors by path, such as {{'conv1': 0.1}}; got {layers!r:.60}."
         )
     Number(above=0).check(plugin, scale=scale)
-    Number(above=0).check(f"{plugin}: layers", **{str(name): one for name, one in layers.items()})
+    Number(above=0).check(f"{plugin}: layers", **{str(name): value for name, value in layers.items()})
 
 
 @torch.no_grad()

@@ -29,11 +29,13 @@ def lightness_and_chroma(images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     linear = torch.where(images <= 0.04045, images / 12.92, ((images + 0.055) / 1.055) ** 2.4)
     red, green, blue = linear.unbind(-1)
-    x, y, z = ((one[0] * red + one[1] * green + one[2] * blue) / sum(one) for one in TO_XYZ)
+    x, y, z = (
+        (weights[0] * red + weights[1] * green + weights[2] * blue) / sum(weights) for weights in TO_XYZ
+    )
     edge = 6 / 29
     fx, fy, fz = (
-        torch.where(one > edge**3, one.clamp(min=edge**3) ** (1 / 3), one / (3 * edge**2) + 4 / 29)
-        for one in (x, y, z)
+        torch.where(value > edge**3, value.clamp(min=edge**3) ** (1 / 3), value / (3 * edge**2) + 4 / 29)
+        for value in (x, y, z)
     )
     return y, 500 * (fx - fy), 200 * (fy - fz)
 
@@ -50,8 +52,8 @@ def bins(side: int) -> tuple[tuple[int, int], ...]:
     level = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
     colors = torch.cartesian_prod(level, level, level)
     _, a, b = lightness_and_chroma(colors)
-    found = torch.unique(torch.stack([a, b], 1).div(side).round().long(), dim=0) * side
-    return tuple((int(one), int(other)) for one, other in found)
+    centers = torch.unique(torch.stack([a, b], 1).div(side).round().long(), dim=0) * side
+    return tuple((int(first), int(other)) for first, other in centers)
 
 
 @attrs.frozen(eq=False)
@@ -77,13 +79,13 @@ class Lookup:
             *(torch.arange(int(a), int(b) + 1) for a, b in zip(low, high, strict=True))
         )
         nearest = (places[:, None] - middles).square().sum(2).argmin(1)
-        shape = [int(one) for one in high - low + 1]
+        shape = [int(length) for length in high - low + 1]
         return cls(side, (int(low[0]), int(low[1])), nearest.view(shape).to(device))
 
     def __call__(self, a: Tensor, b: Tensor) -> Tensor:
         """Return the number of the bin of each pixel, int64 of the shape of ``a``."""
         places = [
-            ((one / self.side).round().long() - low).clamp(0, size - 1)
-            for one, low, size in zip((a, b), self.lowest, self.table.shape, strict=True)
+            ((chroma / self.side).round().long() - low).clamp(0, size - 1)
+            for chroma, low, size in zip((a, b), self.lowest, self.table.shape, strict=True)
         ]
         return self.table[places[0], places[1]]

@@ -66,16 +66,16 @@ class VariationalObjective:
             UsageError: It is cut elsewhere than behind the decoder, has another objective already, has a normalization,
                 or starts from components.
         """
-        whose = f"Task {task.name!r} is trained as a variational autoencoder"
+        subject = f"Task {task.name!r} is trained as a variational autoencoder"
         if task.cut != LAST:
             raise UsageError(
-                f"{whose}, which trains all of a network such as vae_conv; its split point is {task.cut!r}. Set "
+                f"{subject}, which trains all of a network such as vae_conv; its split point is {task.cut!r}. Set "
                 f"split={LAST!r}.",
                 subject=task.name,
             )
         if task.normalize is not None or task.extractor is not None:
             raise UsageError(
-                f"{whose}, by one objective, from pixels from 0 to 1 and a network of its own. Leave out "
+                f"{subject}, by one objective, from pixels from 0 to 1 and a network of its own. Leave out "
                 "normalize=, extractor= and all objectives but one; weights= starts it from another network.",
                 subject=task.name,
             )

@@ -32,5 +32,5 @@ class InTurns(Adversarial):
     def compatkit_after_backward(self, step: Step) -> None:
         """Drop the gradients of the side whose turn it is not."""
         still = self._critics[step.task.name] if step.number % 2 else step.task.extractor
-        for one in still.parameters():
-            one.grad = None
+        for parameter in still.parameters():
+            parameter.grad = None

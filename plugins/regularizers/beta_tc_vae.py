@@ -102,9 +102,9 @@ class BetaTCVAE(VariationalObjective):
         """Return reconstruction, divergence and weighted total correlation."""
         seen = self.passed(step)
         weights = log_weights(len(seen.mean), self._images[step.task.name], self.estimator)
-        found = total_correlation(seen.mean, seen.log_variance, seen.drawn, weights.to(seen.mean))
+        correlation = total_correlation(seen.mean, seen.log_variance, seen.drawn, weights.to(seen.mean))
         return learning(
             reconstruction=seen.reconstruction,
             divergence=seen.divergence,
-            total_correlation=(self.beta - 1) * found,
+            total_correlation=(self.beta - 1) * correlation,
         )

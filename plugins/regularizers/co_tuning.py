@@ -73,8 +73,8 @@ class CoTuning:
         """
         for name, state in setup.tasks.items():
             path = _class_layer(state)
-            given: Any = state.task.weights if isinstance(state.task.weights, Mapping) else {}
-            rows, bias = given.get(f"{path}.weight"), given.get(f"{path}.bias")
+            weights: Any = state.task.weights if isinstance(state.task.weights, Mapping) else {}
+            rows, bias = weights.get(f"{path}.weight"), weights.get(f"{path}.bias")
             own = state.head.get_submodule(path) if path else None
             if not isinstance(own, nn.Linear) or rows is None or rows.shape[1:] != own.weight.shape[1:]:
                 raise UsageError(
@@ -110,7 +110,7 @@ class CoTuning:
                     labels.append(batch.labels)
             seen[name] = torch.cat(labels)
             self._relations[name] = relation(torch.cat(shares), seen[name], len(state.labels))
-        return {"images": {name: len(one) for name, one in seen.items()}}
+        return {"images": {name: len(rows) for name, rows in seen.items()}}
 
     @hookimpl
     @effect("pure")

@@ -96,9 +96,9 @@ class CodeRecovery(ImageObjective):
             paths = ("linear", "norm", "act", "pool")
             self._stages[state.name] = tuple(
                 attrs.evolve(
-                    one, **{path: f"{GENERATOR}.{at}" for path in paths if (at := getattr(one, path))}
+                    stage, **{path: f"{GENERATOR}.{at}" for path in paths if (at := getattr(stage, path))}
                 )
-                for one in chain_of(parts[GENERATOR], drawn)
+                for stage in chain_of(parts[GENERATOR], drawn)
             )
             setup.record_layers(state, [CODES, *names_of(self._stages[state.name])])
 
@@ -109,8 +109,8 @@ class CodeRecovery(ImageObjective):
         """Return the weighted errors of all groups."""
         (codes,) = step.layers[CODES]
         walk = Walk(self.bn_reverse)  # pyright: ignore[reportArgumentType]
-        *_, (_, given, back) = pairs(self._stages[step.task.name], step.layers, codes.output, walk)
-        apart = (wide(back) - wide(given)).square()
+        *_, (_, forward, back) = pairs(self._stages[step.task.name], step.layers, codes.output, walk)
+        apart = (wide(back) - wide(forward)).square()
         terms = [
             weight * apart[:, int(first) : int(stop)].sum(1).mean() for first, stop, weight in self.groups
         ]

@@ -81,8 +81,8 @@ def chroma_loss(logits: Tensor, numbers: Tensor, cells: int) -> Tensor:
         for side in (height, width)
     )
     place = (rows[:, None] * cells + columns) * logits.shape[1] + numbers
-    said = logits.float().log_softmax(1).reshape(len(numbers), -1)
-    return -said.gather(1, place.flatten(1)).mean()
+    scores = logits.float().log_softmax(1).reshape(len(numbers), -1)
+    return -scores.gather(1, place.flatten(1)).mean()
 
 
 @attrs.define(eq=False)
@@ -118,7 +118,7 @@ class Colorization:
         for state in setup.tasks.values():
             _check_colors(state)
             self._check_features(state)
-            mean, std = (torch.tensor(one, device=device) for one in (state.data.mean, state.data.std))
+            mean, std = (torch.tensor(values, device=device) for values in (state.data.mean, state.data.std))
             self._scales[state.name] = mean, std
         names = [f"a {a} b {b}" for a, b in bins(self.bin_size)]
         self._head = setup.add_auxiliary_head("colorization", classes=[Label(name) for name in names])

@@ -46,23 +46,23 @@ def compatkit_regularizers(register: Register) -> None:
     register("contrastive", Contrastive)
 
 
-def nt_xent(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+def nt_xent(first: Tensor, other: Tensor, temperature: float) -> Tensor:
     """Return the normalized temperature-scaled cross-entropy of two views of every image, in nats.
 
     Args:
-        one: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
+        first: Projections of the first views, ``(batch, dimensions)``; computed in float32 at least.
         other: Of the second views, in the same order.
         temperature: Divisor of cosines.
 
     Returns:
         A scalar, float32 at least: the mean over both views of all images.
     """
-    projections = torch.cat([one, other])
+    projections = torch.cat([first, other])
     wide = torch.promote_types(projections.dtype, torch.float32)
     with torch.autocast(projections.device.type, enabled=False):
         unit = F.normalize(projections.to(wide), dim=1)
         similar = unit @ unit.T / temperature
-    count = len(one)
+    count = len(first)
     similar = similar.masked_fill(torch.eye(2 * count, dtype=torch.bool, device=unit.device), -torch.inf)
     partner = torch.arange(2 * count, device=unit.device).roll(count)
     return F.cross_entropy(similar, partner)
@@ -114,8 +114,8 @@ def colored(images: Tensor, strength: float) -> Tensor:
         mixing = mixing + gray[:, None, None] * torch.tensor([YIQ[0]] * 3)
         mixing = mixing.to(images)
         parts = images.unbind(1)
-        images = sum(one[:, None] * mixing[:, :, place, None, None] for place, one in enumerate(parts))  # type: ignore[assignment]
-    brightness, contrast = (one.to(images)[:, None, None, None] for one in (brightness, contrast))
+        images = sum(part[:, None] * mixing[:, :, place, None, None] for place, part in enumerate(parts))  # type: ignore[assignment]
+    brightness, contrast = (factor.to(images)[:, None, None, None] for factor in (brightness, contrast))
     bright = images * brightness
     middle = bright.mean((1, 2, 3), keepdim=True)
     return ((bright - middle) * contrast + middle).clamp(0, 1)
@@ -164,7 +164,7 @@ class Contrastive:
         """Add the projection head, or take the frozen one."""
         self._head = setup.add_auxiliary_head("contrastive", outputs=self.dimensions)
         for state in setup.tasks.values():
-            mean, std = (torch.tensor(one)[:, None, None] for one in (state.data.mean, state.data.std))
+            mean, std = (torch.tensor(values)[:, None, None] for values in (state.data.mean, state.data.std))
             self._scales[state.name] = mean.to(setup.precision.device), std.to(setup.precision.device)
 
     @hookimpl
@@ -182,8 +182,8 @@ class Contrastive:
                 f"{step.task.name!r} has {count}. Give it larger batches."
             )
         views = torch.cat([self._view(step) for _ in range(2)])
-        one, other = self._head(step.extract(views, write_statistics=False)).chunk(2)
-        return {"loss": nt_xent(one, other, self.temperature)}
+        first, other = self._head(step.extract(views, write_statistics=False)).chunk(2)
+        return {"loss": nt_xent(first, other, self.temperature)}
 
     def _view(self, step: Step) -> Tensor:
         mean, std = self._scales[step.task.name]

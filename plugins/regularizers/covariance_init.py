@@ -63,7 +63,7 @@ class CovarianceInit:
             raise UsageError(
                 f"covariance_init: covariances map paths of layers to matrices; got {self.covariances!r:.100}."
             )
-        self._known = {name: _checked(name, one) for name, one in self.covariances.items()}
+        self._known = {name: _checked(name, matrix) for name, matrix in self.covariances.items()}
 
     @hookimpl
     def compatkit_set_up(self, setup: SetUp) -> None:
@@ -88,18 +88,18 @@ class CovarianceInit:
                         "out, or give the covariance of such filters.",
                         subject=name,
                     )
-        setup.tell({"covariances": {name: _digest(one) for name, one in self._known.items()}})
+        setup.tell({"covariances": {name: _digest(matrix) for name, matrix in self._known.items()}})
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp, pretraining: Pretraining) -> Mapping[str, Any]:
         """Draw the filters of all tasks; return the norm of each layer by task."""
-        said: dict[str, dict[str, float]] = {}
+        record: dict[str, dict[str, float]] = {}
         for state in setup.tasks.values():
-            said[state.name] = {}
+            record[state.name] = {}
             for name, layer in self._layers(setup, state).items():
                 draw = setup.rng(NAME, state.name, name)
-                said[state.name][name] = self._draw(layer, self._known[name], draw)
-        return said
+                record[state.name][name] = self._draw(layer, self._known[name], draw)
+        return record
 
     def _layers(self, setup: SetUp, state: Any) -> dict[str, nn.Module]:
         return chosen_layers(NAME, state, list(self._known), setup.precision.device)
@@ -118,13 +118,14 @@ class CovarianceInit:
         return float(weight.detach().norm())
 
 
-def _checked(name: str, given: Any) -> Tensor:
+def _checked(name: str, covariance: Any) -> Tensor:
     """Return a covariance as a symmetric float64 matrix."""
     try:
-        matrix = torch.as_tensor(given, dtype=torch.float64, device="cpu").detach()
+        matrix = torch.as_tensor(covariance, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"covariance_init: expected a matrix of numbers for {name!r}; got {given!r:.80}.", subject=name
+            f"covariance_init: expected a matrix of numbers for {name!r}; got {covariance!r:.80}.",
+            subject=name,
         ) from error
     square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1] and matrix.numel() > 0
     reason = "" if square else f"its shape is {tuple(matrix.shape)}"

@@ -94,9 +94,9 @@ class DataDependentInit:
         device, wanted = setup.precision.device, self.layers
         if wanted is None:
             wanted = [
-                one.path
-                for one in called_layers(state, device)
-                if not f"{one.path}.".startswith(tuple(state.class_layer))
+                called.path
+                for called in called_layers(state, device)
+                if not f"{called.path}.".startswith(tuple(state.class_layer))
             ]
         return chosen_layers(NAME, state, wanted, device) if wanted else {}
 
@@ -109,8 +109,8 @@ class DataDependentInit:
             sizes = batching(state, self.images, self.batch_size)
             return pretraining.batches(state, NAME, state.name, name, **sizes)
 
-        kept = self._keeps(layer)
-        if self.directions == "pca" and not kept:
+        reason = self._keeps(layer)
+        if self.directions == "pca" and not reason:
             self._whiten(state, name, layer, batches())
         mean, deviation = _moments(state, layer, batches())
         # A channel that does not vary cannot be scaled to variance 1.
@@ -122,8 +122,8 @@ class DataDependentInit:
             weight.mul_(scale.to(weight).reshape(-1, *[1] * (weight.ndim - 1)))
             if bias is not None:
                 bias.copy_(self.mean - (mean.to(bias) - bias) * scale.to(bias))
-        said: dict[str, Any] = {"silent": int(silent.sum()), "bias": bias is not None}
-        return said | ({"kept": kept} if self.directions == "pca" and kept else {})
+        record: dict[str, Any] = {"silent": int(silent.sum()), "bias": bias is not None}
+        return record | ({"kept": reason} if self.directions == "pca" and reason else {})
 
     def _keeps(self, layer: nn.Module) -> str:
         """Return why the filters of a layer are not replaced by principal directions; empty if they can be."""
@@ -137,9 +137,9 @@ class DataDependentInit:
         """Replace the filters by principal directions of the input, each divided by the deviation along it."""
         moments = PatchMoments.over(
             PatchMoments.of(
-                patches_of(layer, given_to(state, layer, one.images), one.index, self.patches or 0)
+                patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
             )
-            for one in batches
+            for batch in batches
         )
         weight: Any = layer.weight
         if moments.lacking:
@@ -164,7 +164,7 @@ def _moments(state: TaskState, layer: nn.Module, batches: Any) -> tuple[Tensor, 
         gave = given_by(state, layer, batch.images).double()
         flat = gave.flatten(0, -2) if isinstance(layer, nn.Linear) else gave.movedim(1, -1).flatten(0, -2)
         new = [flat.sum(0), flat.square().sum(0)]
-        sums = [one + more for one, more in zip(sums, new, strict=True)] if sums else new
+        sums = [total + more for total, more in zip(sums, new, strict=True)] if sums else new
         total += len(flat)
     mean = sums[0] / float(total)
     return mean, (sums[1] / float(total) - mean.square()).clamp(min=0).sqrt()

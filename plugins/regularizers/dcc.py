@@ -62,8 +62,8 @@ class DiscriminateCommonClasses:
         self._head = setup.add_auxiliary_head("dcc", classes=wanted, like=self.like)
         outputs = self._head.labels or ()
         for state in setup.tasks.values():
-            named = [label(name) for name in self.classes] if self.classes is not None else outputs
-            places = outputs_of(state.labels, outputs, named)
+            chosen = [label(name) for name in self.classes] if self.classes is not None else outputs
+            places = outputs_of(state.labels, outputs, chosen)
             if places is None:
                 raise UsageError(
                     f"dcc: task {state.name!r} has none of the common classes. It has "
@@ -81,13 +81,13 @@ class DiscriminateCommonClasses:
 
     def _wanted(self, setup: SetUp) -> tuple[Label, ...]:
         if "dcc" in setup.frozen:
-            held = setup.frozen["dcc"].labels or ()
+            known = setup.frozen["dcc"].labels or ()
             for name in self.classes or ():
-                if not match_classes([label(name)], held):
+                if not match_classes([label(name)], known):
                     raise UnknownName(
-                        f"dcc: the frozen head does not know {name!r}; it tells apart {names(held)}."
+                        f"dcc: the frozen head does not know {name!r}; it tells apart {names(known)}."
                     )
-            return held
+            return known
         shared = setup.shared_classes()
         if len(shared) < LEAST:
             lists = "; ".join(f"{name}: {names(state.labels)}" for name, state in setup.tasks.items())
@@ -98,10 +98,10 @@ class DiscriminateCommonClasses:
             )
         if self.classes is None:
             return shared
-        asked = [label(name) for name in self.classes]
-        for one in asked:
-            if not match_classes([one], shared):
+        wanted = [label(name) for name in self.classes]
+        for wanted_label in wanted:
+            if not match_classes([wanted_label], shared):
                 raise UnknownName(
-                    f"dcc: {one.name!r} is no class that the tasks share; they share {names(shared)}."
+                    f"dcc: {wanted_label.name!r} is no class that the tasks share; they share {names(shared)}."
                 )
-        return tuple(asked)
+        return tuple(wanted)

@@ -117,7 +117,7 @@ class Delta:
         """Weigh the channels of every layer; the network that is trained does not change."""
         if not self.attention:
             return {}
-        said: dict[str, Any] = {}
+        attention: dict[str, Any] = {}
         for name, state in setup.tasks.items():
             images = min(self.batch_size, len(state.examples) or self.batch_size)
             batches = pretraining.batches(state, "delta", name, steps=self.fit_steps + 1, batch_size=images)
@@ -128,20 +128,20 @@ class Delta:
                 gains = _gains(probe, path, last)
                 gains = (gains - gains.mean()) / gains.std(correction=0).clamp(min=1e-12)
                 self._weights[f"{name}/{path}"] = (gains / self.temperature).softmax(0)
-                said[f"{name} {path}"] = float(self._weights[f"{name}/{path}"].max()) * len(gains)
-        return {"largest attention over the mean": said}
+                attention[f"{name} {path}"] = float(self._weights[f"{name}/{path}"].max()) * len(gains)
+        return {"largest attention over the mean": attention}
 
     @hookimpl
     @effect("device")
     @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return ``maps`` and, where the class layer is new, ``new``."""
-        name, found = step.task.name, dict[str, list[Any]]()
-        with _recorded(self._starts[name], self.layers, found), torch.no_grad():
+        name, targets = step.task.name, dict[str, list[Any]]()
+        with _recorded(self._starts[name], self.layers, targets), torch.no_grad():
             self._starts[name](step.batch.images)
         terms = []
         for path, calls in step.layers.items():
-            for call, start in zip(calls, found[path], strict=True):
+            for call, start in zip(calls, targets[path], strict=True):
                 count = call.output.shape[1]
                 even = call.output.new_full((count,), 1 / count, dtype=torch.float32)
                 terms.append(
@@ -150,8 +150,8 @@ class Delta:
         made = {"maps": torch.stack(terms).sum() / 2}
         if self.beta and not step.task.task.keep_class_layer and step.task.task.head is None:
             new = [
-                one.float().square().sum()
-                for path, one in step.task.head.named_parameters()
+                parameter.float().square().sum()
+                for path, parameter in step.task.head.named_parameters()
                 if path.startswith(tuple(step.task.class_layer))
             ]
             made["new"] = self.beta / 2 * torch.stack(new).sum()
@@ -169,37 +169,37 @@ class Delta:
 
 
 @contextmanager
-def _recorded(network: nn.Sequential, paths: Sequence[str], found: dict[str, list[Any]]) -> Iterator[None]:
+def _recorded(network: nn.Sequential, paths: Sequence[str], outputs: dict[str, list[Any]]) -> Iterator[None]:
     """Note what layers of extractor and head give, by path, until the block ends."""
     handles = []
     for path in paths:
-        notes = found.setdefault(path, [])
+        notes = outputs.setdefault(path, [])
 
-        def note(module: nn.Module, given: Any, output: Tensor, notes: list[Any] = notes) -> None:
+        def note(module: nn.Module, inputs: Any, output: Tensor, notes: list[Any] = notes) -> None:
             notes.append(output.clone())  # what is changed in place later is another tensor
 
         handles.append(_layer(network, path).register_forward_hook(note))
     try:
         yield
     finally:
-        for one in handles:
-            one.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _layer(network: nn.Sequential, path: str) -> nn.Module:
     """Return a layer of extractor or head by its path in the uncut network."""
     for part in network:
-        named = dict(part.named_modules())
-        if path in named:
-            return named[path]
+        modules = dict(part.named_modules())
+        if path in modules:
+            return modules[path]
     raise KeyError(path)  # record_layers has refused it
 
 
 def _fit(network: nn.Sequential, state: TaskState, batches: Sequence[Batch], lr: float) -> None:
     """Fit the class layer of a copy to the features that it has."""
     moving = [
-        one.requires_grad_()
-        for path, one in network[1].named_parameters()
+        parameter.requires_grad_()
+        for path, parameter in network[1].named_parameters()
         if path.startswith(tuple(state.class_layer))
     ]
     optimizer = torch.optim.SGD(moving, lr=lr, momentum=0.9)
@@ -217,7 +217,7 @@ def _gains(network: nn.Sequential, path: str, batch: Batch) -> Tensor:
     def loss(channel: int | None) -> tuple[float, int]:
         count = 0
 
-        def change(module: nn.Module, given: Any, output: Tensor) -> Tensor | None:
+        def change(module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
             nonlocal count
             count = output.shape[1]
             if channel is None:

@@ -45,19 +45,19 @@ def covariance(mean: Tensor, log_variance: Tensor, kind: str) -> Tensor:
     return of_means if kind == "i" else of_means + torch.diag(log_variance.exp().mean(0))
 
 
-def penalty(found: Tensor, off_diagonal: float, diagonal: float) -> Tensor:
+def penalty(matrix: Tensor, off_diagonal: float, diagonal: float) -> Tensor:
     """Return the weighted distance of a covariance from the identity.
 
     Args:
-        found: Symmetric, ``(variables, variables)``.
+        matrix: Symmetric, ``(variables, variables)``.
         off_diagonal: Factor of the squares beside the diagonal.
         diagonal: Factor of those on it.
 
     Returns:
         Scalar.
     """
-    own = found.diagonal()
-    return off_diagonal * (found.square().sum() - own.square().sum()) + diagonal * (own - 1).square().sum()
+    own = matrix.diagonal()
+    return off_diagonal * (matrix.square().sum() - own.square().sum()) + diagonal * (own - 1).square().sum()
 
 
 @attrs.define(eq=False)
@@ -81,9 +81,9 @@ class DIPVAE(VariationalObjective):
         """Return reconstruction, divergence and weighted distance of the covariance."""
         seen = self.passed(step)
         own = TYPES[self.kind] * self.off_diagonal if self.diagonal is None else self.diagonal
-        found = covariance(seen.mean, seen.log_variance, self.kind)
+        matrix = covariance(seen.mean, seen.log_variance, self.kind)
         return learning(
             reconstruction=seen.reconstruction,
             divergence=seen.divergence,
-            covariance=penalty(found, self.off_diagonal, own),
+            covariance=penalty(matrix, self.off_diagonal, own),
         )

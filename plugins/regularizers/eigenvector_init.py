@@ -130,8 +130,8 @@ class EigenvectorInit:
         Raises:
             UsageError: One cannot.
         """
-        for one in self.skip.values() if isinstance(self.skip, Mapping) else [self.skip]:
-            WHOLE.check(NAME, skip=one)
+        for skipped in self.skip.values() if isinstance(self.skip, Mapping) else [self.skip]:
+            WHOLE.check(NAME, skip=skipped)
         self._tau = _sequence(self.tau)
 
     @hookimpl
@@ -166,8 +166,8 @@ class EigenvectorInit:
         for name in self.skip if isinstance(self.skip, Mapping) else ():
             OneOf(chosen).check(NAME, skip=name)
         left = {name: reason for name, layer in chosen.items() if (reason := self._unsuitable(name, layer))}
-        named = [name for name in left if self.layers is not None]
-        if named or len(left) == len(chosen):
+        refused = [name for name in left if self.layers is not None]
+        if refused or len(left) == len(chosen):
             name, reason = next(iter(left.items()), ("", "it has no convolution"))
             where = f"the layer {name!r} of task {state.name!r}" if name else f"task {state.name!r}"
             raise UsageError(
@@ -196,9 +196,9 @@ class EigenvectorInit:
         batches = pretraining.batches(state, *key, **batching(state, self.images, self.batch_size))
         moments = PatchMoments.over(
             PatchMoments.of(
-                patches_of(layer, given_to(state, layer, one.images), one.index, self.patches or 0)
+                patches_of(layer, given_to(state, layer, batch.images), batch.index, self.patches or 0)
             )
-            for one in batches
+            for batch in batches
         )
         width = math.prod(weight.shape[1:])
         if moments.lacking:
@@ -234,4 +234,4 @@ def _sequence(tau: str | Sequence[float]) -> tuple[float, ...]:
         raise UsageError(
             f"{NAME}: tau lists finite numbers from 0 up, one of them above 0; got {tau!r:.100}."
         )
-    return tuple(float(one) for one in tau)
+    return tuple(float(value) for value in tau)

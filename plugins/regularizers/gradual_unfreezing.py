@@ -82,26 +82,26 @@ class GradualUnfreezing:
     @hookimpl
     def compatkit_after_backward(self, step: Step) -> None:
         """Drop the gradients of what does not learn yet."""
-        for one in self._closed(step):
+        for parameter in self._closed(step):
             if step.number:
-                one.grad = None
+                parameter.grad = None
             else:  # optimizers begin with all parameters: torch's fused SGD cannot take in new ones later
-                one.grad = torch.zeros_like(one)
-                self._kept.append((one, one.detach().clone()))
+                parameter.grad = torch.zeros_like(parameter)
+                self._kept.append((parameter, parameter.detach().clone()))
 
     @hookimpl
     def compatkit_after_step(self, step: Step) -> None:
         """Undo the decay of weights in the first step."""
         with torch.no_grad():
             while self._kept:
-                one, before = self._kept.pop()
-                one.copy_(before)
+                parameter, before = self._kept.pop()
+                parameter.copy_(before)
 
     def _closed(self, step: Step) -> Iterator[nn.Parameter]:
         for path, layer in _layers(step.task):
-            for name, one in layer.named_parameters(recurse=False):
+            for name, parameter in layer.named_parameters(recurse=False):
                 if not self._open(step, f"{path}.{name}" if path else name):
-                    yield one
+                    yield parameter
 
     def _open(self, step: Step, path: str) -> bool:
         return step.number >= self._opens[step.task.name].get(path, 0)

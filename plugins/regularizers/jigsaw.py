@@ -87,7 +87,7 @@ def rearranged(images: Tensor, order: Sequence[int], grid: int) -> Tensor:
             start + number * side
             for start, number, side in zip(starts, divmod(place, grid), sides, strict=True)
         ]
-        return (..., *(slice(one, one + side) for one, side in zip(corner, sides, strict=True)))  # type: ignore[return-value]
+        return (..., *(slice(start, start + side) for start, side in zip(corner, sides, strict=True)))  # type: ignore[return-value]
 
     view = images.clone()
     for place, other in enumerate(order):

@@ -58,8 +58,8 @@ class L2SP:
                     subject=name,
                 )
             self._starts[name] = {
-                path: one.detach().clone()
-                for path, one in _parameters(state).items()
+                path: parameter.detach().clone()
+                for path, parameter in _parameters(state).items()
                 if not _new(state, path)
             }
 
@@ -67,27 +67,27 @@ class L2SP:
     @effect("pure")
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return ``start`` and, where the class layer is new, ``new``."""
-        starts, found = self._starts[step.task.name], dict[str, list[Tensor]]()
-        for path, one in _parameters(step.task).items():
+        starts, squares = self._starts[step.task.name], dict[str, list[Tensor]]()
+        for path, parameter in _parameters(step.task).items():
             if path in starts:
-                found.setdefault("start", []).append((one - starts[path]).float().square().sum())
+                squares.setdefault("start", []).append((parameter - starts[path]).float().square().sum())
             else:
-                found.setdefault("new", []).append(one.float().square().sum())
+                squares.setdefault("new", []).append(parameter.float().square().sum())
         strengths = {"start": self.alpha, "new": self.beta}
-        return {name: strengths[name] / 2 * torch.stack(terms).sum() for name, terms in found.items()}
+        return {name: strengths[name] / 2 * torch.stack(terms).sum() for name, terms in squares.items()}
 
 
 def _parameters(state: TaskState) -> dict[str, Tensor]:
     return {
-        f"{side}.{path}": one
+        f"{side}.{path}": parameter
         for side, part in (("extractor", state.extractor), ("head", state.head))
-        for path, one in part.named_parameters()
+        for path, parameter in part.named_parameters()
     }
 
 
 def _new(state: TaskState, path: str) -> bool:
     """Return whether a parameter belongs to a class layer that did not come with the weights."""
-    kept = state.task.keep_class_layer or state.task.head is not None
-    if kept or not path.startswith("head."):
+    keeps_head = state.task.keep_class_layer or state.task.head is not None
+    if keeps_head or not path.startswith("head."):
         return False
     return state.task.weights is None or path.removeprefix("head.").startswith(tuple(state.class_layer))

@@ -193,24 +193,27 @@ class Orthogonality:
             A float32 scalar.
         """
         with torch.autocast(step.precision.device.split(":")[0], enabled=False):
-            weights = [matrices(one) for one in layers]
+            weights = [matrices(layer) for layer in layers]
             if self.kind == "srip":
                 terms = self._spectral(weights, step)
             else:
-                terms = [self._dense(one) for one in weights]
+                terms = [self._dense(weight) for weight in weights]
             return torch.stack(terms).sum()
 
     def _spectral(self, weights: Sequence[Tensor], step: Step) -> list[Tensor]:
         side = self.side or "input"
-        sizes = [(len(one), min(one.shape[1:]) if side == "smaller" else one.shape[2]) for one in weights]
+        sizes = [
+            (len(weight), min(weight.shape[1:]) if side == "smaller" else weight.shape[2])
+            for weight in weights
+        ]
         # Drawn on the CPU, so that all devices and processes see the same, and sent over in one piece.
         numbers = torch.randn(sum(a * b for a, b in sizes), generator=step.rng("orthogonality"))
         pieces = numbers.to(weights[0].device, non_blocking=True).split([a * b for a, b in sizes])
         norms = [
-            spectral_excess(one, piece.view(size), side, self.iterations)
-            for one, piece, size in zip(weights, pieces, sizes, strict=True)
+            spectral_excess(weight, piece.view(size), side, self.iterations)
+            for weight, piece, size in zip(weights, pieces, sizes, strict=True)
         ]
-        return [one.square() for one in norms] if self.squared else norms
+        return [norm.square() for norm in norms] if self.squared else norms
 
     def _dense(self, weight: Tensor) -> Tensor:
         if self.kind == "mc":
@@ -222,11 +225,11 @@ class Orthogonality:
     def _layers(self, task: str) -> list[nn.Module]:
         if task not in self._found:
             state = self._setup.tasks[task]
-            named = [*state.extractor.named_modules(), *state.head.named_modules()]
+            modules = [*state.extractor.named_modules(), *state.head.named_modules()]
             if self.shared:
                 for name, head in self._setup.auxiliary.items():
-                    named += list(head.module.named_modules(prefix=f"shared.{name}"))
-            self._found[task] = chosen(named, self.layers, task)
+                    modules += list(head.module.named_modules(prefix=f"shared.{name}"))
+            self._found[task] = chosen(modules, self.layers, task)
         return self._found[task]
 
 
@@ -240,11 +243,13 @@ class Steady(Orthogonality):
         return {"loss": self.penalty(self._layers(step.task.name), step)}
 
 
-def chosen(named: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, task: str) -> list[nn.Module]:
+def chosen(
+    modules: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, task: str
+) -> list[nn.Module]:
     """Return the layers that some glob names and whose weight moves, a shared weight once.
 
     Args:
-        named: Modules of a network by name.
+        modules: Modules of a network by name.
         globs: Names of layers with ``*``; None for all.
         task: Its name, for messages.
 
@@ -252,31 +257,31 @@ def chosen(named: Iterable[tuple[str, nn.Module]], globs: Sequence[str] | None, 
         UnknownName: A glob fits no layer.
         UsageError: Nothing is left.
     """
-    layers = {name: one for name, one in named if isinstance(one, (nn.Linear, *CONVOLUTIONS))}
+    layers = {name: module for name, module in modules if isinstance(module, (nn.Linear, *CONVOLUTIONS))}
     for glob in globs or ():
         if not any(fnmatchcase(name, glob) for name in layers):
             raise UnknownName(
                 f"orthogonality: layers names {glob!r}, and no convolution or linear layer of task {task!r} is called "
                 f"so; there are {', '.join(layers)}."
             )
-    kept: dict[int, nn.Module] = {}
-    for name, one in layers.items():
+    unique: dict[int, nn.Module] = {}
+    for name, layer in layers.items():
         wanted = globs is None or any(fnmatchcase(name, glob) for glob in globs)
-        if wanted and one.weight.requires_grad:  # type: ignore[union-attr]
-            kept.setdefault(next(id(value) for value in one.parameters()), one)
-    if not kept:
+        if wanted and layer.weight.requires_grad:  # type: ignore[union-attr]
+            unique.setdefault(next(id(value) for value in layer.parameters()), layer)
+    if not unique:
         raise UsageError(
             f"orthogonality: task {task!r} has no convolution or linear layer left whose weight moves. Leave some "
             "parameters free, or leave orthogonality out."
         )
-    return list(kept.values())
+    return list(unique.values())
 
 
 def _check_layers(layers: Sequence[str] | None) -> None:
     if layers is None:
         return
     listed = isinstance(layers, Sequence) and len(layers) > 0
-    if not listed or not all(isinstance(one, str) and one for one in layers):
+    if not listed or not all(isinstance(glob, str) and glob for glob in layers):
         raise UsageError(
             'orthogonality: layers is a list of module paths or globs, such as ["layer2.*"], or None for all; got '
             f"{layers!r}."

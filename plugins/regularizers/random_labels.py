@@ -41,8 +41,8 @@ def randomly_labeled(split: Split, classes: int, seed: int) -> Split:
     """
     key = str(seed).encode("ascii")
     drawn = [
-        int.from_bytes(hashlib.blake2b(one, key=key, digest_size=8).digest(), "big") % classes
-        for one in split.image_digests
+        int.from_bytes(hashlib.blake2b(digest, key=key, digest_size=8).digest(), "big") % classes
+        for digest in split.image_digests
     ]
     width = len(str(classes - 1))
     names = tuple(f"random-{number:0{width}d}" for number in range(classes))

@@ -76,11 +76,11 @@ class Retrain:
         """
         for state in setup.tasks.values():
             parts = (state.extractor, state.head)
-            own = {name: one for part in parts for name, one in part.state_dict(keep_vars=True).items()}
-            given = self._given[state.name]
+            own = {name: tensor for part in parts for name, tensor in part.state_dict(keep_vars=True).items()}
+            start = self._given[state.name]
             if wrong := sorted(
-                {name for name in own if name not in given or given[name].shape != own[name].shape}
-                | (given.keys() - own.keys())
+                {name for name in own if name not in start or start[name].shape != own[name].shape}
+                | (start.keys() - own.keys())
             ):
                 raise UsageError(
                     f"retrain: the weights of task {state.name!r} are of another network: {', '.join(wrong[:3])} are "
@@ -97,11 +97,11 @@ class Retrain:
                         subject=glob,
                     )
             with torch.no_grad():
-                for name, one in own.items():
+                for name, tensor in own.items():
                     if name not in chosen or not self.fresh:
-                        one.copy_(given[name])
-                    if isinstance(one, torch.nn.Parameter):
-                        one.requires_grad_(name in chosen)
+                        tensor.copy_(start[name])
+                    if isinstance(tensor, torch.nn.Parameter):
+                        tensor.requires_grad_(name in chosen)
             state.frozen_norms += tuple(
                 module
                 for part in parts
@@ -109,7 +109,7 @@ class Retrain:
                 if isinstance(module, _BatchNorm) and f"{path}.running_mean" not in chosen
             )
             setup.tell(
-                {f"{state.name} started from": _digest(given), f"{state.name} retrained": sorted(chosen)}
+                {f"{state.name} started from": _digest(start), f"{state.name} retrained": sorted(chosen)}
             )
 
 
@@ -120,8 +120,8 @@ def _inside(name: str, glob: str) -> bool:
 
 
 def _digest(weights: Mapping[str, Tensor]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for name in sorted(weights):
-        found.update(name.encode())
-        found.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
+        digest.update(name.encode())
+        digest.update(weights[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()

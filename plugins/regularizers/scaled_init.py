@@ -63,11 +63,11 @@ class ScaledInit:
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp) -> Mapping[str, Any]:
         """Draw the weights; return the norm of each layer's weight, by task and layer."""
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         for state in setup.tasks.values():
-            found = layers_of(state, setup)
-            for called in found:
+            layers = layers_of(state, setup)
+            for called in layers:
                 rng = setup.rng(STREAM, state.name, called.path)
                 draw(called, self.scheme, self.scale, self.layers, rng)
-            said[state.name] = {called.path: norm_of(called) for called in found}
-        return said
+            record[state.name] = {called.path: norm_of(called) for called in layers}
+        return record

@@ -56,22 +56,24 @@ class StochNorm:
         """
         for name, state in setup.tasks.items():
             layers = [
-                one
+                layer
                 for part in (state.extractor, state.head)
-                for one in part.modules()
-                if isinstance(one, _BatchNorm) and one.track_running_stats and one not in state.frozen_norms
+                for layer in part.modules()
+                if isinstance(layer, _BatchNorm)
+                and layer.track_running_stats
+                and layer not in state.frozen_norms
             ]
             if state.freezes_extractor:
-                layers = [one for one in layers if one in set(state.head.modules())]
+                layers = [layer for layer in layers if layer in set(state.head.modules())]
             if not layers:
                 raise UsageError(
                     f"stochnorm mixes statistics of batch normalization; task {name!r} trains no such layer. Choose "
                     "another network, or leave it out.",
                     subject=name,
                 )
-            for one in layers:
-                before, after = self._around(one)
-                self._handles += [one.register_forward_pre_hook(before), one.register_forward_hook(after)]
+            for layer in layers:
+                before, after = self._around(layer)
+                self._handles += [layer.register_forward_pre_hook(before), layer.register_forward_hook(after)]
 
     @hookimpl
     def compatkit_views(self, step: Step, batch: Batch) -> Batch:
@@ -87,19 +89,19 @@ class StochNorm:
     @hookimpl
     def compatkit_finish(self, setup: SetUp) -> None:
         """Leave the layers as they were."""
-        for one in self._handles:
-            one.remove()
+        for handle in self._handles:
+            handle.remove()
 
     def _around(self, layer: _BatchNorm) -> tuple[Callable[..., None], Callable[..., Tensor | None]]:
         """Return hooks before and after a layer; the former keeps what stored statistics give, before they change."""
-        kept: list[Tensor] = []
+        inputs: list[Tensor] = []
 
-        def before(module: Any, given: tuple[Tensor, ...]) -> None:
-            kept.clear()
+        def before(module: Any, arguments: tuple[Tensor, ...]) -> None:
+            inputs.clear()
             if self._draw is not None and layer.training:
-                kept.append(
+                inputs.append(
                     F.batch_norm(
-                        given[0],
+                        arguments[0],
                         layer.running_mean.clone(),  # type: ignore[union-attr]
                         layer.running_var.clone(),  # type: ignore[union-attr]
                         layer.weight,
@@ -108,10 +110,10 @@ class StochNorm:
                     )
                 )
 
-        def after(module: Any, given: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
-            if not kept or self._draw is None:
+        def after(module: Any, arguments: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+            if not inputs or self._draw is None:
                 return None
-            stored = kept.pop()
+            stored = inputs.pop()
             chosen = torch.rand(layer.num_features, generator=self._draw) < self.p
             shape = [1, -1, *[1] * (output.ndim - 2)]
             return torch.where(chosen.to(output.device).view(shape), output, stored)

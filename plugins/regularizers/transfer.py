@@ -42,17 +42,17 @@ def compatkit_regularizers(register: Register) -> None:
 
 
 @torch.no_grad()
-def rescale(kept: Sequence[Called], factors: Sequence[float], scale_bias: str = "cumulative") -> None:
+def rescale(layers: Sequence[Called], factors: Sequence[float], scale_bias: str = "cumulative") -> None:
     """Multiply the weights of layers by factors, and their biases so that the function keeps its form.
 
     Args:
-        kept: Layers of a chain, in the order of their calls.
+        layers: Layers of a chain, in the order of their calls.
         factors: One a layer.
         scale_bias: ``"cumulative"``: by the product of all factors up to the layer, so that in a chain of ReLU layers
             every output is multiplied by that product; ``"same"``: by the layer's own, as the paper has it; ``"none"``.
     """
     products = list(accumulate(factors, mul))
-    for called, factor, product in zip(kept, factors, products, strict=True):
+    for called, factor, product in zip(layers, factors, products, strict=True):
         called.layer.weight.mul_(factor)
         if called.layer.bias is not None and scale_bias != "none":
             called.layer.bias.mul_(product if scale_bias == "cumulative" else factor)
@@ -111,74 +111,80 @@ class Transfer:
             UnknownName: A glob names no layer, or a norm is missing.
         """
         for state in setup.tasks.values():
-            found, kept = self._divided(state, setup)
+            called, transferred = self._divided(state, setup)
             if state.task.weights is None and state.task.extractor is None:
                 raise UsageError(
                     f"transfer keeps layers of given weights; task {state.name!r} starts from random ones. Give it "
                     "weights=fit.weights(...), or leave transfer out.",
                     subject=state.name,
                 )
-            self._check_drawn(state, found)
-            check_globs("transfer", state, (*self.fresh, *self.layers), found)
+            self._check_drawn(state, called)
+            check_globs("transfer", state, (*self.fresh, *self.layers), called)
             if self.norms is not None:
-                moved = _moved(kept)
-                missing = [one.path for one in moved if one.path not in self.norms]
+                moved = _moved(transferred)
+                missing = [layer.path for layer in moved if layer.path not in self.norms]
                 if missing:
                     raise UnknownName(
                         f"transfer: norms has no norm of {', '.join(missing)}, which task {state.name!r} keeps. Give "
                         "those of its weights at initialization, or name the layers in fresh.",
                         subject=missing[0],
                     )
-                self._check_chain(state, setup, found, moved)
+                self._check_chain(state, setup, called, moved)
 
     @hookimpl
     def compatkit_pretrain(self, setup: SetUp) -> Mapping[str, Any]:
         """Re-scale and draw anew; return what was kept, drawn and skipped, and the factors, by task."""
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         for state in setup.tasks.values():
-            found, kept = self._divided(state, setup)
-            moved = _moved(kept) if self.norms is not None else ()
-            factors = [self.norms[one.path] / norm_of(one) for one in moved] if self.norms is not None else []
+            layers, transferred = self._divided(state, setup)
+            moved = _moved(transferred) if self.norms is not None else ()
+            factors = (
+                [self.norms[layer.path] / norm_of(layer) for layer in moved] if self.norms is not None else []
+            )
             rescale(moved, factors, self.scale_bias)
-            for called in kept:
+            for called in transferred:
                 if self.zero_biases and called.layer.bias is not None:
                     nn.init.zeros_(called.layer.bias)
-            drawn = [one for one in found if one not in kept]
+            drawn = [layer for layer in layers if layer not in transferred]
             if state.task.keep_class_layer:
-                drawn = [one for one in drawn if not f"{one.path}.".startswith(state.class_layer)]
+                drawn = [layer for layer in drawn if not f"{layer.path}.".startswith(state.class_layer)]
             for called in drawn:
                 rng = setup.rng(STREAM, state.name, called.path)
                 draw(called, self.scheme, self.scale, self.layers, rng)
-            said[state.name] = {
-                "kept": [one.path for one in kept],
-                "drawn": [one.path for one in drawn],
-                "factors": {one.path: factor for one, factor in zip(moved, factors, strict=True)},
-                "skipped": [one.path for one in kept if one.normed] if self.norms is not None else [],
+            record[state.name] = {
+                "kept": [layer.path for layer in transferred],
+                "drawn": [layer.path for layer in drawn],
+                "factors": {layer.path: factor for layer, factor in zip(moved, factors, strict=True)},
+                "skipped": [layer.path for layer in transferred if layer.normed]
+                if self.norms is not None
+                else [],
             }
-        return said
+        return record
 
     def _divided(self, state: TaskState, setup: SetUp) -> tuple[tuple[Called, ...], tuple[Called, ...]]:
         """Return all layers, and those that are kept, without the class layer."""
-        found = layers_of(state, setup)
-        body = [one for one in found if not f"{one.path}.".startswith(state.class_layer)]
+        layers = layers_of(state, setup)
+        body = [layer for layer in layers if not f"{layer.path}.".startswith(state.class_layer)]
         if self.first is not None and self.first > len(body):
             raise UsageError(
                 f"transfer: first={self.first}, and task {state.name!r} has {len(body)} convolutions and linear layers "
-                f"before its class layer: {', '.join(one.path for one in body)}.",
+                f"before its class layer: {', '.join(layer.path for layer in body)}.",
                 subject=state.name,
             )
         first = body if self.first is None else body[: self.first]
-        kept = [one for one in first if not any(fnmatchcase(one.path, glob) for glob in self.fresh)]
-        return found, tuple(kept)
+        transferred = [
+            layer for layer in first if not any(fnmatchcase(layer.path, glob) for glob in self.fresh)
+        ]
+        return layers, tuple(transferred)
 
-    def _check_drawn(self, state: TaskState, found: Sequence[Called]) -> None:
+    def _check_drawn(self, state: TaskState, layers: Sequence[Called]) -> None:
         """Raise if layers are drawn anew beside parameters that no layer here has, and that would stay."""
         if self.first is None and not self.fresh:
             return
-        modules = [module for one in found for module in (one.layer, *one.followers)]
-        known = {id(one) for module in modules for one in module.parameters()}
-        named = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
-        others = [name for name, one in named.items() if id(one) not in known]
+        modules = [module for layer in layers for module in (layer.layer, *layer.followers)]
+        known = {id(parameter) for module in modules for parameter in module.parameters()}
+        parameters = {**dict(state.extractor.named_parameters()), **dict(state.head.named_parameters())}
+        others = [name for name, parameter in parameters.items() if id(parameter) not in known]
         if others:
             raise UsageError(
                 f"transfer draws convolutions, linear layers and normalization anew; task {state.name!r} "
@@ -189,16 +195,16 @@ class Transfer:
 
     @torch.no_grad()
     def _check_chain(
-        self, state: TaskState, setup: SetUp, found: Sequence[Called], moved: Sequence[Called]
+        self, state: TaskState, setup: SetUp, layers: Sequence[Called], moved: Sequence[Called]
     ) -> None:
         """Raise unless doubling each layer multiplies what the next layer is given by the product of the factors."""
         if not moved:
             return
         twice = [2.0] * len(moved)
-        before = _after(state, setup, found, moved[-1])
+        before = _after(state, setup, layers, moved[-1])
         rescale(moved, twice)
         try:
-            after = _after(state, setup, found, moved[-1])
+            after = _after(state, setup, layers, moved[-1])
         finally:
             rescale(moved, [0.5] * len(moved))
         wanted = before * 2.0 ** len(moved)
@@ -206,27 +212,27 @@ class Transfer:
         if not error <= TOLERANCE:
             raise UsageError(
                 f"transfer: there is no factor by which re-scaling multiplies the function of task {state.name!r} "
-                f"({state.task.model}): doubling {', '.join(one.path for one in moved[:3])}, ... does not double "
+                f"({state.task.model}): doubling {', '.join(layer.path for layer in moved[:3])}, ... does not double "
                 f"what follows (relative error {float(error):.2g}). Shortcuts, normalization and activations such as "
                 "tanh do this. Set norms=None, as the paper does for residual networks.",
                 subject=state.name,
             )
 
 
-def _moved(kept: Sequence[Called]) -> tuple[Called, ...]:
-    return tuple(one for one in kept if not one.normed)
+def _moved(layers: Sequence[Called]) -> tuple[Called, ...]:
+    return tuple(layer for layer in layers if not layer.normed)
 
 
-def _after(state: TaskState, setup: SetUp, found: Sequence[Called], last: Called) -> Tensor:
+def _after(state: TaskState, setup: SetUp, layers: Sequence[Called], last: Called) -> Tensor:
     """Return what ``last`` gives for four random images in eval mode, and what the layer after it is given: ``(n,)``.
 
     The second is behind an activation, which may give zeros alone; the first is not.
     """
     caught: list[Tensor] = []
-    handles = [last.layer.register_forward_hook(lambda _, given, result: caught.append(result.clone()))]
-    for following in found[found.index(last) + 1 :][:1]:
+    handles = [last.layer.register_forward_hook(lambda _, inputs, result: caught.append(result.clone()))]
+    for following in layers[layers.index(last) + 1 :][:1]:
         handles.append(
-            following.layer.register_forward_pre_hook(lambda _, given: caught.append(given[0].clone()))
+            following.layer.register_forward_pre_hook(lambda _, inputs: caught.append(inputs[0].clone()))
         )
     modes = [(module, module.training) for part in (state.extractor, state.head) for module in part.modules()]
     images = torch.randn(4, len(state.data.mean), *state.data.size, generator=setup.rng("transfer", "images"))
@@ -237,4 +243,4 @@ def _after(state: TaskState, setup: SetUp, found: Sequence[Called], last: Called
             handle.remove()
         for module, was in modes:
             module.training = was
-    return torch.cat([one.flatten().double() for one in caught])
+    return torch.cat([values.flatten().double() for values in caught])

@@ -99,7 +99,7 @@ class LayerwiseAutoencoder:
                     f"layerwise_autoencoder trains chains alone; task {state.name!r} has {state.task.model}. {error}"
                 ) from error
             self._chains[state.name] = tuple(
-                one for one in stages if not f"{one.linear}.".startswith(state.class_layer)
+                stage for stage in stages if not f"{stage.linear}.".startswith(state.class_layer)
             )
             if not self._chains[state.name]:
                 raise UsageError(
@@ -114,13 +114,13 @@ class LayerwiseAutoencoder:
         Raises:
             TrainingError: A layer's error is not finite.
         """
-        said: dict[str, Any] = {}
+        record: dict[str, Any] = {}
         for state in setup.tasks.values():
-            said[state.name] = {
+            record[state.name] = {
                 stage.linear: self._layer(setup, pretraining, state, place)
                 for place, stage in enumerate(self._chains[state.name])
             }
-        return said
+        return record
 
     def _layer(self, setup: SetUp, pretraining: Pretraining, task: TaskState, place: int) -> dict[str, float]:
         """Train one layer."""

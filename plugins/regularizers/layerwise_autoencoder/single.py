@@ -80,9 +80,11 @@ class Single:
     def moving(self) -> list[nn.Parameter]:
         """Return the trained parameters: of the layer, its normalization and activation, and a separate decoder."""
         paths = (self.stage.linear, self.stage.norm, self.stage.act)
-        found = [one for path in paths if path is not None for one in self.modules[path].parameters()]
+        layers = [
+            parameter for path in paths if path is not None for parameter in self.modules[path].parameters()
+        ]
         own = () if self.decoder is self.modules[self.stage.linear] else self.decoder.parameters()
-        return [one for one in (*found, *own) if one.requires_grad]
+        return [parameter for parameter in (*layers, *own) if parameter.requires_grad]
 
     @contextmanager
     def learning(self) -> Iterator[None]:
@@ -115,8 +117,10 @@ class Single:
             norm, act = (
                 None if path is None else modules[path] for path in (self.before.norm, self.before.act)
             )
-            kept = not isinstance(norm, _BatchNorm) or norm.running_mean is not None
-            back = again(norm, act, back, None, "running" if kept else "batch")  # fixed, as all layers below
+            has_running = not isinstance(norm, _BatchNorm) or norm.running_mean is not None
+            back = again(
+                norm, act, back, None, "running" if has_running else "batch"
+            )  # fixed, as all layers below
         elif self.output_activation is not None:
             back = OUTPUTS[self.output_activation](back)
         return (wide(state) - wide(back)).square().mean()
@@ -125,8 +129,8 @@ class Single:
         """Run the network up to the layer; return the state to reconstruct, and the layer's input."""
         seen: dict[str, Tensor] = {"state": images}
 
-        def note(_: nn.Module, taken: Any, given: Tensor) -> None:
-            seen["state"] = given.clone()
+        def note(_: nn.Module, taken: Any, output: Tensor) -> None:
+            seen["state"] = output.clone()
 
         def stop(_: nn.Module, taken: tuple[Any, ...]) -> None:
             seen["like"] = taken[0].clone()

@@ -25,7 +25,7 @@ from compatkit.limits import Number, OneOf
 
 from .local import Records, local_loss
 from .sampling import drawn_layers, first_images
-from .selection import Selection, factors, named
+from .selection import Selection, factors, select_globs
 from .undoing import STATISTICS, Statistics
 
 if TYPE_CHECKING:
@@ -65,8 +65,8 @@ def reverse_pass(
     return SampledReversePass(**settings) if sample_layers != 1 else ReversePass(**settings)
 
 
-class Way(Protocol):
-    """A way to reverse the layers of one task."""
+class ReverseMethod(Protocol):
+    """How to reverse the layers of one task."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -90,12 +90,16 @@ class Way(Protocol):
 def _globs(value: Any) -> tuple[str, ...] | None:
     if value is None:
         return None
-    given = (value,) if isinstance(value, str) else value
-    if not isinstance(given, Sequence) or not given or not all(isinstance(one, str) and one for one in given):
+    globs = (value,) if isinstance(value, str) else value
+    if (
+        not isinstance(globs, Sequence)
+        or not globs
+        or not all(isinstance(glob, str) and glob for glob in globs)
+    ):
         raise UsageError(
             f'layers must be a list of path patterns, such as ["layer2.*"], or None for all; got {value!r}.'
         )
-    return tuple(given)
+    return tuple(globs)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -139,7 +143,7 @@ class ReversePass:
     reduction: str = attrs.field(default="mean", validator=OneOf(("mean",)))
     balance: str = attrs.field(default="weight", validator=OneOf(("weight", "gradient")))
     selections: dict[str, Selection] = attrs.field(factory=dict, init=False)
-    _ways: dict[str, tuple[Way, dict[str, float]]] = attrs.field(factory=dict, init=False)
+    _methods: dict[str, tuple[ReverseMethod, dict[str, float]]] = attrs.field(factory=dict, init=False)
     _factors: dict[str, float] = attrs.field(factory=dict, init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -176,13 +180,13 @@ class ReversePass:
     @autocast
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return the sum over layers of the reconstruction errors."""
-        loss = self._walked(step) if self._ways else self._estimate(step, step.layers)
+        loss = self._walked(step) if self._methods else self._estimate(step, step.layers)
         return {} if loss is None else {"loss": loss}
 
     def _walked(self, step: Step) -> Tensor | None:
         """Return the loss of a variant that walks from layer to layer."""
-        way, weighted = self._ways[step.task.name]
-        return way.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
+        method, weighted = self._methods[step.task.name]
+        return method.loss(step.layers, step.batch.images, weighted, detach_target=self.detach_target)
 
     def _estimate(self, step: Step, records: Records) -> Tensor | None:
         """Return the loss from the records of all images, or of a sample."""
@@ -199,9 +203,9 @@ class ReversePass:
             return selection.layers, weighted
         from .activated import Activated
 
-        way = Activated.of(task, selection.layers, self._walk())
-        self._ways[task.name] = way, weighted
-        return way.names, weighted
+        method = Activated.of(task, selection.layers, self._walk())
+        self._methods[task.name] = method, weighted
+        return method.names, weighted
 
     def _whole(self, task: TaskState) -> tuple[Sequence[str], Mapping[str, float]]:
         """Find the chain of a task; return the same. Excluded layers are still passed through."""
@@ -214,11 +218,15 @@ class ReversePass:
                 f"{task.name!r}, which has no {lacks}, does not run. Use variant='local', which reverses each layer of "
                 "the extractor separately."
             )
-        way = Whole.of(task, self._walk())
-        wanted = way.layers[:1] if self.variant == "first" else named(way.layers, self.layers, task.name)
+        method = Whole.of(task, self._walk())
+        wanted = (
+            method.layers[:1]
+            if self.variant == "first"
+            else select_globs(method.layers, self.layers, task.name)
+        )
         weighted = factors(wanted, self.layer_weights)
-        self._ways[task.name] = way, weighted
-        return way.names, weighted
+        self._methods[task.name] = method, weighted
+        return method.names, weighted
 
     def _walk(self) -> Walk:
         from .full import Walk
@@ -235,7 +243,7 @@ class SampledReversePass(ReversePass):
     def compatkit_losses(self, step: Step) -> Mapping[str, Tensor]:
         """Return an unbiased estimate of the loss; 0 if no layer is drawn."""
         draw = step.rng("reverse_pass", "layers")
-        if self._ways:
+        if self._methods:
             drawn = drawn_layers(["all"], self.sample_layers, draw)
             loss = self._walked(step) if drawn else None
         else:
@@ -249,29 +257,29 @@ class SampledReversePass(ReversePass):
         return {"loss": loss / self.sample_layers}
 
 
-def _check_variant(one: ReversePass) -> None:
+def _check_variant(plugin: ReversePass) -> None:
     """Raise for settings that the variant would ignore."""
-    if one.variant != "local" and one.activation:
+    if plugin.variant != "local" and plugin.activation:
         raise UsageError(
-            f"activation applies only to variant='local'; {one.variant!r} always includes activations."
+            f"activation applies only to variant='local'; {plugin.variant!r} always includes activations."
         )
-    if one.variant == "first" and one.layers is not None:
+    if plugin.variant == "first" and plugin.layers is not None:
         raise UsageError(
             "layers has no effect with variant='first', which compares only images; leave it out."
         )
-    linear = one.variant == "local" and not one.activation
-    if linear and (one.bn_reverse != "batch" or one.output_activation is not None):
+    linear = plugin.variant == "local" and not plugin.activation
+    if linear and (plugin.bn_reverse != "batch" or plugin.output_activation is not None):
         raise UsageError(
             "bn_reverse and output_activation have no effect with variant='local' without activation, which reverses "
             "only the linear part of each layer; set activation=True, or use variant='full'."
         )
-    if one.balance == "gradient" and (one.sample_images != 1 or one.sample_layers != 1):
+    if plugin.balance == "gradient" and (plugin.sample_images != 1 or plugin.sample_layers != 1):
         raise UsageError(
             "balance='gradient' scales each step's loss to the task's gradient, so a sample would not estimate the "
             "whole; leave sample_images and sample_layers at 1."
         )
-    if not linear and one.sample_images != 1:
+    if not linear and plugin.sample_images != 1:
         raise UsageError(
             "sample_images requires variant='local' without activation, where images are independent; got "
-            f"variant={one.variant!r}, activation={one.activation!r}."
+            f"variant={plugin.variant!r}, activation={plugin.activation!r}."
         )

@@ -79,10 +79,10 @@ class Activated:
         first = next(task.extractor.parameters(), images)
         with torch.no_grad(), evaluating(parts):
             calls = tracked(parts, images.to(first.device, first.dtype), run)
-        found, refused = [], []
+        layers, refused = [], []
         for name in names:
             try:
-                found.append(_around(name, calls))
+                layers.append(_around(name, calls))
             except _Unresolved as error:
                 refused.append(f"{name!r} {error}")
         if refused:
@@ -92,21 +92,21 @@ class Activated:
                 f"{'; '.join(refused[:5])}{more}. Use activation=False, which reverses each layer separately, or leave "
                 "these layers out of `layers`."
             )
-        return cls(tuple(found), walk)
+        return cls(tuple(layers), walk)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The modules whose records ``loss`` needs."""
-        found = [
+        paths = [
             path
-            for one in self.layers
+            for layer in self.layers
             for path in (
-                one.stage.linear,
-                one.after,
-                *((one.before.norm, one.before.last) if one.before else ()),
+                layer.stage.linear,
+                layer.after,
+                *((layer.before.norm, layer.before.last) if layer.before else ()),
             )
         ]
-        return tuple(dict.fromkeys(path for path in found if path is not None))
+        return tuple(dict.fromkeys(path for path in paths if path is not None))
 
     def loss(
         self, records: Records, images: Tensor, factors: Mapping[str, float], *, detach_target: bool = False
@@ -123,21 +123,21 @@ class Activated:
             A scalar; None if every factor is 0.
         """
         terms: list[Tensor] = []
-        for one in self.layers:
-            if (factor := factors[one.stage.linear]) == 0:
+        for layer in self.layers:
+            if (factor := factors[layer.stage.linear]) == 0:
                 continue
-            state, back = self._pair(one, records, images)
+            state, back = self._pair(layer, records, images)
             terms.append(factor * F.mse_loss(wide(back), wide(state.detach() if detach_target else state)))
         return torch.stack(terms).sum() if terms else None
 
-    def _pair(self, one: Around, records: Records, images: Tensor) -> tuple[Tensor, Tensor]:
-        (call,), (after,) = records[one.stage.linear], records[one.after]
-        if one.before is None:
-            back = step_back(call.layer, one.stage, after.output, call.input, images.shape)
+    def _pair(self, layer: Around, records: Records, images: Tensor) -> tuple[Tensor, Tensor]:
+        (call,), (after,) = records[layer.stage.linear], records[layer.after]
+        if layer.before is None:
+            back = step_back(call.layer, layer.stage, after.output, call.input, images.shape)
             name = self.walk.output_activation
             return images, back if name is None else OUTPUTS[name](back)
-        (state,), norm, act = records[one.before.last], one.before.norm, one.before.act
-        back = step_back(call.layer, one.stage, after.output, call.input, state.output.shape)
+        (state,), norm, act = records[layer.before.last], layer.before.norm, layer.before.act
+        back = step_back(call.layer, layer.stage, after.output, call.input, state.output.shape)
         normal = None if norm is None else records[norm][0]
         layers = None if normal is None else normal.layer, None if act is None else records[act][0].layer
         forward = None if normal is None else normal.input
@@ -149,7 +149,7 @@ class _Unresolved(Exception):
 
 
 def _around(name: str, calls: Sequence[Call]) -> Around:
-    own = [place for place, one in enumerate(calls) if one.path == name]
+    own = [place for place, call in enumerate(calls) if call.path == name]
     if len(own) != 1:
         raise _Unresolved(f"is called {len(own)} times")
     before, stage = _before(name, calls, own[0])
@@ -180,27 +180,27 @@ def _refuse_shared(calls: Sequence[Call], place: int) -> None:
         if name in ACT_FUNCTIONS:
             raise _Unresolved(f"is activated by {name}(), which is not a module")
         if len(calls[user].inputs) > 1 and any(
-            isinstance(calls[one].module, ACT) or calls[one].name in ACT_FUNCTIONS
-            for one in _users(calls, user)
+            isinstance(calls[other].module, ACT) or calls[other].name in ACT_FUNCTIONS
+            for other in _users(calls, user)
         ):
             raise _Unresolved(f"is activated together with others, after {name}()")
 
 
 def _users(calls: Sequence[Call], place: int) -> Iterator[int]:
     """Yield the calls that use the output of a call, in order, looking through calls that pass it on unchanged."""
-    given = calls[place].output
+    output = calls[place].output
     for later in range(place + 1, len(calls)):
-        if any(one is given for one in calls[later].inputs):
+        if any(value is output for value in calls[later].inputs):
             if isinstance(calls[later].module, nn.Identity | nn.Dropout):
                 yield from _users(calls, later)
             else:
                 yield later
-        if calls[later].output is given and not isinstance(calls[later].module, nn.Identity):
+        if calls[later].output is output and not isinstance(calls[later].module, nn.Identity):
             return  # overwritten in place
 
 
 def _next(calls: Sequence[Call], place: int, kinds: tuple[type[nn.Module], ...]) -> int | None:
-    return next((one for one in _users(calls, place) if isinstance(calls[one].module, kinds)), None)
+    return next((user for user in _users(calls, place) if isinstance(calls[user].module, kinds)), None)
 
 
 def _before(name: str, calls: Sequence[Call], place: int) -> tuple[Stage | None, Stage]:

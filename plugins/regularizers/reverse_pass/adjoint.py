@@ -112,10 +112,10 @@ def refusal(layer: nn.Module) -> str | None:
 
 
 def _affine(layer: nn.Module) -> str | None:
-    one, other = (_noise(layer, seed) for seed in (0, 1))
-    first = layer.forward(torch.zeros_like(one))  # not layer(...): hooks must not run
+    first_input, other = (_noise(layer, seed) for seed in (0, 1))
+    first = layer.forward(torch.zeros_like(first_input))  # not layer(...): hooks must not run
     bias = torch.zeros_like(first) - without_bias(layer, torch.zeros_like(first))
-    left, right, both = (layer.forward(x) - first for x in (one, other, one - 2 * other))
+    left, right, both = (layer.forward(x) - first for x in (first_input, other, first_input - 2 * other))
     most = CLOSE * max(1.0, float(left.abs().max()), float(right.abs().max()))
     if float((both - (left - 2 * right)).abs().max()) > most:
         return f"{type_of(layer)} is not affine in its input"
@@ -155,13 +155,13 @@ def _convolution(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, like: Tensor, y: Tens
     """Apply the transpose of a zero-padded convolution; output padding restores rows that the stride skipped."""
     back = _BACK[len(layer.kernel_size)]
     sizes = like.shape[-len(layer.kernel_size) :]
-    given = y.shape[-len(layer.kernel_size) :]
+    output_size = y.shape[-len(layer.kernel_size) :]
     sides = [_padding(layer, dim) for dim in range(len(layer.kernel_size))]
     even = all(left == right for left, right in sides)
     more = [
         size + (0 if even else left + right) - ((out - 1) * s - (2 * left if even else 0) + d * (k - 1) + 1)
         for size, out, (left, right), k, s, d in zip(
-            sizes, given, sides, layer.kernel_size, layer.stride, layer.dilation, strict=True
+            sizes, output_size, sides, layer.kernel_size, layer.stride, layer.dilation, strict=True
         )
     ]
     padding = [left for left, _ in sides] if even else 0
@@ -187,30 +187,30 @@ def _padding(layer: Any, dim: int) -> tuple[int, int]:
 def _transposed(layer: Any, like: Tensor, y: Tensor) -> Tensor:
     """Apply the transpose of a transposed convolution, which is a convolution."""
     forth = _FORTH[len(layer.kernel_size)]
-    found = forth(y, weight_of(layer), None, layer.stride, layer.padding, layer.dilation, layer.groups)
-    if found.shape != like.shape:  # output padding larger than the stride
+    result = forth(y, weight_of(layer), None, layer.stride, layer.padding, layer.dilation, layer.groups)
+    if result.shape != like.shape:  # output padding larger than the stride
         for dim, size in enumerate(
-            like.shape[-len(layer.kernel_size) :], found.dim() - len(layer.kernel_size)
+            like.shape[-len(layer.kernel_size) :], result.dim() - len(layer.kernel_size)
         ):
-            found = found.narrow(dim, 0, size)
-    return found
+            result = result.narrow(dim, 0, size)
+    return result
 
 
 def _by_jacobian(layer: nn.Module, like: Tensor, y: Tensor) -> Tensor:
     """Return the vector-Jacobian product, which is independent of the input for an affine layer."""
     with _standing_still(layer):
-        given, pull, *_ = torch.func.vjp(layer.forward, torch.zeros_like(like))
-    return pull(y.to(given.dtype))[0]
+        output, pull, *_ = torch.func.vjp(layer.forward, torch.zeros_like(like))
+    return pull(y.to(output.dtype))[0]
 
 
 @contextmanager
 def _standing_still(layer: nn.Module) -> Iterator[None]:
     """Put a layer and its parametrizations into eval mode: spectral normalization iterates in train mode."""
-    modes = [(one, one.training) for one in layer.modules() if one.training]
+    modes = [(module, module.training) for module in layer.modules() if module.training]
     try:
-        for one, _ in modes:
-            one.training = False
+        for module, _ in modes:
+            module.training = False
         yield
     finally:
-        for one, training in modes:
-            one.training = training
+        for module, training in modes:
+            module.training = training

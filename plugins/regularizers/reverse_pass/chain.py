@@ -1,4 +1,4 @@
-"""Networks as chains of layers, found by tracing or declared by a plan, and verified in both cases.
+"""Networks as chains of layers, build_stages by tracing or declared by a plan, and verified in both cases.
 
 A full reverse pass needs a chain: the only input of each layer is the output of the one before. Tracing follows tensors
 from the output back to the input. For verification, the stages are composed and must reproduce the network's output
@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from compatkit.errors import UsageError
 
-from .finding import Between, Step, found
+from .finding import Between, Step, build_stages
 from .stages import (
     Parts,
     Stage,
@@ -52,7 +52,7 @@ def chain_of(parts: Parts, images: Tensor) -> tuple[Stage, ...]:
         plan = getattr(parts, "reverse_plan", None)
         calls = tracked(parts, signal.clone(), run)
         if plan is None:
-            stages, between = found(parts, calls)
+            stages, between = build_stages(parts, calls)
         else:
             stages, between = _planned(parts, plan(), calls)
         _prove(parts, stages, between, signal, calls[-1].output)
@@ -67,8 +67,8 @@ def _planned(
     modules, stages = modules_of(parts), []
     between: Between = []
     ran = {call.path: call for call in calls if call.path is not None}
-    for given in plan:
-        stage = Stage(**given)
+    for fields in plan:
+        stage = Stage(**fields)
         for path in (stage.linear, stage.norm, stage.act, stage.pool):
             if path is not None and (path not in modules or path not in ran):
                 raise UsageError(
@@ -131,8 +131,10 @@ def _composed(
 
 def _check_calls(stages: Sequence[Stage], calls: Sequence[Call]) -> None:
     """Check that modules are called exactly where the stages say: records are matched by order."""
-    for path in {path for one in stages for path in (one.linear, one.norm, one.act) if path is not None}:
-        used = sum(path in (one.linear, one.norm, one.act) for one in stages)
+    for path in {
+        path for stage in stages for path in (stage.linear, stage.norm, stage.act) if path is not None
+    }:
+        used = sum(path in (stage.linear, stage.norm, stage.act) for stage in stages)
         called = sum(call.path == path for call in calls)
         if called > used:
             raise not_a_chain(path, f"is called {called} times, and {used} of them are in the chain")

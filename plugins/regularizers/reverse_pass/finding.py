@@ -61,7 +61,7 @@ Between = list[list[Step]]
 """For each stage, the operations between the preceding activation and its linear layer."""
 
 
-def found(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Between]:
+def build_stages(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Between]:
     """Follow the output back to the input and sort the calls into stages.
 
     Args:
@@ -79,7 +79,7 @@ def found(parts: Parts, calls: Sequence[Call]) -> tuple[tuple[Stage, ...], Betwe
 
 def _path(calls: Sequence[Call]) -> list[Call]:
     """Return the calls from input to output, each of which takes the output of the one before."""
-    given, output = calls[0], calls[-1]
+    first, output = calls[0], calls[-1]
     path: list[Call] = []
     wanted, before = output.output, len(calls) - 1
     while True:
@@ -91,7 +91,7 @@ def _path(calls: Sequence[Call]) -> list[Call]:
             raise not_a_chain(call.where, f"{call.what} takes {len(call.inputs)} tensors")
         path.append(call)
         wanted, before = call.inputs[0], place
-    if wanted is not given.output:
+    if wanted is not first.output:
         at = path[-1].where if path else "the network"
         raise not_a_chain(at, "takes what no layer gave: its input does not come from the images")
     return path[::-1]
@@ -128,7 +128,7 @@ class _Building:
             raise not_a_chain(call.where, f"{call.what} has no place in a chain")
 
     def _linear(self, call: Call) -> None:
-        if any(one.linear == call.path for one in self.stages):
+        if any(stage.linear == call.path for stage in self.stages):
             raise not_a_chain(call.where, "is called twice")
         stage = Stage(call.name)
         if self.pools:

@@ -56,7 +56,9 @@ USUAL = Walk()
 def names_of(stages: Sequence[Stage]) -> tuple[str, ...]:
     """Return the modules whose records ``pairs`` needs."""
     return tuple(
-        dict.fromkeys(path for one in stages for path in (one.linear, one.norm, one.last) if path is not None)
+        dict.fromkeys(
+            path for stage in stages for path in (stage.linear, stage.norm, stage.last) if path is not None
+        )
     )
 
 
@@ -121,7 +123,7 @@ def full_loss(
     Returns:
         A float32 scalar, or None if all factors are 0.
     """
-    wanted = {one.linear: 1.0 if factors is None else factors.get(one.linear, 0.0) for one in stages}
+    wanted = {stage.linear: 1.0 if factors is None else factors.get(stage.linear, 0.0) for stage in stages}
     left = sum(factor != 0 for factor in wanted.values())
     terms: list[Tensor] = []
     for stage, state, back in pairs(stages, records, images, walk) if left else ():
@@ -137,7 +139,7 @@ def full_loss(
 def _call(stages: Sequence[Stage], records: Records, place: int, part: str) -> LayerCall:
     """Return the record of a part of a stage; calls of a shared module are matched in order of the stages."""
     path = getattr(stages[place], part)
-    turn = sum(getattr(one, part) == path for one in stages[:place])
+    turn = sum(getattr(stage, part) == path for stage in stages[:place])
     calls = records.get(path, ())
     if len(calls) <= turn:
         raise not_a_chain(path, f"was called {len(calls)} times in this pass, unlike in its chain")
@@ -157,8 +159,8 @@ def recorded(parts: Parts, paths: Sequence[str], images: Tensor) -> dict[str, li
     modules, records, handles = modules_of(parts), {path: [] for path in paths}, []
     for path in paths:
 
-        def note(layer: nn.Module, taken: tuple[Any, ...], given: Tensor, path: str = path) -> None:
-            records[path].append(LayerCall(taken[0].clone(), given.clone(), layer))
+        def note(layer: nn.Module, taken: tuple[Any, ...], output: Tensor, path: str = path) -> None:
+            records[path].append(LayerCall(taken[0].clone(), output.clone(), layer))
 
         handles.append(modules[path].register_forward_hook(note))
     try:
@@ -195,10 +197,10 @@ def reconstruct(
         UsageError: The network is not a chain, or a setting is unknown.
     """
     walk = Walk(bn_reverse, output_activation)
-    found = chain_of(parts, images) if stages is None else tuple(stages)
+    chain = chain_of(parts, images) if stages is None else tuple(stages)
     with evaluating(parts):
-        records = recorded(parts, names_of(found), images)
-        *_, (_, _, back) = pairs(found, records, images, walk)
+        records = recorded(parts, names_of(chain), images)
+        *_, (_, _, back) = pairs(chain, records, images, walk)
     return back
 
 
@@ -232,7 +234,7 @@ class Whole:
     @property
     def layers(self) -> tuple[str, ...]:
         """Paths of the linear layers, in forward order."""
-        return tuple(one.linear for one in self.stages)
+        return tuple(stage.linear for stage in self.stages)
 
     @property
     def names(self) -> tuple[str, ...]:

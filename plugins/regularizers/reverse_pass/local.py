@@ -61,8 +61,8 @@ def residual(call: LayerCall, detach_target: bool = False) -> Tensor:
     Returns:
         A scalar.
     """
-    taken, given, layer = call
-    back = adjoint(layer, taken, without_bias(layer, given))
+    taken, output, layer = call
+    back = adjoint(layer, taken, without_bias(layer, output))
     target = taken.detach() if detach_target else taken
     return F.mse_loss(wide(back), wide(target))
 

@@ -43,19 +43,19 @@ class Selection:
             UnknownName: A pattern matches no layer.
             UsageError: A layer has no transpose, or no layer is left; the head of a task without labels is excluded.
         """
-        found = linear_layers(task)
-        inner = survey(task, found)
-        wanted = [one for one in globs or () if not one.startswith("!")]
-        unwanted = [one[1:] for one in globs or () if one.startswith("!")]
-        for one in (*wanted, *unwanted):
-            if not any(fnmatchcase(name, one) for name in found):
-                raise _fits_nothing(one, task, found)
-        idle = set() if task.runs_head else found.keys() - dict(task.extractor.named_modules()).keys()
+        layers = linear_layers(task)
+        inner = survey(task, layers)
+        wanted = [glob for glob in globs or () if not glob.startswith("!")]
+        unwanted = [glob[1:] for glob in globs or () if glob.startswith("!")]
+        for glob in (*wanted, *unwanted):
+            if not any(fnmatchcase(name, glob) for name in layers):
+                raise _fits_nothing(glob, task, layers)
+        idle = set() if task.runs_head else layers.keys() - dict(task.extractor.named_modules()).keys()
         left_out: dict[str, str] = {}
-        for name in found:
-            if any(fnmatchcase(name, one) for one in unwanted):
+        for name in layers:
+            if any(fnmatchcase(name, glob) for glob in unwanted):
                 left_out[name] = "named with ! in `layers`"
-            elif wanted and not any(fnmatchcase(name, one) for one in wanted):
+            elif wanted and not any(fnmatchcase(name, glob) for glob in wanted):
                 left_out[name] = "not named in `layers`"
             elif name in idle:
                 left_out[name] = "of the head, which does not run for a task without labels or own head"
@@ -65,19 +65,19 @@ class Selection:
                 left_out[name] = "class layer"
             elif not wanted and inner[name]:
                 left_out[name] = "gate: works on pooled features inside of a block"
-        kept = tuple(name for name in inner if name not in left_out)
-        for name in kept:
-            if (why := refusal(found[name])) is not None:
+        selected = tuple(name for name in inner if name not in left_out)
+        for name in selected:
+            if (why := refusal(layers[name])) is not None:
                 raise UsageError(
                     f"reverse_pass cannot reverse the layer {name!r} of task {task.name!r}: {why}. Leave it out with "
                     f'layers=["!{name}"].'
                 )
-        if not kept:
+        if not selected:
             raise UsageError(
                 f"reverse_pass finds no layer to reverse in task {task.name!r} ({task.task.model}); left out: "
                 f"{'; '.join(f'{name} ({why})' for name, why in left_out.items()) or 'none has a linear part'}."
             )
-        return cls(kept, left_out)
+        return cls(selected, left_out)
 
 
 def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[str, float]:
@@ -91,18 +91,18 @@ def factors(layers: Iterable[str], weights: Mapping[str, float] | None) -> dict[
         UnknownName: A pattern matches no layer.
     """
     names = list(layers)
-    found = dict.fromkeys(names, 1.0)
+    by_layer = dict.fromkeys(names, 1.0)
     for glob, weight in (weights or {}).items():
         fitting = [name for name in names if fnmatchcase(name, glob)]
         if not fitting:
             raise UnknownName(
                 f"layer_weights: {glob!r} matches none of the reversed layers{_hint(glob, names)}."
             )
-        found.update(dict.fromkeys(fitting, float(weight)))
-    return found
+        by_layer.update(dict.fromkeys(fitting, float(weight)))
+    return by_layer
 
 
-def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
+def select_globs(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tuple[str, ...]:
     """Return the layers of a chain that match the patterns, all without patterns; a leading ``!`` excludes.
 
     Args:
@@ -114,24 +114,24 @@ def named(layers: Sequence[str], globs: Sequence[str] | None, task: str) -> tupl
         UnknownName: A pattern matches no layer.
         UsageError: No layer is left.
     """
-    wanted = [one for one in globs or () if not one.startswith("!")] or ["*"]
-    unwanted = [one[1:] for one in globs or () if one.startswith("!")]
+    wanted = [glob for glob in globs or () if not glob.startswith("!")] or ["*"]
+    unwanted = [glob[1:] for glob in globs or () if glob.startswith("!")]
     for glob in (*wanted, *unwanted):
         if not any(fnmatchcase(name, glob) for name in layers):
             raise UnknownName(
                 f"layers: {glob!r} matches no layer of the chain of task {task!r}{_hint(glob, layers)}."
             )
-    kept = tuple(
+    selected = tuple(
         name
         for name in layers
-        if any(fnmatchcase(name, one) for one in wanted)
-        and not any(fnmatchcase(name, one) for one in unwanted)
+        if any(fnmatchcase(name, glob) for glob in wanted)
+        and not any(fnmatchcase(name, glob) for glob in unwanted)
     )
-    if not kept:
+    if not selected:
         raise UsageError(
             f"layers: the patterns exclude all layers of the chain of task {task!r}: {', '.join(layers)}."
         )
-    return kept
+    return selected
 
 
 def linear_layers(task: TaskState) -> dict[str, nn.Module]:
@@ -158,17 +158,17 @@ def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
     open_maps: list[tuple[bool, list[str]]] = []
     names = {id(module): name for name, module in layers.items()}
 
-    def entered(module: nn.Module, given: Any) -> None:
-        if (name := names.get(id(module))) is not None and given and name not in seen:
+    def entered(module: nn.Module, inputs: Any) -> None:
+        if (name := names.get(id(module))) is not None and inputs and name not in seen:
             seen[name] = False
-            if _positions(module, given[0]) == 1:
+            if _positions(module, inputs[0]) == 1:
                 for _, pooled in open_maps:
                     pooled.append(name)
-        open_maps.append((_is_map(given[0]) if given else False, []))
+        open_maps.append((_is_map(inputs[0]) if inputs else False, []))
 
-    def left(module: nn.Module, given: Any, output: Any) -> None:
+    def left(module: nn.Module, inputs: Any, output: Any) -> None:
         was_map, pooled = open_maps.pop()
-        if was_map and _is_map(output) and given[0].shape[2:] == output.shape[2:]:
+        if was_map and _is_map(output) and inputs[0].shape[2:] == output.shape[2:]:
             seen.update(dict.fromkeys(pooled, True))
 
     parts = (task.extractor, task.head)
@@ -186,11 +186,11 @@ def survey(task: TaskState, layers: Mapping[str, nn.Module]) -> dict[str, bool]:
     return seen
 
 
-def _positions(layer: nn.Module, given: Any) -> int:
+def _positions(layer: nn.Module, value: Any) -> int:
     """Return the number of positions per image; a convolution over channels has one."""
-    if not isinstance(given, Tensor) or isinstance(layer, nn.Conv1d):
+    if not isinstance(value, Tensor) or isinstance(layer, nn.Conv1d):
         return 1
-    return prod(given.shape[1:-1] if isinstance(layer, nn.Linear) else given.shape[2:])
+    return prod(value.shape[1:-1] if isinstance(layer, nn.Linear) else value.shape[2:])
 
 
 def _is_map(value: Any) -> bool:
@@ -211,14 +211,14 @@ def _at_rest(parts: Sequence[nn.Module]) -> Iterator[None]:
             module.training = training
 
 
-def _fits_nothing(glob: str, task: TaskState, found: Mapping[str, nn.Module]) -> UsageError:
+def _fits_nothing(glob: str, task: TaskState, layers: Mapping[str, nn.Module]) -> UsageError:
     others = {name for part in (task.extractor, task.head) for name, _ in part.named_modules()}
     if any(fnmatchcase(name, glob) for name in others):
         return UsageError(
             f"layers: what {glob!r} matches in task {task.name!r} has no linear part; expected dense layers or "
             "convolutions."
         )
-    return UnknownName(f"layers: {glob!r} matches no layer of task {task.name!r}{_hint(glob, list(found))}.")
+    return UnknownName(f"layers: {glob!r} matches no layer of task {task.name!r}{_hint(glob, list(layers))}.")
 
 
 def _hint(glob: str, names: Sequence[str]) -> str:

@@ -84,10 +84,10 @@ def not_a_chain(where: str, why: str) -> UsageError:
 @contextmanager
 def evaluating(parts: Parts) -> Iterator[None]:
     """Put parts into eval mode; restore the mode of every module afterwards."""
-    held = [parts] if isinstance(parts, nn.Module) else list(parts)
-    modes = [(module, module.training) for part in held for module in part.modules()]
+    modules = [parts] if isinstance(parts, nn.Module) else list(parts)
+    modes = [(module, module.training) for part in modules for module in part.modules()]
     try:
-        for part in held:
+        for part in modules:
             part.eval()
         yield
     finally:

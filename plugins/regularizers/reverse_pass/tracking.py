@@ -57,8 +57,8 @@ class Call:
         places, names = self.arguments
         own = self.inputs[0]
         return cast(Callable[..., Tensor], self.function)(
-            *(value if one is own else one for one in places),
-            **{name: value if one is own else one for name, one in names.items()},
+            *(value if argument is own else argument for argument in places),
+            **{name: value if argument is own else argument for name, argument in names.items()},
         )
 
 
@@ -89,9 +89,9 @@ class _Watch(TorchFunctionMode):
         super().__init__()
         self.calls: list[Call] = []
         self._inside, self._places, self._handles = 0, [""], []
-        held = [parts] if isinstance(parts, nn.Module) else list(parts)
-        self._own = {id(one) for part in held for one in (*part.parameters(), *part.buffers())}
-        for part in held:
+        modules = [parts] if isinstance(parts, nn.Module) else list(parts)
+        self._own = {id(tensor) for part in modules for tensor in (*part.parameters(), *part.buffers())}
+        for part in modules:
             for path, module in part.named_modules():
                 if path:
                     self._watch(path, module)
@@ -111,20 +111,20 @@ class _Watch(TorchFunctionMode):
         def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
             self._places.pop()
             self._inside -= leaf
-            given = _first(output)
-            if leaf and not self._inside and given is not None:
-                self.calls.append(Call(self._tensors(arguments), given, path, path, module))
+            tensor = _first(output)
+            if leaf and not self._inside and tensor is not None:
+                self.calls.append(Call(self._tensors(arguments), tensor, path, path, module))
 
         self._handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave)]
 
     def _tensors(self, values: Iterable[Any]) -> tuple[Tensor, ...]:
-        found: list[Tensor] = []
+        tensors: list[Tensor] = []
         for value in values:
             if isinstance(value, Tensor):
-                found += [value] if id(value) not in self._own else []
+                tensors += [value] if id(value) not in self._own else []
             elif isinstance(value, Sequence) and not isinstance(value, str):
-                found.extend(self._tensors(value))
-        return tuple(found)
+                tensors.extend(self._tensors(value))
+        return tuple(tensors)
 
     def __torch_function__(
         self,
@@ -138,15 +138,15 @@ class _Watch(TorchFunctionMode):
             return func(*args, **kwargs)
         self._inside += 1  # nested calls belong to this function
         try:
-            given = func(*args, **kwargs)
+            result = func(*args, **kwargs)
         finally:
             self._inside -= 1
-        first = _first(given)
+        first = _first(result)
         if first is not None:
             inputs = self._tensors((*args, *kwargs.values()))
             where = self._places[-1] or "the network"
             self.calls.append(Call(inputs, first, where, function=func, arguments=(args, kwargs)))
-        return given
+        return result
 
 
 def _whole(module: nn.Module) -> bool:

@@ -56,7 +56,7 @@ def resized(value: Tensor, size: torch.Size) -> Tensor:
         ``(batch, channels, *size[2:])``.
     """
     wanted = size[2:]
-    if all(there >= here for there, here in zip(wanted, value.shape[2:], strict=True)):
+    if all(target >= source for target, source in zip(wanted, value.shape[2:], strict=True)):
         return F.interpolate(value, size=wanted, mode="nearest")
     shrink = {1: F.adaptive_avg_pool1d, 2: F.adaptive_avg_pool2d, 3: F.adaptive_avg_pool3d}
     return shrink[len(wanted)](value, tuple(wanted))  # type: ignore[arg-type]
@@ -106,8 +106,8 @@ def _normalized(norm: nn.Module, back: Tensor, forward: Tensor | None, statistic
     taken = wide(back if forward is None else forward)
     places = [0, *range(2, taken.dim())]
     variance, mean = torch.var_mean(taken, places, correction=0, keepdim=True)
-    given = (wide(back) - mean) * torch.rsqrt(variance + eps)
+    normalized = (wide(back) - mean) * torch.rsqrt(variance + eps)
     shape = (1, -1, *(1,) * (back.dim() - 2))
     if weight is not None:
-        given = given * weight.view(shape) + bias.view(shape)
-    return given.to(back.dtype)
+        normalized = normalized * weight.view(shape) + bias.view(shape)
+    return normalized.to(back.dtype)

@@ -64,7 +64,7 @@ def test_the_shuffled_baseline_is_that_of_pairings_drawn_by_hand() -> None:
     for order in (range(20), reversed(range(20))):
         one = CrossCorrelation(shuffles=2).update({}, torch.tensor([*order]), {"x": left}, {"x": right})["x"]
         shuffle = torch.randperm(20, generator=torch.Generator().manual_seed(3))
-        a, b = (value.double().numpy() for value in one.kept)
+        a, b = (value.double().numpy() for value in one.samples)
         rows = np.concatenate([a[i] for i in range(20)]), np.concatenate([b[i] for i in shuffle])
         expected = np.corrcoef(rows[0].T, rows[1].T)[:3, 3:]
         np.testing.assert_allclose(one.shuffled(shuffle).numpy(), expected, atol=1e-6)
