@@ -35,7 +35,7 @@ ONLY_IN = {
     "huggingface_hub": ("compatkit_plugins.remotes.hf",),
     "pandas": ("compatkit.reports.tabular",),
     "pyarrow": ("compatkit.data.lists",),
-    "ray": ("compatkit_plugins.launchers.ray",),
+    "ray": ("compatkit.experiments.sweeps.cluster",),
     "safetensors": ("compatkit.registry.weights.tensorfile",),
     "timm": (
         "compatkit.adapters.timm",

@@ -56,13 +56,13 @@ class ImageAugmentation:
         random: Takes a Pillow image of any size, or of the final one if ``fitted``.
         fitted: Whether images are first resized and cut as for evaluation.
         erasing: Erases rectangles of normalized images ``(n, channels, height, width)``; None does not.
-        said: Description.
+        description: For messages.
     """
 
     random: Transform | None
     fitted: bool
     erasing: Transform | None
-    said: str
+    description: str
 
     def __call__(self, image: Image, shape: tuple[int, ...], name: str) -> Tensor:
         """Return an image as uint8 ``(height, width, channels)``.
@@ -75,18 +75,18 @@ class ImageAugmentation:
         except Exception as error:  # of somebody's transform
             where = traceback.extract_tb(error.__traceback__)[-1]
             raise DataError(
-                f"The augmentation {self.said} failed on {name}: {type(error).__name__}: {error} (in {where.name}, "
-                f"{Path(where.filename).name} line {where.lineno}). What is drawn for an image depends on seed, epoch "
-                "and image alone, so a retry repeats it. Change the task's augment: a run may go on from its "
-                "checkpoint with another one (Trainer(new_augment=True), or compatkit train RECIPE --out RUN "
+                f"The augmentation {self.description} failed on {name}: {type(error).__name__}: {error} (in "
+                f"{where.name}, {Path(where.filename).name} line {where.lineno}). What is drawn for an image depends "
+                "on seed, epoch and image alone, so a retry repeats it. Change the task's augment: a run may go on "
+                "from its checkpoint with another one (Trainer(new_augment=True), or compatkit train RECIPE --out RUN "
                 "--new-augment).",
                 subject=name,
             ) from error
         pixels = _pixels(made)
         if pixels is None or tuple(pixels.shape) != shape:
-            came = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
+            actual = type_of(made) if pixels is None else f"bytes of the shape {tuple(pixels.shape)}"
             raise DataError(
-                f"The augmentation {self.said} made {came} of {name}; expected a Pillow image of {shape[1]} "
+                f"The augmentation {self.description} made {actual} of {name}; expected a Pillow image of {shape[1]} "
                 f"x {shape[0]} pixels in {shape[2]} channels, or a uint8 tensor, channels first. End it with a crop or "
                 "resize to that size, and leave scaling and normalizing to the trainer.",
                 subject=name,
@@ -95,35 +95,35 @@ class ImageAugmentation:
 
 
 def image_augmentation(
-    asked: tuple[str, ...] | Mapping[str, Any] | Transform, data: Data
+    augment: tuple[str, ...] | Mapping[str, Any] | Transform, data: Data
 ) -> ImageAugmentation:
     """Return what a task's ``augment`` stands for.
 
     Args:
-        asked: Names (``"crop"``, ``"flip"``, or a preset), arguments of ``create_transform``, or a transform.
+        augment: Names (``"crop"``, ``"flip"``, or a preset), arguments of ``create_transform``, or a transform.
         data: Size, channels and interpolation of the results.
 
     Raises:
         UsageError: An argument is not one of ``create_transform``, or follows from the task.
     """
-    if callable(asked):
-        return ImageAugmentation(_posterizing(asked), False, None, f"{type(asked).__name__} of the task")
-    if isinstance(asked, Mapping):
-        words = ", ".join(f"{name}={value!r}" for name, value in asked.items())
-        return _of_timm(asked, data, f"timm's create_transform({words})")
-    if asked and asked[0] in PRESETS:
-        return _of_timm(PRESETS[asked[0]], data, asked[0])
+    if callable(augment):
+        return ImageAugmentation(_posterizing(augment), False, None, f"{type(augment).__name__} of the task")
+    if isinstance(augment, Mapping):
+        words = ", ".join(f"{name}={value!r}" for name, value in augment.items())
+        return _of_timm(augment, data, f"timm's create_transform({words})")
+    if augment and augment[0] in PRESETS:
+        return _of_timm(PRESETS[augment[0]], data, augment[0])
     from torchvision.transforms import v2
 
     steps: list[Transform] = []
-    if "crop" in asked:
+    if "crop" in augment:
         steps.append(v2.RandomCrop(data.size, padding=PADDING))
-    if "flip" in asked:
+    if "flip" in augment:
         steps.append(v2.RandomHorizontalFlip())
-    return ImageAugmentation(v2.Compose(steps) if steps else None, True, None, ", ".join(asked) or "none")
+    return ImageAugmentation(v2.Compose(steps) if steps else None, True, None, ", ".join(augment) or "none")
 
 
-def check_arguments(asked: Mapping[str, Any]) -> None:
+def check_arguments(arguments: Mapping[str, Any]) -> None:
     """Check the names of arguments of timm's ``create_transform``.
 
     Raises:
@@ -131,8 +131,8 @@ def check_arguments(asked: Mapping[str, Any]) -> None:
     """
     from timm.data.transforms_factory import create_transform
 
-    known = [one for one in inspect.signature(create_transform).parameters if one not in OURS]
-    for name in asked:
+    known = [word for word in inspect.signature(create_transform).parameters if word not in OURS]
+    for name in arguments:
         if name not in known:
             why = "follows from the task" if name in OURS else "is no argument of timm's create_transform"
             hint = suggest(name, known)
@@ -141,13 +141,13 @@ def check_arguments(asked: Mapping[str, Any]) -> None:
             )
 
 
-def _of_timm(asked: Mapping[str, Any], data: Data, said: str) -> ImageAugmentation:
+def _of_timm(arguments: Mapping[str, Any], data: Data, description: str) -> ImageAugmentation:
     from timm.data.random_erasing import RandomErasing
     from timm.data.transforms_factory import create_transform
 
-    check_arguments(asked)
-    erasing = {name: value for name, value in asked.items() if name in ERASING}
-    rest = {name: value for name, value in asked.items() if name not in ERASING}
+    check_arguments(arguments)
+    erasing = {name: value for name, value in arguments.items() if name in ERASING}
+    rest = {name: value for name, value in arguments.items() if name not in ERASING}
     fill = {"mean": data.mean} if len(data.mean) == 1 else {}  # a gray image cannot be filled with a color
     settings = {"interpolation": data.interpolation, **fill, **rest}
     try:
@@ -164,14 +164,14 @@ def _of_timm(asked: Mapping[str, Any], data: Data, said: str) -> ImageAugmentati
             max_count=erasing.get("re_count", 1),
             device="cpu",
         )
-    return ImageAugmentation(_posterizing(made), False, erase, said)
+    return ImageAugmentation(_posterizing(made), False, erase, description)
 
 
 def _posterizing(transform: Any) -> Any:
     """Return a transform whose operations of timm may keep 0 bits; timm's module and ``transform`` do not change."""
     from timm.data.auto_augment import posterize
 
-    if not any(one.aug_fn is posterize for one in _operations(transform)):
+    if not any(applied.aug_fn is posterize for applied in _operations(transform)):
         return transform
     transform = copy.deepcopy(transform)
     for operation in _operations(transform):

@@ -129,20 +129,20 @@ def check_builds_again(
 
     Args:
         owner: What the parts belong to, for messages.
-        parts: By side, on the CPU, in eval mode; the second takes what the first gives.
+        parts: By side, on the CPU, in eval mode; the second takes the output of the first.
         blueprints: By side.
-        images: What the first part takes.
+        images: Input of the first part.
 
     Raises:
         CutError: A part holds state outside its state dict that its blueprint does not make again, or gives other or
             random outputs; names the tensor or attribute.
     """
-    given: Any = images
+    inputs: Any = images
     for side, part in parts.items():
         state = {name: tensor.clone() for name, tensor in part.state_dict().items()}
         again = build(blueprints[side], state=state, share=True).eval()
         names = list(differing_state(part, again))
-        passing = _set_in_passes(again, given) if names else set()
+        passing = _set_in_passes(again, inputs) if names else set()
         if names := [name for name in names if name not in passing]:
             raise CutError(
                 f"{owner}: the {side}, built again from its blueprint and its weights, has another "
@@ -151,44 +151,44 @@ def check_builds_again(
                 "network, without random numbers or weights.",
                 subject=names[0],
             )
-        output, draws = _output(part, given)
-        if draws and not _same(output, _output(part, given, seed=1)[0]):
+        output, draws = _output(part, inputs)
+        if draws and not _same(output, _output(part, inputs, seed=1)[0]):
             raise CutError(
                 f"{owner}: the {side} gives random outputs in eval mode, so that no contract could promise them. Draw "
                 "random numbers only where self.training is set.",
                 subject=owner,
             )
-        if not _same(output, _output(again, given)[0]):
+        if not _same(output, _output(again, inputs)[0]):
             raise CutError(
                 f"{owner}: the {side}, built again from its blueprint and its weights, gives other outputs: it keeps "
                 "state outside its state dict, or draws random numbers when it is built. Register buffers for it.",
                 subject=owner,
             )
-        given = output
+        inputs = output
 
 
-def _set_in_passes(part: nn.Module, given: Any) -> set[str]:
+def _set_in_passes(part: nn.Module, inputs: Any) -> set[str]:
     """Return the plain attributes that forward passes set, such as caches of the last batch."""
     names: set[str] = set()
     with unchanged(part), torch.no_grad():
         for training in (True, False):
             before = attributes(part)
-            part.train(training)(given)
+            part.train(training)(inputs)
             names.update(changed_attributes(part, before))
     return names
 
 
-def _output(part: nn.Module, given: Any, seed: int = 0) -> tuple[Any, bool]:
-    """Return what a part gives, and whether it drew random numbers."""
+def _output(part: nn.Module, inputs: Any, seed: int = 0) -> tuple[Any, bool]:
+    """Return the output of a part, and whether it drew random numbers."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         before = torch.get_rng_state()
-        return part(given), not torch.equal(before, torch.get_rng_state())
+        return part(inputs), not torch.equal(before, torch.get_rng_state())
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(output: Any, other: Any) -> bool:
     """Return whether two outputs, tensors or tuples of them, are equal, NaN for NaN."""
-    pairs = zip(one, other, strict=True) if isinstance(one, tuple) else ((one, other),)
+    pairs = zip(output, other, strict=True) if isinstance(output, tuple) else ((output, other),)
     return all(equal(left, right) for left, right in pairs)
 
 
@@ -251,7 +251,7 @@ def own_width_of(blueprint: Blueprint) -> int:
     """
     bare = attrs.evolve(blueprint, side="extractor", width=None)
     extractor = build(bare, seed=0)
-    found = own_width(extractor, bare, channels_of(bare))
+    width = own_width(extractor, bare, channels_of(bare))
     (port,) = structural(extractor, bare).outputs
     if port.layout != "NCHW":
         raise CutError(
@@ -259,7 +259,7 @@ def own_width_of(blueprint: Blueprint) -> int:
             f"{bare.model} gives {port.layout} at {bare.cut!r}. Split elsewhere, or leave the width out.",
             subject=bare.cut,
         )
-    return found
+    return width
 
 
 def with_classes(blueprint: Blueprint, classes: int) -> Blueprint:
@@ -298,8 +298,8 @@ def structural(
     if feature_ports is None:
         other = attrs.evolve(blueprint, side="extractor")
         extractor = build(other, seed=0)
-        found = extractor_structure(extractor, other, channels_of(other), _port_names(extractor))
-        feature_ports = [attrs.evolve(port, range="any") for port in found.outputs]
+        structure = extractor_structure(extractor, other, channels_of(other), _port_names(extractor))
+        feature_ports = [attrs.evolve(port, range="any") for port in structure.outputs]
     return head_structure(module, blueprint, feature_ports)
 
 

@@ -47,7 +47,7 @@ _DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _FREE = frozenset(
     {torch.empty, torch.empty_like, torch.empty_strided, torch.zeros, torch.zeros_like, Tensor.new_empty}
 )
-"""What takes no memory before it is written: zeros come from the system, page by page."""
+"""Functions whose result takes no memory before it is written: the system hands out zeros page by page."""
 _IN_PLACE = frozenset(
     getattr(Tensor, name)
     for name in (
@@ -55,7 +55,7 @@ _IN_PLACE = frozenset(
         "exponential_ fill_ mul_ neg_ normal_ pow_ sub_ uniform_ zero_"
     ).split()
 )
-"""What writes into the tensor it is called on."""
+"""Methods that write into the tensor they are called on."""
 _local = threading.local()
 
 
@@ -89,12 +89,12 @@ def bounded_run(module: nn.Module, owner: str, values: int) -> Iterator[Callable
         values: Number of values of the inputs.
 
     Yields:
-        Tells that so many values of outputs are compared, which takes memory too.
+        A function that also counts the memory for comparing that many output values.
 
     Raises:
         TooCostly: It needs more memory or more operations than the bounds allow.
     """
-    weights = sum(one.numel() * one.element_size() for one in module.state_dict().values())
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     bounds = _Run(owner, weights)
     bounds.expect(SIGNAL_BYTES * values)
     with bounds:
@@ -111,23 +111,23 @@ def check_numbers(model: str, value: Any) -> None:
     Raises:
         TooCostly: One is larger than ``LARGEST_NUMBER``.
     """
-    for one in tree_leaves(value):
-        if isinstance(one, int) and abs(one) > LARGEST_NUMBER:
+    for number in tree_leaves(value):
+        if isinstance(number, int) and abs(number) > LARGEST_NUMBER:
             raise TooCostly(
-                f"{model} takes whole numbers up to {LARGEST_NUMBER:,} as arguments, got {one!r:.40}.",
+                f"{model} takes whole numbers up to {LARGEST_NUMBER:,} as arguments, got {number!r:.40}.",
                 subject=model,
             )
 
 
 def _count(holder: nn.Module, name: str, made: nn.Module | None) -> None:
-    """Count a module that another one takes in, where this thread builds within bounds."""
+    """Count a module that is registered while this thread builds within bounds."""
     bounds = getattr(_local, "building", None)
     if bounds is not None:
         bounds.module()
 
 
 class _InUse:
-    """Bytes of tensors that are in use, as far as they were told of here."""
+    """Live bytes of the tensors that were registered with this counter."""
 
     def __init__(self, most: int) -> None:
         self.most, self.bytes = most, 0
@@ -136,15 +136,15 @@ class _InUse:
     def holds(self, size: int) -> bool:
         """Return whether so many bytes fit beside those in use."""
         if self.bytes + size > self.most:
-            self._storages = {key: one for key, one in self._storages.items() if not one[0].expired()}
-            self.bytes = sum(held for _, held in self._storages.values())
+            self._storages = {key: item for key, item in self._storages.items() if not item[0].expired()}
+            self.bytes = sum(size for _, size in self._storages.values())
         return self.bytes + size <= self.most
 
     def keep(self, tensors: Iterable[Tensor]) -> None:
-        for one in tensors:
-            if one.is_sparse or one.device.type == "meta":
+        for tensor in tensors:
+            if tensor.is_sparse or tensor.device.type == "meta":
                 continue
-            storage = one.untyped_storage()
+            storage = tensor.untyped_storage()
             if storage._cdata not in self._storages:
                 self._storages[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
                 self.bytes += storage.nbytes()
@@ -195,7 +195,7 @@ class _Building(NoDraws):
         if known is not None:
             self.expect(sum(map(_bytes, known)))
         out = super().called(func, args, kwargs)
-        large = [one for one in _tensors(out) if _bytes(one) > _SMALL_BYTES]
+        large = [tensor for tensor in _tensors(out) if _bytes(tensor) > _SMALL_BYTES]
         if large:
             made = _new(large, (args, kwargs))
             if known is None:
@@ -256,32 +256,32 @@ class _Run(TorchDispatchMode):
 
 
 def _operations(packet: Any, args: Any, kwargs: Any, made: list[Tensor]) -> int:
-    """Return the multiplications and additions of a call by the shapes of what it is given and gives."""
+    """Return the multiplications and additions of a call, by the shapes of its inputs and outputs."""
     if packet in flop_registry and made:
         return flop_registry[packet](*args, **kwargs, out_val=made[0])
     if "scaled_dot_product" in packet.__name__:  # query (..., L, D), key (..., S, D)
         return 4 * args[0].numel() * args[1].shape[-2]
     pooled = "pool" in packet.__name__ and len(args) > 1 and isinstance(args[1], list)
-    return (math.prod(args[1]) if pooled else 1) * sum(one.numel() for one in made[:1])
+    return (math.prod(args[1]) if pooled else 1) * sum(tensor.numel() for tensor in made[:1])
 
 
 def _most(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """Return a number of elements that no result has more of: the product of all sizes and whole numbers given."""
+    """Return an upper bound of the elements of any result: the product of all sizes and numbers among the arguments."""
     most = 1
     stack: list[Any] = [*args, *kwargs.values()]
     while stack:
-        one = stack.pop()
-        if isinstance(one, Tensor):
-            most *= max(1, one.numel())
-        elif isinstance(one, list | tuple):
-            stack += one
-        elif isinstance(one, int | float) and abs(one) > 1:
-            most *= math.ceil(abs(one)) if math.isfinite(one) else 1
+        argument = stack.pop()
+        if isinstance(argument, Tensor):
+            most *= max(1, argument.numel())
+        elif isinstance(argument, list | tuple):
+            stack += argument
+        elif isinstance(argument, int | float) and abs(argument) > 1:
+            most *= math.ceil(abs(argument)) if math.isfinite(argument) else 1
     return most
 
 
 def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] | None:
-    """Return what a call would give, without values, views left out; None where its size depends on values."""
+    """Return the new tensors of a call on the meta device; None where their size depends on values."""
     try:
         args, kwargs = tree_map_only(Tensor, _without_values, (args, dict(kwargs)))
         if "device" in kwargs:
@@ -292,8 +292,8 @@ def _on_meta(func: Callable[..., Any], args: Any, kwargs: Any) -> list[Tensor] |
         return None
 
 
-def _without_values(one: Tensor) -> Tensor:
-    return torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device="meta")
+def _without_values(tensor: Tensor) -> Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _tensors(value: Any) -> list[Tensor]:
@@ -304,18 +304,18 @@ def _tensors(value: Any) -> list[Tensor]:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return []
-    return [tensor for one in value for tensor in _tensors(one)]
+    return [tensor for item in value for tensor in _tensors(item)]
 
 
-def _new(made: list[Tensor], given: Any) -> list[Tensor]:
-    """Return the tensors that are no views of what was given."""
-    taken = {_place(one) for one in _tensors(given)}
-    return [one for one in made if _place(one) not in taken]
+def _new(made: list[Tensor], arguments: Any) -> list[Tensor]:
+    """Return the tensors that are no views of the arguments."""
+    taken = {_place(tensor) for tensor in _tensors(arguments)}
+    return [tensor for tensor in made if _place(tensor) not in taken]
 
 
-def _bytes(one: Tensor) -> int:
-    return one.numel() * one.element_size()
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
-def _place(one: Tensor) -> int:
-    return 0 if one.is_sparse else one.untyped_storage()._cdata
+def _place(tensor: Tensor) -> int:
+    return 0 if tensor.is_sparse else tensor.untyped_storage()._cdata

@@ -1,7 +1,7 @@
 """Build whole networks from the name of a builder, a model name and JSON keyword arguments.
 
-All three may come from files. Names are only looked up among what is built in and what is installed; nothing that a
-file says is read, fetched, imported or evaluated here.
+All three may come from files. Names are looked up among built-in builders and installed plugins only; nothing that a
+file names is read, fetched, imported or evaluated here.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Builder:
         names: Known model names, for messages; None where they cannot be listed.
         knows: Returns whether a name is known, without listing all; None: it is among ``names``.
         barred: Keyword arguments that read files, choose other code or place tensors.
-        renamed: Brings tensors that older versions of the library saved under today's names; gives these and what was
-            done, in words. None where names never changed.
+        renamed: Renames tensors that older versions of the library saved; returns these and notes on what was done.
+            None where names never changed.
         like_timm: Whether models take ``num_classes`` and ``in_chans``, and name themselves in ``pretrained_cfg``, as
             timm's do.
     """
@@ -196,17 +196,17 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
     """
     builder = builder_for(model, builder)
     source = BUILDERS[builder]
-    given: dict[str, Any] = json_kwargs(model, kwargs)
-    _refuse(model, given.keys() & set(source.barred))
+    arguments: dict[str, Any] = json_kwargs(model, kwargs)
+    _refuse(model, arguments.keys() & set(source.barred))
     _check_model(source, builder, model)
     try:
-        whole = source.create(model, **given, **({"pretrained": True} if pretrained else {}))
+        whole = source.create(model, **arguments, **({"pretrained": True} if pretrained else {}))
     except CompatkitError:
         raise
     except Exception as error:  # foreign code may raise anything
-        said = ", ".join(f"{name}={value!r}" for name, value in given.items()) or "no arguments"
+        shown = ", ".join(f"{name}={value!r}" for name, value in arguments.items()) or "no arguments"
         raise UsageError(
-            f"{builder} does not build {model!r} with {said}: {type(error).__name__}: {error}", subject=model
+            f"{builder} does not build {model!r} with {shown}: {type(error).__name__}: {error}", subject=model
         ) from error
     if not isinstance(whole, nn.Module):
         raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
@@ -248,13 +248,13 @@ def _of_blueprint(blueprint: Blueprint) -> Builder:
     """Return the builder of a blueprint.
 
     Raises:
-        UnknownName: It is not here; the message says what brought it.
+        UnknownName: It is not installed; the message names the distribution that has it.
     """
     try:
         return BUILDERS[blueprint.network[0]]
     except UnknownName as error:
-        brought = blueprint.library.partition(" ")[0]
-        file = f": name that file, with --plugin {brought}" if brought.endswith(".py") else ""
+        distribution = blueprint.library.partition(" ")[0]
+        file = f": name that file, with --plugin {distribution}" if distribution.endswith(".py") else ""
         raise UnknownName(
             f"{error} {blueprint.model!r:.100} was built by {blueprint.library!r:.100}{file}.",
             subject=error.subject,

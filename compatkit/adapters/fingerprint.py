@@ -79,9 +79,9 @@ def observe(
         outputs = outputs_of(module, inputs)
         draws = not torch.equal(before, torch.get_rng_state())
         if compare is not None:
-            compare(sum(one.numel() for one in outputs))
-    parts = [torch.view_as_real(one) if one.is_complex() else one for one in outputs]
-    values = torch.cat([one.detach().to("cpu", torch.float32).contiguous().flatten() for one in parts])
+            compare(sum(output.numel() for output in outputs))
+    parts = [torch.view_as_real(output) if output.is_complex() else output for output in outputs]
+    values = torch.cat([output.detach().to("cpu", torch.float32).contiguous().flatten() for output in parts])
     if not bool(torch.isfinite(values).all()):
         raise CutError(
             f"The output for the probe input of shape {shapes} is not finite; look at the weights for "

@@ -25,7 +25,7 @@ _DRAWS = {
 _CONSTANT = frozenset({"constant_", "zeros_", "ones_", "eye_", "dirac_"})
 """Buffers outside the state dict may be filled with these."""
 _FILLS = ("_no_grad_trunc_normal_", "_no_grad_zero_", "_no_grad_fill_")
-"""Where ``torch.nn.init`` draws or sets values without asking a function mode."""
+"""Functions of ``torch.nn.init`` that draw or set values without passing through a function mode."""
 _skipping = threading.local()
 
 
@@ -33,7 +33,7 @@ class NoDraws(FunctionWatch):
     """Leaves tensors as they are where random numbers would be drawn into them."""
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return what the call gives, or the tensor as it is."""
+        """Return the result of the call, or the tensor unchanged."""
         initial = getattr(func, "__module__", None) == "torch.nn.init" and func.__name__ not in _CONSTANT
         if initial or func in _DRAWS:
             return args[0] if args else kwargs["tensor"]
@@ -48,7 +48,7 @@ def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Ite
 
     Args:
         constants: Whether parameters that begin as zeros or ones do so here too.
-        mode: What watches the calls; None only skips.
+        mode: Function mode that also watches the calls; None only skips draws.
     """
     _install()
     before = getattr(_skipping, "skipped", ())
@@ -61,25 +61,25 @@ def without_draws(*, constants: bool = True, mode: NoDraws | None = None) -> Ite
 
 
 def _install() -> None:
-    """Let torch ask this thread before it draws a truncated normal, or sets a parameter to a constant.
+    """Wrap torch's functions that draw a truncated normal or fill a constant, so that this thread can skip them.
 
     A truncated normal is drawn again until every value lies between the bounds, which with whatever is in memory may
-    never come true. The question stays in place, so that threads that build at the same time cannot undo each other's.
+    never come true. The wrappers stay in place, so that threads that build at the same time cannot undo each other's.
     """
     for name in _FILLS:
         original = getattr(torch.nn.init, name, None)
         if original is not None and not hasattr(original, "__wrapped__"):
-            setattr(torch.nn.init, name, _asking(name, original))
+            setattr(torch.nn.init, name, _skipping_wrapper(name, original))
 
 
-def _asking(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _skipping_wrapper(name: str, original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     @functools.wraps(original)
-    def ask(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    def wrapper(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         if name in getattr(_skipping, "skipped", ()) and (name == _FILLS[0] or isinstance(tensor, Parameter)):
             return tensor
         return original(tensor, *args, **kwargs)
 
-    return ask
+    return wrapper
 
 
 @contextmanager

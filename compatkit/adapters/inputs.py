@@ -39,7 +39,7 @@ def config_of(whole: nn.Module) -> Mapping[str, Any]:
 
 
 def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] | None) -> InputSpec:
-    """Read the configuration; image size and channels asked for win over it.
+    """Read the configuration; a stated image size or channel count overrides it.
 
     A configuration for three channels is averaged where the network was built for another count.
 
@@ -51,8 +51,8 @@ def input_of(whole: nn.Module, kwargs: Mapping[str, Any], size: tuple[int, int] 
     config = config_of(whole)
     default = config.get("input_size") or (3, 224, 224)
     channels = int(kwargs.get("in_chans") or default[0])
-    asked = kwargs.get("img_size") or tuple(default[1:])
-    height, width = size or ((asked, asked) if isinstance(asked, int) else asked)
+    stated = kwargs.get("img_size") or tuple(default[1:])
+    height, width = size or ((stated, stated) if isinstance(stated, int) else stated)
     mean, std = (tuple(map(float, config.get(key) or (0.5,))) for key in ("mean", "std"))
     return InputSpec(
         (int(height), int(width)),

@@ -64,7 +64,11 @@ def check_options(name: str, options: Mapping[str, Any]) -> None:
         UsageError: It has no such argument, which is named.
     """
     kind: Any = get_optimizer_class(name.removeprefix(LOOKAHEAD), bind_defaults=False)
-    known = [one for one in inspect.signature(kind).parameters if one not in ("params", *SETTINGS)]
+    known = [
+        parameter
+        for parameter in inspect.signature(kind).parameters
+        if parameter not in ("params", *SETTINGS)
+    ]
     for key in options:
         if key not in known:
             hint = f" Set {key} itself, beside optimizer." if key in SETTINGS else suggest(key, known)
@@ -129,7 +133,7 @@ def parameter_groups(
             networks[-1][1].update(named)
         else:
             networks.append((blueprint, named))
-    found: list[dict[str, Any]] = []
+    groups: list[dict[str, Any]] = []
     for blueprint, named in networks:
         whole = nn.Module() if blueprint is None else blank(blueprint).requires_grad_(False)
         shown: Any = _Network(
@@ -137,17 +141,17 @@ def parameter_groups(
         )
         never = getattr(whole, "no_weight_decay", set)() if spare else ()
         if layer_decay is None or blueprint is None:
-            found += param_groups_weight_decay(shown, weight_decay, no_weight_decay_list=never)
+            groups += param_groups_weight_decay(shown, weight_decay, no_weight_decay_list=never)
             continue
         _matcher(whole, blueprint, "layer_decay")
-        found += param_groups_layer_decay(
+        groups += param_groups_layer_decay(
             shown,
             weight_decay,
             no_weight_decay_list=never,
             weight_decay_exclude_1d=spare,
             layer_decay=layer_decay,
         )
-    return found
+    return groups
 
 
 def blank(blueprint: Blueprint) -> nn.Module:

@@ -93,7 +93,7 @@ def fetch(repository: str, files: Sequence[str]) -> Path:
     lost = not os.environ.get(OFFLINE) and not reachable()
     try:
         with offline() if lost else nullcontext():
-            return [Path(download_from_hf(repository, one)) for one in files][-1].parent
+            return [Path(download_from_hf(repository, file)) for file in files][-1].parent
     except Exception as error:  # of a library with one door, which is not here: told apart by their names
         kind = type(error).__name__
         if kind == "RemoteEntryNotFoundError":

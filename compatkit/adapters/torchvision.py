@@ -72,11 +72,11 @@ def create(model: str, /, *, pretrained: bool = False, **kwargs: Any) -> nn.Modu
         CutError: The pretrained weights are of another shape.
         EnvironmentFailure: Pretrained weights could not be fetched or read.
     """
-    given = _arguments(model, kwargs)
-    network = get_model_builder(model)(weights=None, **given)
+    arguments = _arguments(model, kwargs)
+    network = get_model_builder(model)(weights=None, **arguments)
     if isinstance(network, models.MNASNet):
         network.__class__ = MNASNet
-    vars(network)["pretrained_cfg"] = _configuration(model, network, given)
+    vars(network)["pretrained_cfg"] = _configuration(model, network, arguments)
     if pretrained:
         load_whole(network, _fetched(model, network), model)
     return network
@@ -89,48 +89,50 @@ def renamed(model: str, state: Mapping[str, Any]) -> tuple[dict[str, Any], tuple
         model: Name of the classifier.
         state: Tensors by name, as torchvision's files hold them.
     """
-    found = {_OLD_DENSE.sub(r"\1", name): value for name, value in state.items()}
-    changed = len(found.keys() - state.keys())
+    current = {_OLD_DENSE.sub(r"\1", name): value for name, value in state.items()}
+    changed = len(current.keys() - state.keys())
     notes = [f"renamed {changed} tensors as torchvision does"] if changed else []
     auxiliary = (
-        [name for name in found if name.startswith(_AUXILIARY.get(model, ()))] if model in _AUXILIARY else []
+        [name for name in current if name.startswith(_AUXILIARY.get(model, ()))]
+        if model in _AUXILIARY
+        else []
     )
     if auxiliary:
         notes.append(
             f"left out {len(auxiliary)} tensors of auxiliary outputs, which are used in training only"
         )
-    return {name: value for name, value in found.items() if name not in set(auxiliary)}, tuple(notes)
+    return {name: value for name, value in current.items() if name not in set(auxiliary)}, tuple(notes)
 
 
 def _arguments(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return torchvision's own keyword arguments."""
-    given = dict(kwargs)
-    if (channels := given.pop("in_chans", 3)) != 3:
+    arguments = dict(kwargs)
+    if (channels := arguments.pop("in_chans", 3)) != 3:
         raise UsageError(
             f"{model}: torchvision's classifiers take RGB images, in_chans=3; got {channels!r}. Give the images three "
             "channels, or take a model of timm, which builds the first layer for any count.",
             subject=model,
         )
-    COUNT.check(model, num_classes=given.get("num_classes", 1000))
+    COUNT.check(model, num_classes=arguments.get("num_classes", 1000))
     if model in _AUXILIARY:
-        if given.setdefault("aux_logits", False):
+        if arguments.setdefault("aux_logits", False):
             raise UsageError(
                 f"{model}: with aux_logits the network gives a named tuple in train mode, not logits. It is built "
                 "without auxiliary outputs; leave aux_logits out.",
                 subject=model,
             )
-        given.setdefault("init_weights", True)  # torchvision's default, which warns unless it is said
+        arguments.setdefault("init_weights", True)  # torchvision's default, which warns unless it is stated
     if model.startswith(("vit_", "maxvit")):
-        height, width = _sides(model, given.pop("img_size", _weights(model).meta["min_size"]))
+        height, width = _sides(model, arguments.pop("img_size", _weights(model).meta["min_size"]))
         if model.startswith("maxvit"):
-            given.setdefault("input_size", (height, width))
+            arguments.setdefault("input_size", (height, width))
         elif height == width:
-            given.setdefault("image_size", height)
+            arguments.setdefault("image_size", height)
         else:
             raise UsageError(
                 f"{model}: torchvision builds it for square images; got {height} x {width}.", subject=model
             )
-    return given
+    return arguments
 
 
 def _sides(model: str, size: Any) -> tuple[int, int]:
@@ -143,16 +145,16 @@ def _sides(model: str, size: Any) -> tuple[int, int]:
     )
 
 
-def _configuration(model: str, network: nn.Module, given: Mapping[str, Any]) -> dict[str, Any]:
+def _configuration(model: str, network: nn.Module, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the network was made for, with the names that timm's ``pretrained_cfg`` has."""
     made_for = _weights(model).transforms()
     crop, resized = made_for.crop_size[0], made_for.resize_size[0]
     mean, std = tuple(made_for.mean), tuple(made_for.std)
-    if model in _AUXILIARY and not given.get("transform_input"):
+    if model in _AUXILIARY and not arguments.get("transform_input"):
         mean, std = (0.5,) * 3, (0.5,) * 3
-    own = getattr(network, "image_size", None) or given.get("input_size") or crop
+    own = getattr(network, "image_size", None) or arguments.get("input_size") or crop
     height, width = (own, own) if isinstance(own, int) else own
-    classes = int(given.get("num_classes", 1000))
+    classes = int(arguments.get("num_classes", 1000))
     return {
         "architecture": model,
         "num_classes": classes,
@@ -192,7 +194,7 @@ def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
         stored = weights.get_state_dict(
             progress=False, check_hash=True, map_location="cpu", weights_only=True
         )
-        given, _ = renamed(model, stored)
+        current, _ = renamed(model, stored)
     except Exception as error:
         why = f"{error}".rstrip(".")
         raise EnvironmentFailure(
@@ -201,4 +203,4 @@ def _fetched(model: str, network: nn.Module) -> dict[str, Tensor]:
             subject=model,
         ) from error
     counts = {name: value for name, value in own.items() if name.endswith("num_batches_tracked")}
-    return counts | given
+    return counts | current

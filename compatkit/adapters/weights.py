@@ -34,7 +34,7 @@ class Located:
 
     Attributes:
         path: Of the safetensors file.
-        architecture: By timm's name, without a tag; None where nothing is said.
+        architecture: timm's name without a tag; None where none is stated.
         kwargs: Arguments that the network was built with.
         images: That it was trained on, or None.
     """
@@ -53,24 +53,26 @@ def locate(weights: str | Path) -> Located:
         FormatError: Its ``config.json`` is damaged.
         EnvironmentFailure: It cannot be read, or is neither in the hub's cache nor to be fetched.
     """
-    said = str(weights)
-    if said.startswith(HUB):
+    text = str(weights)
+    if text.startswith(HUB):
         from compatkit.adapters.timm import fetch
 
-        return _in_folder(fetch(said.removeprefix(HUB), (CONFIG, TENSORS)))
-    inner = said.removeprefix(FOLDER)
+        return _in_folder(fetch(text.removeprefix(HUB), (CONFIG, TENSORS)))
+    inner = text.removeprefix(FOLDER)
     path = Path(local(inner if isinstance(weights, str) else weights, "a file of weights"))
-    return _in_folder(path) if path.is_dir() or said.startswith(FOLDER) else Located(path)
+    return _in_folder(path) if path.is_dir() or text.startswith(FOLDER) else Located(path)
 
 
 def _in_folder(folder: Path) -> Located:
     path = folder / TENSORS
     if not path.is_file():
-        there = (
-            ", ".join(sorted(one.name for one in folder.iterdir())[:5]) if folder.is_dir() else "no folder"
+        content = (
+            ", ".join(sorted(entry.name for entry in folder.iterdir())[:5])
+            if folder.is_dir()
+            else "no folder"
         )
         raise UsageError(
-            f"The weights {folder} need a file {TENSORS}, and there is {there or 'nothing'}; other files of weights "
+            f"The weights {folder} need a file {TENSORS}, and there is {content or 'nothing'}; other files of weights "
             "may be pickles, which are never loaded. timm's save_for_hf writes one with safe_serialization=True.",
             subject=folder,
         )
@@ -80,11 +82,11 @@ def _in_folder(folder: Path) -> Located:
         with (folder / CONFIG).open("rb") as file:
             data = file.read(LARGEST_CONFIG + 1)
     try:
-        said = loads(data, what=CONFIG, max_bytes=LARGEST_CONFIG)
-        config, kwargs = {**said.get("pretrained_cfg", said)}, {**said.get("model_args", {})}
+        stated = loads(data, what=CONFIG, max_bytes=LARGEST_CONFIG)
+        config, kwargs = {**stated.get("pretrained_cfg", stated)}, {**stated.get("model_args", {})}
         images = input_of(SimpleNamespace(pretrained_cfg=config), kwargs, None)  # type: ignore[arg-type]
         kwargs.setdefault("in_chans", images.channels)
-        return Located(path, str(said["architecture"]).partition(".")[0], kwargs, images)
+        return Located(path, str(stated["architecture"]).partition(".")[0], kwargs, images)
     except (FormatError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise FormatError(
             f"{folder / CONFIG} does not say what the weights are, as timm writes it: {error}", subject=folder
@@ -117,7 +119,7 @@ def load_part(
 
 def _takes(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> bool:
     """Return whether the tensors of a part can be replaced one by one: none are shared, and types stay."""
-    places = [one.untyped_storage().data_ptr() for one in own.values() if one.numel()]
+    places = [tensor.untyped_storage().data_ptr() for tensor in own.values() if tensor.numel()]
     return len(set(places)) == len(places) and all(own[name].dtype == state[name].dtype for name in own)
 
 

@@ -11,7 +11,7 @@ import click
 
 from compatkit.cli.options import Options, SigningOptions, argument, command, command_line, option
 from compatkit.cli.output import emit, next_step
-from compatkit.cli.roots import open_registry
+from compatkit.cli.roots import registry
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
@@ -46,11 +46,11 @@ class SignOptions(Options):
 )
 def sign_command(context: click.Context, options: SignOptions) -> None:
     """Sign components, or the measured results of pairs."""
-    registry = open_registry(context)
+    held = registry(context)
     if options.evidence:
-        _sign_evidence(context, options, registry)
+        _sign_evidence(context, options, held)
         return
-    signatures = registry.care.sign(
+    done = held.care.sign(
         options.references,
         open_key(options.key),
         expires=options.expires,
@@ -58,29 +58,27 @@ def sign_command(context: click.Context, options: SignOptions) -> None:
         every=options.every,
     )
     if options.json:
-        emit([signature.to_json() for signature in signatures])
+        emit([one.to_json() for one in done])
         return
-    for signature in signatures:
-        facts = signature.to_json()
-        ends = f", until {facts['expires']}" if facts["expires"] else ""
-        click.echo(f"{'signed' if signature.made else 'signed before'} {signature.subject}{ends}")
+    for one in done:
+        said = one.to_json()
+        ends = f", until {said['expires']}" if said["expires"] else ""
+        click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
     more = ["--all"] if options.every else []
     next_step("compatkit", *command_line(context).words, "signatures", *options.references, *more)
 
 
-def _sign_evidence(context: click.Context, options: SignOptions, registry: Registry) -> None:
+def _sign_evidence(context: click.Context, options: SignOptions, held: Registry) -> None:
     if len(options.references) != 2 or options.every or options.unnamed:
         raise click.UsageError(
             "--evidence takes two REF, extractors and heads, without --all and --unnamed.", context
         )
-    signatures = registry.care.sign_evidence(
-        *options.references, open_key(options.key), expires=options.expires
-    )
+    done = held.care.sign_evidence(*options.references, open_key(options.key), expires=options.expires)
     if options.json:
-        emit([signature.to_json() for signature in signatures])
+        emit([one.to_json() for one in done])
         return
-    made = sum(signature.made for signature in signatures)
-    click.echo(f"signed {made:,} measured results; {len(signatures) - made:,} were signed before")
+    made = sum(one.made for one in done)
+    click.echo(f"signed {made:,} measured results; {len(done) - made:,} were signed before")
 
 
 def key_folder() -> Path:
@@ -100,15 +98,15 @@ def open_key(text: str) -> SigningKey:
     from compatkit.errors import KeyFileError
     from compatkit.registry.signing.signer import SigningKey
 
-    file, own = Path(text).expanduser(), key_folder() / f"{text}.pem"
+    file, kept = Path(text).expanduser(), key_folder() / f"{text}.pem"
     if not file.exists():
-        if len(Path(text).parts) != 1 or not own.exists():
+        if len(Path(text).parts) != 1 or not kept.exists():
             raise KeyFileError(
-                f"There is no key {text}: neither a file of this name, nor {own}. `compatkit keys new NAME` makes "
+                f"There is no key {text}: neither a file of this name, nor {kept}. `compatkit keys new NAME` makes "
                 "one.",
                 subject=text,
             )
-        file = own
+        file = kept
     return SigningKey.load(file, passphrase=lambda: ask(f"Passphrase of {file}"))
 
 
@@ -121,8 +119,8 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
     """
     if not sys.stdin.isatty():
         return ""
-    text = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
-    return str(text)
+    found = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
+    return str(found)
 
 
 def chosen_key(options: SigningOptions) -> SigningKey | None:
@@ -131,15 +129,15 @@ def chosen_key(options: SigningOptions) -> SigningKey | None:
 
 
 def sign_published(
-    registry: Registry, references: Iterable[str], key: SigningKey | None
+    held: Registry, references: Iterable[str], key: SigningKey | None
 ) -> dict[str, list[dict[str, Any]]]:
     """Sign new publications; return ``signed`` for ``--json``, empty without a key.
 
     Args:
-        registry: The registry.
+        held: The registry.
         references: What was published.
         key: Signing key, or None.
     """
     if key is None:
         return {}
-    return {"signed": [signature.to_json() for signature in registry.care.sign(list(references), key)]}
+    return {"signed": [one.to_json() for one in held.care.sign(list(references), key)]}

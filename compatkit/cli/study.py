@@ -27,46 +27,43 @@ def list_command(context: click.Context, options: Options) -> None:
     """List studies; a broken one causes a warning and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
-    studies, broken = find_all()
+    found, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
-        emit([*map(_described, studies), *faults])
+        emit([*map(_described, found), *faults])
         return
-    for place, installed in enumerate(studies):
+    for place, one in enumerate(found):
         if place:
             click.echo()
-        paragraph(f"{installed.number}  {installed.study.title}")
-        facts = {
-            "shows": installed.study.question,
-            "paper": installed.study.reference,
-            "arms": ", ".join(installed.study.arms),
-            "sizes": ", ".join(installed.study.sizes),
-            "data": ", ".join(installed.study.data),
+        paragraph(f"{one.number}  {one.study.title}")
+        told = {
+            "shows": one.study.question,
+            "paper": one.study.reference,
+            "arms": ", ".join(one.study.arms),
+            "sizes": ", ".join(one.study.sizes),
+            "data": ", ".join(one.study.data),
         }
-        rows({label: text for label, text in facts.items() if text})
+        rows({label: text for label, text in told.items() if text})
     for number, error in broken.items():
         warn(f"study {number}: {error}")
-    if studies:
-        next_step("compatkit", "study", "run", studies[0].number)
+    if found:
+        next_step("compatkit", "study", "run", found[0].number)
 
 
-def _described(installed: InstalledStudy) -> dict[str, Any]:
-    study = installed.study
+def _described(found: InstalledStudy) -> dict[str, Any]:
+    study = found.study
     return {
-        "study": installed.number,
+        "study": found.number,
         "title": study.title,
         "question": study.question,
         "reference": study.reference,
         "arms": list(study.arms),
-        "measures": [
-            {"metric": measure.name, "unit": measure.unit, "better": measure.better}
-            for measure in study.measures
-        ],
+        "measures": [{"metric": one.name, "unit": one.unit, "better": one.better} for one in study.measures],
         "sizes": {name: dict(settings) for name, settings in study.sizes.items()},
         "scale": dict(study.scale),
         "data": list(study.data),
-        "distribution": installed.owner.distribution,
-        "version": installed.owner.version,
+        "distribution": found.owner.distribution,
+        "version": found.owner.version,
     }
 
 
@@ -135,11 +132,11 @@ def _show(document: dict[str, Any], out: str) -> None:
 
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
-        known = [value for value in row["values"] if value is not None]
+        known = [one for one in row["values"] if one is not None]
         by_arm.setdefault(row["arm"], {})[row["metric"]] = str(Spread.of(known) or "")
     metrics = list(dict.fromkeys(row["metric"] for row in document["results"]))
     table = [("arm", *metrics)]
-    table += [(arm, *(cells.get(metric, "") for metric in metrics)) for arm, cells in by_arm.items()]
+    table += [(arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()]
     if len(metrics) > len(by_arm):
         table = list(zip(*[("", *metrics), *table[1:]], strict=True))
     columns(table, right=range(1, len(table[0])))

@@ -24,17 +24,13 @@ def table(components: list[Found]) -> list[str]:
     """Return a heading and one line per version."""
     rows = [
         (
-            component.name,
-            component.version,
-            component.kind.replace("_", " "),
-            f"{component.parameters:,}",
-            network_and_cut(component.model, component.cut),
-            clip(
-                f"{component.title} (withdrawn)".strip() if component.withdrawn else component.title,
-                TITLE,
-                "...",
-            ),
+            one.name,
+            one.version,
+            one.kind.replace("_", " "),
+            f"{one.parameters:,}",
+            network_and_cut(one.model, one.cut),
+            clip(f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title, TITLE, "..."),
         )
-        for component in components
+        for one in components
     ]
     return aligned([HEADINGS, *([visible(text) for text in row] for row in rows)])

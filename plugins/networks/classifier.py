@@ -116,7 +116,7 @@ class Classifier(nn.Module):
         """Features to logits (N, num_classes), or to the vector before the class layer.
 
         Args:
-            x: What ``forward_features`` gives.
+            x: Output of ``forward_features``.
             pre_logits: Whether to stop before the class layer.
 
         Returns:
@@ -131,7 +131,7 @@ class Classifier(nn.Module):
 
 
 def _he(layer: nn.Module, *, rectified: bool = True) -> None:
-    """Normal of deviation ``sqrt(2 / fan_in)`` where a ReLU follows (He et al. 2015, equation 10), else 1 for 2."""
+    """Normal, variance ``2 / fan_in`` before ReLU (He et al. 2015, equation 10), else ``1 / fan_in``."""
     # torch reads the weight of a transposed convolution, (in, out, k, k), as that of a convolution from out to in.
     mode = "fan_out" if isinstance(layer, nn.ConvTranspose2d) else "fan_in"
     nn.init.kaiming_normal_(

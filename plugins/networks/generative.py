@@ -194,10 +194,10 @@ class Codes(nn.Module):
         settings: dict[str, Any] = {"device": images.device, "generator": draw}
         count = len(images)
         category = torch.rand(count, categories, **settings).argmax(1)
-        one = nn.functional.one_hot(category, categories)
+        one_hot = nn.functional.one_hot(category, categories)
         between = torch.rand(count, uniform, **settings) * 2 - 1
         return torch.cat(
-            [one.to(images), between.to(images), torch.randn(count, noise, **settings).to(images)], 1
+            [one_hot.to(images), between.to(images), torch.randn(count, noise, **settings).to(images)], 1
         )
 
 

@@ -24,7 +24,7 @@ NORMS = ("none", "batch")
 
 
 class Layer(nn.Module):
-    """``act(norm(linear(x)))``; what is not there is an identity."""
+    """``act(norm(linear(x)))``; an absent layer is an identity."""
 
     def __init__(self, linear: nn.Module, norm: nn.Module, act: nn.Module) -> None:
         super().__init__()

@@ -104,8 +104,8 @@ class MobileNetV2Cifar(Classifier):
 def _scaled(channels: int, multiplier: float) -> int:
     """Return the nearest multiple of 8 that is not below 8, nor 10 % below what it stands for."""
     wanted = channels * multiplier
-    found = max(8, int(wanted + 4) // 8 * 8)
-    return found if found >= 0.9 * wanted else found + 8
+    scaled = max(8, int(wanted + 4) // 8 * 8)
+    return scaled if scaled >= 0.9 * wanted else scaled + 8
 
 
 def mobilenetv2_025_cifar(**kwargs: Any) -> MobileNetV2Cifar:

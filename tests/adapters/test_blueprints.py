@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 
 import attrs
@@ -32,8 +33,8 @@ def test_a_plan_says_what_a_manifest_needs():
     planned = plan("resnet20_cifar", "layer2", kwargs={"in_chans": 1, "num_classes": 10})
     found = planned.extractor
     assert (found.builder, found.library, found.model) == (
-        "timm",
-        f"timm {timm.__version__}",
+        "compatkit",
+        f"compatkit {version('compatkit')}",
         "resnet20_cifar",
     )
     assert (found.cut, found.side, found.approach) == ("layer2", "extractor", "fx")
@@ -186,7 +187,7 @@ def test_models_and_arguments_that_do_not_exist(model, kwargs, error, message):
 
 
 def test_unknown_builders_and_approaches_are_refused():
-    with pytest.raises(UnknownName, match="No builder is called 'keras'; known are timm"):
+    with pytest.raises(UnknownName, match="No builder is called 'keras'; known are compatkit, timm"):
         plan("resnet20_cifar", "layer2", kwargs={}, builder="keras")
     planned = plan("resnet20_cifar", "layer2", kwargs={})
     with pytest.raises(UnknownName, match="No way to cut is called 'replay'"):

@@ -19,7 +19,7 @@ from compatkit.adapters import bounds
 from compatkit.adapters.blueprints import build
 from compatkit.adapters.bounds import bounded_building, bounded_run
 from compatkit.adapters.builders import create
-from compatkit.adapters.fingerprint import probe
+from compatkit.adapters.fingerprint import observe, probe
 from compatkit.adapters.initialization import seeded, without_draws
 from compatkit.components.drafts import Draft
 from compatkit.components.splitting import split
@@ -51,7 +51,8 @@ def put(registry: ck.Registry, name: str, part: Draft, shapes: Any = None, **blu
         stated: Probe = attrs.evolve(statistical.probe, shapes=shapes)
         contract = attrs.evolve(contract, statistical=attrs.evolve(statistical, probe=stated))
     payload = registry.store.put_state(part.module.state_dict(), parameters=part.parameters)
-    changed = attrs.evolve(part.blueprint, **blueprint)
+    builder = {"builder": "timm"} if "model" in blueprint else {}
+    changed = attrs.evolve(part.blueprint, **builder, **blueprint)
     registry.store.publish(
         name, Manifest(kind=part.kind, blueprint=changed, payload=payload, contract=contract)
     )
@@ -218,7 +219,7 @@ def ran(module: nn.Module, *shape: int, **most: int) -> str:
         for name, value in most.items():
             patch.setattr(bounds, name, value)
         try:
-            probe(module, shape)
+            observe(module, shape, bounded=True)
         except TooCostly as error:
             return str(error)
     return ""

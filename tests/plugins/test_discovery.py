@@ -53,7 +53,6 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
         ("loaders", "compatkit_loaders"),
         ("loggers", "compatkit_loggers"),
         ("studies", "compatkit_studies"),
-        ("launchers", "compatkit_launchers"),
     ],
 )
 def test_every_kind_has_its_hook(install: Callable[..., None], kind: str, hook: str) -> None:
@@ -101,9 +100,7 @@ def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
 
 @pytest.mark.case("I")
 @pytest.mark.parametrize("variable", ["COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"])
-@pytest.mark.parametrize(
-    "value", ["mine", "regularizers.mine", "demo", "x, Demo", "*", "regularizers.*", "x, mi?e", "de*"]
-)
+@pytest.mark.parametrize("value", ["mine", "regularizers.mine", "demo", "x, Demo"])
 def test_blocked_by_the_environment(
     module: Write, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:

@@ -162,9 +162,9 @@ def permutation(moments: PairedMoments) -> Affine:
     width, target = moments.xy.shape
     if width != target:
         raise DataError(f"A permutation needs as many channels as it gives; here {width} come for {target}.")
-    spread = [one.sqrt() for one in (moments.xx.diagonal(), moments.yy)]
-    alive = [one > DEAD * one.max() for one in spread]
-    scales = [torch.where(one, by, torch.inf) for one, by in zip(alive, spread, strict=True)]
+    spread = [variances.sqrt() for variances in (moments.xx.diagonal(), moments.yy)]
+    alive = [deviation > DEAD * deviation.max() for deviation in spread]
+    scales = [torch.where(moving, by, torch.inf) for moving, by in zip(alive, spread, strict=True)]
     correlation = moments.xy / scales[0][:, None] / scales[1]
     rows, columns = linear_sum_assignment(correlation.numpy(), maximize=True)
     weight = torch.zeros_like(moments.xy)

@@ -94,11 +94,11 @@ class PairedMoments:
 
     def constant(self) -> tuple[bool, bool]:
         """Return whether x, and whether y, is the same in all samples."""
-        found = []
+        constants = []
         for squares, average in ((self.xx.diagonal(), self.mean_x), (self.yy, self.mean_y)):
             variance = float(squares.mean()) / max(1, self.samples)
-            found.append(variance <= ROUNDING * float(average.square().max()))
-        return found[0], found[1]
+            constants.append(variance <= ROUNDING * float(average.square().max()))
+        return constants[0], constants[1]
 
     def check(self) -> None:
         """Refuse moments that nothing can be fitted to.

@@ -46,7 +46,7 @@ def rows(features: Tensor, layout: str) -> Tensor:
 
 
 def paired(
-    features: Tensor, target: Tensor, layout: str, window: Window, kept: float, draw: torch.Generator
+    features: Tensor, target: Tensor, layout: str, window: Window, share: float, draw: torch.Generator
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield samples of features with those of the target at the same place.
 
@@ -55,18 +55,18 @@ def paired(
         target: One position for each that the window gives, in the same layout.
         layout: Of both.
         window: Its zero padding is that of a convolution.
-        kept: Share of the positions that are drawn, the same count of every image; 1 takes all.
+        share: Share of the positions that are drawn, the same count of every image; 1 takes all.
         draw: Draws them.
 
     Yields:
         ``(m, c * positions of the window)``, by channel, then row, then column, as a convolution's weight; ``(m, d)``.
     """
     if window == Window():
-        if kept >= 1:
+        if share >= 1:
             yield rows(features, layout), rows(target, layout)
             return
         positions = features[0].numel() // features.shape[1 if layout == "NCHW" else -1]
-        chosen = _drawn(len(features), positions, kept, draw)
+        chosen = _drawn(len(features), positions, share, draw)
         yield _rows_at(features, layout, chosen), _rows_at(target, layout, chosen)
         return
     maps = features if layout == "NCHW" else features.permute(0, 3, 1, 2)
@@ -76,8 +76,8 @@ def paired(
     for some, aims in zip(maps.split(step), wanted.split(step), strict=True):
         cut = F.unfold(some, window.kernel, window.dilation, window.padding, window.stride)
         x, y = cut.transpose(1, 2).reshape(-1, columns), aims.flatten(0, 1)
-        if kept < 1:
-            chosen = _drawn(len(some), aims.shape[1], kept, draw)
+        if share < 1:
+            chosen = _drawn(len(some), aims.shape[1], share, draw)
             x, y = x[chosen], y[chosen]
         yield x, y
 
@@ -90,8 +90,8 @@ def _rows_at(features: Tensor, layout: str, chosen: Tensor) -> Tensor:
     return flat[chosen // flat.shape[2], :, chosen % flat.shape[2]]
 
 
-def _drawn(images: int, positions: int, kept: float, draw: torch.Generator) -> Tensor:
+def _drawn(images: int, positions: int, share: float, draw: torch.Generator) -> Tensor:
     """Return drawn positions of each image, counted over all, in ascending order."""
-    count = max(1, round(kept * positions))
+    count = max(1, round(share * positions))
     order = torch.rand(images, positions, generator=draw).argsort(dim=1)[:, :count].sort(dim=1).values
     return (order + torch.arange(images)[:, None] * positions).flatten()

@@ -128,15 +128,15 @@ def copied(network: nn.Module) -> nn.Module:
     return copy.deepcopy(network, computed)
 
 
-def differing_state(one: nn.Module, other: nn.Module) -> Iterator[str]:
+def differing_state(network: nn.Module, other: nn.Module) -> Iterator[str]:
     """Yield names of tensors and numbers outside the state dict in which two networks of one blueprint differ.
 
     Args:
-        one: Of the blueprint.
+        network: Of the blueprint.
         other: Built again from it.
     """
     others = dict(other.named_modules())
-    for path, module in one.named_modules():
+    for path, module in network.named_modules():
         left, right = _outside(module), _outside(others[path]) if path in others else {}
         for name in dict.fromkeys((*left, *right)):
             if not _equal(left.get(name), right.get(name)):
@@ -165,7 +165,7 @@ def attributes(network: nn.Module) -> dict[str, dict[str, object]]:
 
 def _outside(module: nn.Module) -> dict[str, object]:
     names = module._non_persistent_buffers_set
-    return {**{name: one for name, one in module._buffers.items() if name in names}, **_plain(module)}
+    return {**{name: buffer for name, buffer in module._buffers.items() if name in names}, **_plain(module)}
 
 
 def _plain(module: nn.Module) -> dict[str, object]:
@@ -176,19 +176,22 @@ def _plain(module: nn.Module) -> dict[str, object]:
     }
 
 
-def _equal(one: object, other: object) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        left, right = one.detach().cpu(), other.detach().cpu()
+def _equal(value: object, other: object) -> bool:
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        left, right = value.detach().cpu(), other.detach().cpu()
         return left.shape == right.shape and left.dtype == right.dtype and _same_bits(left, right)
-    return type(one) is type(other) and bool(one == other or one != one)
+    return type(value) is type(other) and bool(value == other or value != value)
 
 
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.equal(one, other)) or bool(torch.equal(one.nan_to_num(), other.nan_to_num()))
+def _same_bits(tensor: Tensor, other: Tensor) -> bool:
+    return bool(torch.equal(tensor, other)) or bool(torch.equal(tensor.nan_to_num(), other.nan_to_num()))
 
 
 def _shapes(tensors: dict[str, Tensor | None]) -> dict[str, tuple[int, ...]]:
-    return {name: () if one is None or is_lazy(one) else tuple(one.shape) for name, one in tensors.items()}
+    return {
+        name: () if tensor is None or is_lazy(tensor) else tuple(tensor.shape)
+        for name, tensor in tensors.items()
+    }
 
 
 def _some(names: list[str]) -> str:

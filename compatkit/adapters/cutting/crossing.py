@@ -136,7 +136,7 @@ def _expand(traced: Traced, barred: frozenset[fx.Node]) -> tuple[list[fx.Node], 
     """Return what crosses, and the early nodes that the head computes again from sizes and own buffers."""
     from_image = reached(traced.graph, traced.image) | {traced.image}
     again: set[fx.Node] = set()
-    found: dict[fx.Node, None] = {traced.at: None}
+    expanded: dict[fx.Node, None] = {traced.at: None}
     waiting = frontier(traced)
     while waiting:
         node = waiting.pop(0)
@@ -145,10 +145,10 @@ def _expand(traced: Traced, barred: frozenset[fx.Node]) -> tuple[list[fx.Node], 
             again.add(node)
             waiting += [n for n in node.all_input_nodes if n in from_image]
         else:
-            found[node] = None
+            expanded[node] = None
     late = [*late_nodes(traced), *again]
-    crossing_barred = [n for n in barred if set(late) & set(n.users) and n not in found]
-    return [*found, *crossing_barred], frozenset(again)
+    crossing_barred = [n for n in barred if set(late) & set(n.users) and n not in expanded]
+    return [*expanded, *crossing_barred], frozenset(again)
 
 
 def _other_runs(whole: nn.Module, traced: Traced, wanted: list[fx.Node]) -> Iterator[dict[fx.Node, Any]]:
@@ -173,15 +173,15 @@ def _run(whole: nn.Module, traced: Traced, images: Tensor) -> dict[fx.Node, Any]
 def _bound(
     node: fx.Node, path: Path, leaves: Sequence[Leaf], runs: Sequence[Mapping[fx.Node, Any]]
 ) -> tuple[Any, bool]:
-    """Return where a value comes from that is no tensor: a side or a constant, and whether that is of one size only.
+    """Return the source of a value that is no tensor, a side or a constant, and whether it holds for one size only.
 
     Raises:
         CutError: It follows the batch in a way that no size of what crosses gives.
     """
     seen = [at_path(run[node], path) for run in runs]
-    if all(type(one) is type(seen[0]) and one == seen[0] for one in seen):
+    if all(type(value) is type(seen[0]) and value == seen[0] for value in seen):
         return seen[0], False
-    if all(type(one) is int for one in seen):
+    if all(type(value) is int for value in seen):
         for index, leaf in enumerate(leaves):
             shapes = [at_path(run[leaf.node], leaf.path).shape for run in runs]
             for axis in range(len(shapes[0])):
@@ -249,12 +249,14 @@ def _named(leaves: Sequence[Leaf]) -> tuple[Leaf, ...]:
     """Return the leaves with a number behind every name that comes more than once."""
     names = [leaf.name for leaf in leaves]
     counts: dict[str, int] = {}
-    found = []
+    named_leaves = []
     for leaf in leaves:
         number = counts.get(leaf.name, 0)
         counts[leaf.name] = number + 1
-        found.append(attrs.evolve(leaf, name=f"{leaf.name}.{number}") if names.count(leaf.name) > 1 else leaf)
-    return tuple(found)
+        named_leaves.append(
+            attrs.evolve(leaf, name=f"{leaf.name}.{number}") if names.count(leaf.name) > 1 else leaf
+        )
+    return tuple(named_leaves)
 
 
 def _describe(node: fx.Node) -> str:

@@ -49,7 +49,7 @@ def traced_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
         for training in (True, False):
             traces.append(trace(whole, cut, training))
             restore()
-        return _sides(whole, cut, traces, [plain_crossing(whole, one) for one in traces])
+        return _sides(whole, cut, traces, [plain_crossing(whole, trace) for trace in traces])
 
 
 def declared_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
@@ -64,8 +64,8 @@ def declared_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
         CutError: As for ``traced_sides``; or more crosses than can be declared.
     """
     with _cleared(whole) as restore:
-        traces, found = _declared(whole, cut, image, restore)
-        return _sides(whole, cut, traces, found)
+        traces, crossings = _declared(whole, cut, image, restore)
+        return _sides(whole, cut, traces, crossings)
 
 
 def stopped_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
@@ -82,26 +82,26 @@ def stopped_sides(whole: nn.Module, cut: str, image: tuple[int, ...]) -> Sides:
         CutError: As for ``declared_sides``; or nothing branches, or more than the module's own output crosses.
     """
     with _cleared(whole) as restore:
-        traces, found = _declared(whole, cut, image, restore)
+        traces, crossings = _declared(whole, cut, image, restore)
         own = all(
-            leaf.node is one.at
-            for one, crossing in zip(traces, found, strict=True)
+            leaf.node is trace.at
+            for trace, crossing in zip(traces, crossings, strict=True)
             for leaf in crossing.leaves
         )
-        lasting = not any(crossing.frozen for crossing in found) and not any(
-            one.frozen_late for one in traces
+        lasting = not any(crossing.frozen for crossing in crossings) and not any(
+            trace.frozen_late for trace in traces
         )
-        if not (own and lasting and any(one.frozen for one in traces)):
+        if not (own and lasting and any(trace.frozen for trace in traces)):
             raise CutError(
                 f"{cut!r} of {type(whole).__name__} needs no extractor that runs all code up to it."
             )
-        free = [attrs.evolve(one, frozen=False) for one in traces]
-        head = _sides(whole, cut, free, found)["head"]
-        kept = {id(tensor) for tensor in state_of(head(whole)).values()}
+        free = [attrs.evolve(trace, frozen=False) for trace in traces]
+        head = _sides(whole, cut, free, crossings)["head"]
+        in_head = {id(tensor) for tensor in state_of(head(whole)).values()}
         sides: dict[str, Part] = {
-            name: "head" if id(tensor) in kept else "extractor" for name, tensor in state_of(whole).items()
+            name: "head" if id(tensor) in in_head else "extractor" for name, tensor in state_of(whole).items()
         }
-        return {"extractor": StoppedSide(cut, sides, found[1].names), "head": head}
+        return {"extractor": StoppedSide(cut, sides, crossings[1].names), "head": head}
 
 
 def _declared(
@@ -113,17 +113,17 @@ def _declared(
         for training in (True, False):
             traces.append(trace(whole, cut, training, signal((2, *image))))
             restore()
-        found = [declared_crossing(whole, one, frozenset()) for one in traces]
-        barred = [_barred(whole, *pair) for pair in zip(traces, found, strict=True)]
+        crossings = [declared_crossing(whole, trace, frozenset()) for trace in traces]
+        barred = [_barred(whole, *pair) for pair in zip(traces, crossings, strict=True)]
         if any(barred):
-            found = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
-    if found[0].names != found[1].names:
+            crossings = [declared_crossing(whole, *pair) for pair in zip(traces, barred, strict=True)]
+    if crossings[0].names != crossings[1].names:
         raise CutError(
-            f"Other values cross {cut!r} of {type(whole).__name__} in train mode, {found[0].names}, than in eval "
-            f"mode, {found[1].names}. Split at a block boundary or at 'forward_features'.",
+            f"Other values cross {cut!r} of {type(whole).__name__} in train mode, {crossings[0].names}, than in eval "
+            f"mode, {crossings[1].names}. Split at a block boundary or at 'forward_features'.",
             subject=cut,
         )
-    return traces, found
+    return traces, crossings
 
 
 @contextmanager
@@ -157,15 +157,19 @@ APPROACHES: dict[str, Callable[[nn.Module, str, tuple[int, ...]], Sides]] = {
 """By name: (whole network, split point, image shape (channels, height, width)) to how its parts are made."""
 
 
-def _sides(whole: nn.Module, cut: str, traces: list[Traced], found: list[Crossing]) -> Sides:
+def _sides(whole: nn.Module, cut: str, traces: list[Traced], crossings: list[Crossing]) -> Sides:
     """Return both sides from the traces in train and in eval mode."""
-    train, evaluate = (graphs_of(whole, one, crossing) for one, crossing in zip(traces, found, strict=True))
+    train, evaluate = (
+        graphs_of(whole, trace, crossing) for trace, crossing in zip(traces, crossings, strict=True)
+    )
     graphs: dict[Part, Graphs] = {
         "extractor": (train[0], evaluate[0]),
         "head": (train[1], evaluate[1]),
     }
     owned = owners(whole, {side: used_by(whole, pair) for side, pair in graphs.items()}, cut)
-    return {side: TracedSide.of(whole, pair, side, owned, found[1].names) for side, pair in graphs.items()}
+    return {
+        side: TracedSide.of(whole, pair, side, owned, crossings[1].names) for side, pair in graphs.items()
+    }
 
 
 def _barred(whole: nn.Module, traced: Traced, crossing: Crossing) -> frozenset[fx.Node]:

@@ -131,7 +131,7 @@ class _Flops(TorchDispatchMode):
         if count is not None:
             self.total += count(*args, **(kwargs or {}), out_val=out)
         elif func._overloadpacket is torch.ops.aten._scaled_dot_product_flash_attention_for_cpu:
-            self.total += sdpa_flop_count(*(one.shape for one in args[:3]))
+            self.total += sdpa_flop_count(*(tensor.shape for tensor in args[:3]))
         return out
 
 
@@ -151,7 +151,7 @@ class _Watch(FunctionWatch):
         self.places: dict[str, tuple[int, frozenset[int]]] = {}
         """Where a module ends: operations before, and what it gives."""
         self.alive: list[Any] = []  # no id may be given twice
-        self.counts = {id(one): one.numel() for one in whole.parameters()}
+        self.counts = {id(parameter): parameter.numel() for parameter in whole.parameters()}
         self.spans: dict[int, tuple[int, int]] = {}
         """First and last use of every parameter."""
 
@@ -171,12 +171,12 @@ class _Watch(FunctionWatch):
         self.clock += 1
         self.alive.append(output)
         self.ends.setdefault(name, []).append((self.clock, output, self.counter.total))
-        given = [
+        produced = [
             id(leaf) for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) in self.born
         ]
-        self.places[name] = self.operations, frozenset(given)
-        for one in given:
-            self.source[one] = name
+        self.places[name] = self.operations, frozenset(produced)
+        for key in produced:
+            self.source[key] = name
 
     def follow_features(self, whole: nn.Module) -> None:
         """Note the end of ``forward_features`` like that of a module."""
@@ -191,13 +191,13 @@ class _Watch(FunctionWatch):
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self.clock += 1
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         result = func(*args, **kwargs)
-        for tensor in given:
+        for tensor in tensors:
             if id(tensor) in self.counts:
                 first, _ = self.spans.get(id(tensor), (self.clock, 0))
                 self.spans[id(tensor)] = (first, self.clock)
-        inputs = [tensor for tensor in given if id(tensor) in self.born]
+        inputs = [tensor for tensor in tensors if id(tensor) in self.born]
         for tensor in inputs:
             self.used[id(tensor)] = self.clock
         if inputs:
@@ -209,10 +209,10 @@ class _Watch(FunctionWatch):
 
     def points(self, kinds: Mapping[str, str]) -> list[CutPoint]:
         """Return all modules, and ``forward_features``, in the order in which they finish."""
-        found = [
+        points_by_end = [
             (calls[0][0], self._point(name, kinds.get(name, "method"))) for name, calls in self.ends.items()
         ]
-        ordered = [point for _, point in sorted(found, key=lambda one: one[0])]
+        ordered = [point for _, point in sorted(points_by_end, key=lambda item: item[0])]
         outermost = {self.places[point.name]: point.name for point in ordered if point.name != CANONICAL}
         found_at = [outermost.get(self.places[point.name], "") for point in ordered]
         return [
@@ -224,18 +224,18 @@ class _Watch(FunctionWatch):
         calls = self.ends[name]
         end, output, flops = calls[0]
         own = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and id(leaf) in self.born]
-        kept = {id(one) for one in own}
+        own_ids = {id(value) for value in own}
         others = {
-            id(one): one
-            for one in self.alive
-            if isinstance(one, Tensor)
-            and id(one) not in kept
-            and self.born.get(id(one), end + 1) <= end < self.used.get(id(one), 0)
+            id(value): value
+            for value in self.alive
+            if isinstance(value, Tensor)
+            and id(value) not in own_ids
+            and self.born.get(id(value), end + 1) <= end < self.used.get(id(value), 0)
         }.values()
-        shapes = [(name, tuple(one.shape)) for one in own]
-        shapes += [(self.source[id(one)], tuple(one.shape)) for one in others]
+        shapes = [(name, tuple(value.shape)) for value in own]
+        shapes += [(self.source[id(value)], tuple(value.shape)) for value in others]
         crossing = tuple((where, shape[1:] if shape[:1] == (2,) else shape) for where, shape in shapes)
-        left = sum(self.counts[one] for one, (first, _) in self.spans.items() if first <= end)
+        left = sum(self.counts[value] for value, (first, _) in self.spans.items() if first <= end)
         total = self.counter.total
         return CutPoint(
             name,
@@ -244,13 +244,13 @@ class _Watch(FunctionWatch):
             (left, sum(self.counts.values()) - left),
             (flops // 2, (total - flops) // 2),
             not others,
-            refused=self._refused(calls, crossing, kept, end),
+            refused=self._refused(calls, crossing, own_ids, end),
         )
 
-    def _refused(self, calls: list[Any], crossing: tuple[Any, ...], kept: set[int], end: int) -> str:
+    def _refused(self, calls: list[Any], crossing: tuple[Any, ...], own_ids: set[int], end: int) -> str:
         if len(calls) > 1:
             return f"called {len(calls)} times"
-        if kept & self.result or not any(self.used.get(one, 0) > end for one in kept):
+        if own_ids & self.result or not any(self.used.get(key, 0) > end for key in own_ids):
             return "nothing that it gives is used behind it"
         if len(crossing) > MOST:
             return f"{len(crossing)} tensors cross; at most {MOST} can be declared"

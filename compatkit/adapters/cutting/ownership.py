@@ -41,8 +41,8 @@ def owners(whole: nn.Module, used: Mapping[Part, Iterable[int]], boundary: str |
     """
     state = state_of(whole)
     left, right = set(used["extractor"]), set(used["head"])
-    kept = set(whole.state_dict(keep_vars=True))
-    shared = [name for name, tensor in state.items() if id(tensor) in left & right and name in kept]
+    persistent = set(whole.state_dict(keep_vars=True))
+    shared = [name for name, tensor in state.items() if id(tensor) in left & right and name in persistent]
     if shared:
         names = ", ".join(shared[:3]) + (", ..." if len(shared) > 3 else "")
         raise CutError(

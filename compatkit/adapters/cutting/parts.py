@@ -80,8 +80,8 @@ class TracedSide:
 
     Attributes:
         modules: Paths of the modules that the graphs call, in the network's order.
-        tensors: Names of the parameters and buffers that stand outside them.
-        constants: What the traced code made of its own, by the name under which the graphs look it up.
+        tensors: Names of the parameters and buffers outside these modules.
+        constants: Values that the traced code created, by the name under which the graphs look them up.
         names: Names of what crosses, in order.
         runs: The graphs for train and for eval mode, as functions.
     """
@@ -154,17 +154,17 @@ def graphs_of(whole: nn.Module, traced: Traced, crossing: Crossing) -> tuple[fx.
     early, late = early_nodes(traced), late_nodes(traced)
     from_image = reached(traced.graph, traced.image) | {traced.image}
     # What depends on the image but leads nowhere stays, such as checks of its size; so do changes of buffers in place.
-    kept = {node for node in early if node in from_image or acts(node)} - crossing.again
-    kept |= {leaf.node for leaf in crossing.leaves}
+    wanted_early = {node for node in early if node in from_image or acts(node)} - crossing.again
+    wanted_early |= {leaf.node for leaf in crossing.leaves}
     extractor, head = fx.Graph(), fx.Graph()
     copies: dict[fx.Node, Any] = {}
-    _copy(traced.graph, kept | ancestors(kept), copies, extractor)
+    _copy(traced.graph, wanted_early | ancestors(wanted_early), copies, extractor)
     if traced.frozen:
         shape = tuple(traced.values[traced.image].shape[1:])
         with extractor.inserting_after(copies[traced.image]):
             extractor.call_function(require_shape, (copies[traced.image], shape))
-    given = tuple(_take(extractor, copies[leaf.node], leaf.path) for leaf in crossing.leaves)
-    extractor.output(given[0] if len(given) == 1 else given)
+    outputs = tuple(_take(extractor, copies[leaf.node], leaf.path) for leaf in crossing.leaves)
+    extractor.output(outputs[0] if len(outputs) == 1 else outputs)
     copies = _entries(whole, traced, crossing, head)
     crossed = frozenset(copies)
     wanted = set(late) | crossing.again
@@ -200,20 +200,18 @@ def used_by(whole: nn.Module, graphs: Graphs) -> set[int]:
         whole: The network that the graphs were traced from.
         graphs: Of one side.
     """
-    found: set[int] = set()
+    ids: set[int] = set()
     for graph in graphs:
         for node in graph.nodes:
             if node.op == "call_module":
-                found.update(
-                    id(tensor) for tensor in state_of(whole.get_submodule(str(node.target))).values()
-                )
+                ids.update(id(tensor) for tensor in state_of(whole.get_submodule(str(node.target))).values())
             elif node.op == "get_attr":
-                found.add(id(attribute(whole, str(node.target))))
-    return found
+                ids.add(id(attribute(whole, str(node.target))))
+    return ids
 
 
 def _entries(whole: nn.Module, traced: Traced, crossing: Crossing, head: fx.Graph) -> dict[fx.Node, Any]:
-    """Add the head's inputs; return what stands there for every node whose value crosses."""
+    """Add the head's inputs; return the replacement of each crossing node."""
     inputs = [head.placeholder("x" if index == 0 else f"x{index}") for index in range(len(crossing.leaves))]
     if crossing.frozen or traced.frozen:
         for entry, leaf in zip(inputs, crossing.leaves, strict=True):
@@ -228,16 +226,18 @@ def _entries(whole: nn.Module, traced: Traced, crossing: Crossing, head: fx.Grap
             sizes = head.call_function(getattr, (inputs[value.leaf], "shape"))
             value = head.call_function(operator.getitem, (sizes, value.axis))
         places.setdefault(node, {})[path] = value
-    return {node: _rebuilt(traced.values.get(node), found, ()) for node, found in places.items()}
+    return {
+        node: _rebuilt(traced.values.get(node), replacements, ()) for node, replacements in places.items()
+    }
 
 
-def _rebuilt(value: Any, found: Mapping[Path, Any], path: Path) -> Any:
-    """Return the structure of ``value`` with what stands for its parts in the head."""
-    if path in found:
-        return found[path]
+def _rebuilt(value: Any, replacements: Mapping[Path, Any], path: Path) -> Any:
+    """Return the structure of ``value`` with its parts replaced by those of the head."""
+    if path in replacements:
+        return replacements[path]
     if isinstance(value, Mapping):
-        return {key: _rebuilt(one, found, (*path, key)) for key, one in value.items()}
-    items = [_rebuilt(one, found, (*path, index)) for index, one in enumerate(value)]
+        return {key: _rebuilt(item, replacements, (*path, key)) for key, item in value.items()}
+    items = [_rebuilt(item, replacements, (*path, index)) for index, item in enumerate(value)]
     return items if isinstance(value, list) else tuple(items)
 
 

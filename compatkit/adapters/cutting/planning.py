@@ -63,9 +63,11 @@ def plan(
         CutError: The network cannot be cut there; the message says what crosses.
     """
     builder = builder_for(model, builder)
-    whole, given, spec = blank(builder, model, kwargs or {}, size)
-    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, cut, "extractor", "", spec.size)
-    blueprint, extractor, head = working_cut(whole, asked)
+    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
+    attempt = Blueprint(
+        builder, BUILDERS[builder].library(), model, arguments, cut, "extractor", "", spec.size
+    )
+    blueprint, extractor, head = working_cut(whole, attempt)
     parameters = tuple(
         sum(parameter.numel() for parameter in part.parameters()) for part in (extractor, head)
     )
@@ -120,23 +122,25 @@ def cuts(
         UnknownName: No such builder or model.
     """
     builder = builder_for(model, builder)
-    whole, given, spec = blank(builder, model, kwargs or {}, size)
-    asked = Blueprint(builder, BUILDERS[builder].library(), model, given, "", "extractor", "", spec.size)
+    whole, arguments, spec = blank(builder, model, kwargs or {}, size)
+    attempt = Blueprint(
+        builder, BUILDERS[builder].library(), model, arguments, "", "extractor", "", spec.size
+    )
     points = watched(whole, (spec.channels, *spec.size))
-    found = []
+    tried = []
     for number, point in enumerate(points, 1):
         if progress is not None:
             progress(number, len(points), point.name)
-        found.append(_tried(whole, attrs.evolve(asked, cut=point.name), point) if point.own else point)
-    return Cuts(found)
+        tried.append(_tried(whole, attrs.evolve(attempt, cut=point.name), point) if point.own else point)
+    return Cuts(tried)
 
 
-def _tried(whole: nn.Module, asked: Blueprint, point: CutPoint) -> CutPoint:
-    """Return the point with the way in which it can be cut, or why it cannot."""
+def _tried(whole: nn.Module, attempt: Blueprint, point: CutPoint) -> CutPoint:
+    """Return the point with the approach that cuts it, or the reason why none does."""
     if point.refused:
         return point
     try:
-        return attrs.evolve(point, approach=working_cut(whole, asked)[0].approach)
+        return attrs.evolve(point, approach=working_cut(whole, attempt)[0].approach)
     except CutError as error:
         return attrs.evolve(point, refused=str(error))
 
@@ -177,29 +181,29 @@ def blank(
         UnknownName: No such builder or model.
         UsageError: The arguments do not fit the model.
     """
-    given = json_kwargs(model, kwargs)
+    arguments = json_kwargs(model, kwargs)
     with seeded(0), without_draws():
-        whole = create(builder, model, given)
-        if size is not None and config_of(whole).get("fixed_input_size") and "img_size" not in given:
-            given["img_size"] = list(size)
-            whole = create(builder, model, given)
-    spec = input_of(whole, given, size)
+        whole = create(builder, model, arguments)
+        if size is not None and config_of(whole).get("fixed_input_size") and "img_size" not in arguments:
+            arguments["img_size"] = list(size)
+            whole = create(builder, model, arguments)
+    spec = input_of(whole, arguments, size)
     if spec.channels != 3:
-        given["in_chans"] = spec.channels
-    return whole, given, spec
+        arguments["in_chans"] = spec.channels
+    return whole, arguments, spec
 
 
-def working_cut(whole: nn.Module, asked: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
+def working_cut(whole: nn.Module, attempt: Blueprint) -> tuple[Blueprint, nn.Module, nn.Module]:
     """Try the ways to cut in turn; return the blueprint with the first that works, and both parts.
 
     Args:
         whole: The network of the blueprint.
-        asked: Says where; its approach is not looked at.
+        attempt: Where to cut; its approach is ignored.
 
     Raises:
         CutError: None works; the last says why.
     """
-    *first, last = (attrs.evolve(asked, approach=approach) for approach in approaches_for(asked.cut))
+    *first, last = (attrs.evolve(attempt, approach=approach) for approach in approaches_for(attempt.cut))
     for blueprint in first:
         try:
             return _run(whole, blueprint)
@@ -227,13 +231,13 @@ def _run(whole: nn.Module, blueprint: Blueprint) -> tuple[Blueprint, nn.Module, 
         head.eval()
         try:
             features = extractor(signal((2, channels_of(blueprint), height, width)))
-            given = (features,) if isinstance(features, Tensor) else features
-            several = isinstance(given, tuple) and all(isinstance(one, Tensor) for one in given)
+            crossing = (features,) if isinstance(features, Tensor) else features
+            several = isinstance(crossing, tuple) and all(isinstance(tensor, Tensor) for tensor in crossing)
             if isinstance(features, Tensor) or (several and blueprint.approach != "fx"):
                 head(features)
                 if blueprint.approach == "stopped":
                     _check_other_sizes(whole, extractor, head, blueprint)
-                return attrs.evolve(blueprint, cut_outputs=len(given)), extractor, head
+                return attrs.evolve(blueprint, cut_outputs=len(crossing)), extractor, head
         except (RuntimeError, AssertionError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise _NotTaken(
                 f"{blueprint.model} does not take {channels_of(blueprint)} x {height} x {width} images: {error}. Leave "

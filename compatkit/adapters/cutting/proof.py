@@ -61,7 +61,7 @@ def unchanged(*modules: nn.Module) -> Iterator[None]:
 @contextmanager
 def modes_kept(*modules: nn.Module) -> Iterator[None]:
     """Restore the mode of every submodule on exit."""
-    modes = {one: one.training for module in modules for one in module.modules()}
+    modes = {child: child.training for module in modules for child in module.modules()}
     try:
         yield
     finally:
@@ -82,13 +82,13 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     def parts(x: Tensor) -> Any:
         features = extractor(x)
         tensors = (features,) if isinstance(features, Tensor) else features
-        if not isinstance(tensors, tuple) or not all(isinstance(one, Tensor) for one in tensors):
+        if not isinstance(tensors, tuple) or not all(isinstance(tensor, Tensor) for tensor in tensors):
             raise CutError(
                 f"{_shown(features)} crosses the split point; a cut passes a tensor or a tuple of them."
             )
-        versions = [one._version for one in tensors]
+        versions = [tensor._version for tensor in tensors]
         logits = head(features)
-        if [one._version for one in tensors] != versions:
+        if [tensor._version for tensor in tensors] != versions:
             raise CutError(
                 "The head changes the features that it is given in place, so they could not be given to several "
                 "heads. Split one module later."
@@ -98,7 +98,7 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     # Parts and whole share modules; each sets its modes in its own way, right before it runs.
     whole.train(training)
     registered, before = RegisteredTensors.of(whole, extractor, head), attributes(whole)
-    versions = {name: one._version for name, one in whole.named_parameters()}
+    versions = {name: parameter._version for name, parameter in whole.named_parameters()}
     expected = _run(whole, images)
     registered.check(whole)
     _check_finite(whole, expected, mode)
@@ -106,13 +106,13 @@ def _compare(whole: nn.Module, extractor: nn.Module, head: nn.Module, images: Te
     _restore(buffers)
     for part in (extractor, head):
         part.train(training)
-    came = _run(parts, images)
-    if not isinstance(expected, Tensor) or not isinstance(came, Tensor):
+    actual = _run(parts, images)
+    if not isinstance(expected, Tensor) or not isinstance(actual, Tensor):
         raise CutError(f"The network gives {_shown(expected)} in {mode} mode; one tensor was expected.")
-    if expected.shape != came.shape or not torch.equal(expected, came):
+    if expected.shape != actual.shape or not torch.equal(expected, actual):
         _restore(buffers)
         _check_repeats(whole, images, mode, expected, changed_attributes(whole, before), versions)
-        gap = float((expected - came).abs().max()) if expected.shape == came.shape else float("nan")
+        gap = float((expected - actual).abs().max()) if expected.shape == actual.shape else float("nan")
         raise CutError(
             f"In {mode} mode the parts do not reproduce the whole network at batch size {len(images)}: outputs differ "
             f"by up to {gap:.3g}, where equal bits were expected. Split at another module or at 'forward_features'."
@@ -138,11 +138,11 @@ def _check_finite(whole: nn.Module, outputs: Any, mode: str) -> None:
     if not isinstance(outputs, Tensor) or bool(torch.isfinite(outputs).all()):
         return
     numbers = {
-        name: float(one.detach().abs().nan_to_num(posinf=0.0).max())
-        for name, one in whole.state_dict().items()
-        if one.is_floating_point() and one.numel()
+        name: float(value.detach().abs().nan_to_num(posinf=0.0).max())
+        for name, value in whole.state_dict().items()
+        if value.is_floating_point() and value.numel()
     }
-    name = max(numbers, key=lambda one: numbers[one], default=None)
+    name = max(numbers, key=lambda key: numbers[key], default=None)
     largest = f" Its largest values, up to {numbers[name]:.3g}, are in {name!r}." if name else ""
     raise IntegrityError(
         f"In {mode} mode {type(whole).__name__} gives outputs that are not finite with these weights.{largest} Take "
@@ -174,11 +174,13 @@ def _check_repeats(
     """
     whole.train(mode == "train")
     parameters = dict(whole.named_parameters())
-    values = {name: one.clone() for name, one in parameters.items()}
-    written = [name for name, one in parameters.items() if one._version != versions[name]]
+    values = {name: parameter.clone() for name, parameter in parameters.items()}
+    written = [name for name, parameter in parameters.items() if parameter._version != versions[name]]
     again = _run(whole, images)
     written += [
-        name for name, one in parameters.items() if name not in written and not equal(one, values[name])
+        name
+        for name, parameter in parameters.items()
+        if name not in written and not equal(parameter, values[name])
     ]
     if written:
         raise CutError(
@@ -189,10 +191,10 @@ def _check_repeats(
         )
     if equal(expected, again):
         return
-    kept = f"It sets {', '.join(map(repr, names[:3]))} while it runs" if names else "It keeps state"
+    cause = f"It sets {', '.join(map(repr, names[:3]))} while it runs" if names else "It keeps state"
     raise CutError(
         f"In {mode} mode {type(whole).__name__} gives other outputs for the same images, buffers and random numbers. "
-        f"{kept} outside its state dict, which no part would keep. Register a buffer for it in __init__ and change "
+        f"{cause} outside its state dict, which no part would keep. Register a buffer for it in __init__ and change "
         "that in place, and draw random numbers with torch alone.",
         subject=names[0] if names else None,
     )

@@ -140,10 +140,10 @@ class Seam:
 
     def together(self, x: Tensor | Sequence[Tensor]) -> Any:
         """Return what ``forward_head`` takes."""
-        given = iter((x,) if isinstance(x, Tensor) else x)
+        tensors = iter((x,) if isinstance(x, Tensor) else x)
         count = len(self.names) + len(self.constants)
         return tree_unflatten(
-            [self.constants[i] if i in self.constants else next(given) for i in range(count)], self.spec
+            [self.constants[i] if i in self.constants else next(tensors) for i in range(count)], self.spec
         )
 
 
@@ -194,20 +194,20 @@ def without_other(
         own = name.startswith("_") and isinstance(value, dict | set)
         copied.__dict__[name] = value.copy() if own else value
     for kind in ("_parameters", "_buffers"):
-        held = copied.__dict__[kind]
-        for name in [n for n, value in held.items() if value is not None and sides[path + n] != side]:
+        members = copied.__dict__[kind]
+        for name in [n for n, value in members.items() if value is not None and sides[path + n] != side]:
             # The attribute stays, as code may ask whether it is None.
-            held[name] = None
+            members[name] = None
     for name, child in module._modules.items():
         if child is None:
             continue
         prefix = f"{path}{name}."
-        found = {owner for key, owner in sides.items() if key.startswith(prefix)}
-        if found and side not in found:
+        owners = {owner for key, owner in sides.items() if key.startswith(prefix)}
+        if owners and side not in owners:
             del copied._modules[name]
             if named:
                 copied._modules[name] = nn.Module()
-        elif len(found) > 1:
+        elif len(owners) > 1:
             copied._modules[name] = without_other(child, prefix, sides, side, named=named)
     return copied
 

@@ -240,11 +240,11 @@ def compute(whole: nn.Module, node: fx.Node, values: dict[fx.Node, Any]) -> Any:
         values: Value of each node computed so far.
     """
 
-    def given(one: fx.Node) -> Any:
+    def value_of(argument: fx.Node) -> Any:
         # The tracer makes nodes for constant tensors by itself.
-        return values[one] if one in values else attribute(whole, str(one.target))
+        return values[argument] if argument in values else attribute(whole, str(argument.target))
 
-    args, kwargs = _plain(map_arg((node.args, node.kwargs), given))
+    args, kwargs = _plain(map_arg((node.args, node.kwargs), value_of))
     if node.op == "call_function":
         return node.target(*args, **kwargs)  # type: ignore[operator]
     if node.op == "call_method":
@@ -259,8 +259,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return type(value)(map(_plain, value)) if type(value) is not torch.Size else value
     if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return {key: _plain(one) for key, one in value.items()} if isinstance(value, dict) else value
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def attribute(module: nn.Module, path: str) -> Any:
@@ -328,11 +328,11 @@ def reached(graph: fx.Graph, start: fx.Node) -> set[fx.Node]:
         graph: Nodes in the order of execution.
         start: Of this graph.
     """
-    found: set[fx.Node] = set()
+    nodes: set[fx.Node] = set()
     for node in graph.nodes:
-        if any(n is start or n in found for n in node.all_input_nodes):
-            found.add(node)
-    return found
+        if any(n is start or n in nodes for n in node.all_input_nodes):
+            nodes.add(node)
+    return nodes
 
 
 def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:
@@ -342,14 +342,14 @@ def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) 
         nodes: Where to begin; they are not in the result unless others depend on them.
         stop: Nodes that are returned, but whose inputs are not followed.
     """
-    found: set[fx.Node] = set()
+    visited: set[fx.Node] = set()
     waiting = [n for node in nodes for n in node.all_input_nodes]
     while waiting:
         node = waiting.pop()
-        if node not in found:
-            found.add(node)
+        if node not in visited:
+            visited.add(node)
             waiting.extend(node.all_input_nodes if node not in stop else ())
-    return found
+    return visited
 
 
 def acts(node: fx.Node) -> bool:

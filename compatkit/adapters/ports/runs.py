@@ -232,7 +232,7 @@ class Runs:
                 f"2 images gave {len(two)} tensors, 3 gave {len(three)}; a cut passes as many always."
             )
         self.ports = [PortRuns.of(a, b) for a, b in zip(two, three, strict=True)]
-        if not any(one.batch for one in self.ports):
+        if not any(port.batch for port in self.ports):
             raise CutError(f"Features follow the batch; 2 and 3 images gave {[tuple(a.shape) for a in two]}.")
         for outputs, batch in ((two, 2), (three, 3)):
             self._add(base, batch, outputs)
@@ -256,8 +256,8 @@ class Runs:
             self._add(size, 1, self._outputs(size, 1))
         except Exception as error:  # foreign code refuses sizes in its own way
             self._refused.add(size)
-            for one in self.ports:
-                one.shapes.pop(size, None)
+            for port in self.ports:
+                port.shapes.pop(size, None)
             raise CutError(f"Images of {size} are not taken: {error}") from error
 
     def explore(self) -> None:
@@ -270,19 +270,19 @@ class Runs:
             if any(side % step for side in self.base):
                 continue
             try:
-                found = self._fit(step)
+                fits = self._fit(step)
             except CutError:
                 continue
-            self.step = step if found else 0
+            self.step = step if fits else 0
             break
         if self.free:
-            for one in self.ports:
-                one.shapes = {
-                    size: shape for size, shape in one.shapes.items() if self._stepped(size, self.step)
+            for port in self.ports:
+                port.shapes = {
+                    size: shape for size, shape in port.shapes.items() if self._stepped(size, self.step)
                 }
         else:
-            for one in self.ports:
-                one.rules, one.products = {}, set()
+            for port in self.ports:
+                port.rules, port.products = {}, set()
             self._alone()
 
     def _stepped(self, size: Size, step: int) -> bool:
@@ -301,7 +301,7 @@ class Runs:
         taller, wider = (height + reach, width), (height, width + reach)
         self.run(taller)
         self.run(wider)
-        if not all(one.learn(self.base, taller, wider, step) for one in self.ports):
+        if not all(port.learn(self.base, taller, wider, step) for port in self.ports):
             return False
         span = max(SPAN, 4 * step)
         near = [range(side, side + span + 1, step) for side in self.base]
@@ -310,7 +310,9 @@ class Runs:
             _unseen(sizes, {size[i] for size in self.ports[0].shapes}) for i, sizes in enumerate(near)
         )
         self.run((unseen[0], unseen[1]))
-        return all(one.holds(size) for one in self.ports for size in one.shapes if self._stepped(size, step))
+        return all(
+            port.holds(size) for port in self.ports for size in port.shapes if self._stepped(size, step)
+        )
 
     def _narrow(self, near: Sequence[Sequence[int]]) -> None:
         """Run sizes until one rule is left for each axis."""
@@ -320,12 +322,12 @@ class Runs:
                 return
             size = (wanted[0] or self.base[0], wanted[1] or self.base[1])
             self.run(size)
-            for one in self.ports:
-                one.measure(size)
+            for port in self.ports:
+                port.measure(size)
 
     def _wanted(self, symbol: str, sizes: Sequence[int]) -> int | None:
         """Return a size that tells rules of this symbol apart."""
-        rules = (rule for one in self.ports for of, rule in one.rules.values() if of == symbol)
+        rules = (rule for port in self.ports for of, rule in port.rules.values() if of == symbol)
         return next((size for rule in rules if (size := rule.next_size(sizes)) is not None), None)
 
     def _outputs(self, size: Size, batch: int, scales: tuple[float, ...] = (1.0,)) -> tuple[Tensor, ...]:
@@ -335,8 +337,8 @@ class Runs:
     def _add(self, size: Size, batch: int, outputs: Sequence[Tensor]) -> None:
         if len(outputs) != len(self.ports):
             raise CutError(f"{len(outputs)} tensors came out at {size}, {len(self.ports)} at {self.base}.")
-        for one, out in zip(self.ports, outputs, strict=True):
-            one.add(size, batch, out)
+        for port, out in zip(self.ports, outputs, strict=True):
+            port.add(size, batch, out)
 
 
 def _unseen(sizes: Sequence[int], seen: set[int]) -> int:
@@ -358,12 +360,12 @@ def outputs_of(module: nn.Module, inputs: Sequence[Tensor]) -> tuple[Tensor, ...
         CutError: Something else than tensors comes out.
     """
     device = next((tensor.device for tensor in module.state_dict().values()), torch.device("cpu"))
-    placed = tuple(one.to(device) for one in inputs)
+    placed = tuple(tensor.to(device) for tensor in inputs)
     out: Any = module(*placed) if len(placed) == 1 else module(placed)
-    found = tuple(_flat(out))
-    if not found or not all(isinstance(one, Tensor) for one in found):
+    outputs = tuple(_flat(out))
+    if not outputs or not all(isinstance(tensor, Tensor) for tensor in outputs):
         raise CutError(f"A part gives a tensor or a tuple of tensors; this one gave {type_of(out)}.")
-    return found
+    return outputs
 
 
 def _flat(out: Any) -> Iterator[Any]:

@@ -42,16 +42,16 @@ def extractor_structure(
         module.eval()
         runs = Runs(module, channels, blueprint.traced_size)
         runs.explore()
-    given = tuple(names or _default_names(len(runs.ports)))
-    if len(given) != len(runs.ports) or len(set(given)) != len(given):
+    port_names = tuple(names or _default_names(len(runs.ports)))
+    if len(port_names) != len(runs.ports) or len(set(port_names)) != len(port_names):
         raise CutError(
-            f"{len(runs.ports)} tensors cross; their names must be as many, all distinct: {given}."
+            f"{len(runs.ports)} tensors cross; their names must be as many, all distinct: {port_names}."
         )
     symbols = _Symbols()
     ports: list[Port] = []
-    for name, one in zip(given, runs.ports, strict=True):
+    for name, port in zip(port_names, runs.ports, strict=True):
         before = first_tokens(ports, runs.base)
-        ports.append(_feature_port(module, runs, one, name, symbols, before))
+        ports.append(_feature_port(module, runs, port, name, symbols, before))
     sides: tuple[Dimension, Dimension] = ("H", "W") if runs.free else runs.base
     image = Port("image", ("N", channels, *sides), multiple_of=max(1, runs.step))
     return Structural((image,), tuple(ports))
@@ -113,13 +113,13 @@ def first_tokens(ports: Sequence[Port], size: Size) -> tuple[int, int] | None:
         ports: Of one seam.
         size: Height and width of the images.
     """
-    port = next((one for one in ports if one.layout == "NLC"), None)
+    port = next((candidate for candidate in ports if candidate.layout == "NLC"), None)
     return None if port is None else (tensor_shape(port, size, 1)[1], port.prefix_tokens)
 
 
 def _patches(module: nn.Module) -> int | None:
-    found = getattr(module, "num_patches", None)
-    return getattr(getattr(module, "patch_embed", None), "num_patches", None) if found is None else found
+    count = getattr(module, "num_patches", None)
+    return getattr(getattr(module, "patch_embed", None), "num_patches", None) if count is None else count
 
 
 def _is_behind(prefix: int, tokens: int, size: Size) -> bool:
@@ -162,14 +162,14 @@ def _feature_port(
     for axis, (_, rules) in seen.rules.items():
         dims[axis] = rules.rule or shape[axis]
     for axis in sorted(seen.products):
-        dims[axis] = symbols.of("L", [one[axis] for one in seen.shapes.values()])
+        dims[axis] = symbols.of("L", [sizes[axis] for sizes in seen.shapes.values()])
     port = Port(name, tuple(dims), seen.dtype, layout, _range(seen))
     axes = port.spatial_axes
-    kept = seen.shapes if runs.free else {runs.base: shape}
-    measured = {by(size): tuple(one[axis] for axis in axes) for size, one in kept.items() if axes}
+    shapes = seen.shapes if runs.free else {runs.base: shape}
+    measured = {by(size): tuple(sizes[axis] for axis in axes) for size, sizes in shapes.items() if axes}
     tokens = prefix_tokens(module, shape[1], runs.base, before) if layout == "NLC" else 0
     averaged = getattr(torch, seen.dtype).is_floating_point  # whole numbers are indices, no averages
-    pooled = averaged and layout != "other" and all(one == shape for one in seen.shapes.values())
+    pooled = averaged and layout != "other" and all(sizes == shape for sizes in seen.shapes.values())
     if layout != "NC":
         pooled &= layout != "NLC" and runs.free and all(shape[axis] == 1 for axis in axes)
     return attrs.evolve(port, pooled=pooled, prefix_tokens=tokens, measured=measured)
@@ -224,7 +224,7 @@ def _are_tokens(module: nn.Module, shape: Shape, size: Size) -> bool:
     patches, prefix = _patches(module), int(getattr(module, "num_prefix_tokens", 0))
     if patches is not None and count in (patches, patches + prefix):
         return True
-    widths = {one for layer in module.modules() for one in _widths(layer)}
+    widths = {width for layer in module.modules() for width in _widths(layer)}
     if (count in widths) != (width in widths):
         return width in widths
     return grid((width,), size) is None and any(grid((count - k,), size) is not None for k in {0, 1, prefix})
@@ -232,35 +232,35 @@ def _are_tokens(module: nn.Module, shape: Shape, size: Size) -> bool:
 
 def _widths(layer: nn.Module) -> Iterator[int]:
     for name in ("in_features", "out_features", "num_features", "in_channels", "out_channels"):
-        found = getattr(layer, name, None)
-        if isinstance(found, int):
-            yield found
+        width = getattr(layer, name, None)
+        if isinstance(width, int):
+            yield width
     if isinstance(layer, nn.LayerNorm):
         yield layer.normalized_shape[-1]
 
 
 def _vector(module: nn.Module, ports: Sequence[Port], size: Size) -> tuple[int, str]:
     """Return width and dtype of a head's output, the same for one, two and three images."""
-    found: set[tuple[int, str]] = set()
+    vectors: set[tuple[int, str]] = set()
     for batch in (2, 3, 1):
         outputs = _run(module, ports, [tensor_shape(port, size, batch) for port in ports])
         if len(outputs) != 1 or outputs[0].ndim != 2 or len(outputs[0]) != batch:
-            shapes = ", ".join(str(tuple(one.shape)) for one in outputs)
+            shapes = ", ".join(str(tuple(output.shape)) for output in outputs)
             raise CutError(
                 f"A head gives one vector an image, (N, classes); this one gave {shapes} for {batch} images with "
                 f"features {', '.join(str(tensor_shape(port, size, batch)) for port in ports)}."
             )
-        found.add((outputs[0].shape[1], str(outputs[0].dtype).removeprefix("torch.")))
-    if len(found) != 1:
+        vectors.add((outputs[0].shape[1], str(outputs[0].dtype).removeprefix("torch.")))
+    if len(vectors) != 1:
         raise CutError(
-            f"A head gives vectors of one width and dtype; for 1 to 3 images this one gave {sorted(found)}."
+            f"A head gives vectors of one width and dtype; for 1 to 3 images this one gave {sorted(vectors)}."
         )
-    return found.pop()
+    return vectors.pop()
 
 
 def _run(module: nn.Module, ports: Sequence[Port], shapes: Sequence[Shape]) -> tuple[torch.Tensor, ...]:
-    given = enumerate(zip(ports, shapes, strict=True))
-    return outputs_of(module, [port_signal(shape, index, port.dtype) for index, (port, shape) in given])
+    numbered = enumerate(zip(ports, shapes, strict=True))
+    return outputs_of(module, [port_signal(shape, index, port.dtype) for index, (port, shape) in numbered])
 
 
 def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: int) -> tuple[str, ...]:
@@ -268,15 +268,17 @@ def _sizes_taken(module: nn.Module, ports: Sequence[Port], size: Size, width: in
 
     def takes(shapes: Sequence[Shape]) -> bool:
         try:
-            found = _run(module, ports, shapes)
+            outputs = _run(module, ports, shapes)
         except Exception:  # foreign code refuses sizes in its own way
             return False
-        return len(found) == 1 and tuple(found[0].shape) == (2, width)
+        return len(outputs) == 1 and tuple(outputs[0].shape) == (2, width)
 
     if len(ports) == 1 and ports[0].layout != "other":
         return ("",) if ports[0].spatial_axes and all(map(takes, _others(ports[0], size))) else ()
     spatial = [port for port in ports if port.spatial_axes]
-    keys = {key for port in spatial for key in port.measured if all(key in one.measured for one in spatial)}
+    keys = {
+        key for port in spatial for key in port.measured if all(key in other.measured for other in spatial)
+    }
     # The smallest, which are the quickest; in an order that storing does not change.
     tried = sorted(keys - {by(size)}, key=lambda key: (prod(map(int, key.split("x"))), key))[
         : len(OTHER_SIZES)

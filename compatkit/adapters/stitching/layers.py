@@ -47,12 +47,14 @@ class SeamAdapter(nn.Module):
         self.port = port
 
     def forward(self, features: Features) -> Features:
-        """Return the features with the one at ``port`` changed; one tensor gives one, a tuple a tuple."""
+        """Return the features with the one at ``port`` adapted: a tensor for a tensor, a tuple for a tuple."""
         if self.port is None:
             if not isinstance(features, Tensor):
                 raise UsageError(f"{self} takes one tensor, got {type_of(features)}.")
             return self.adapted(features)
-        return tuple(self.adapted(one) if at == self.port else one for at, one in enumerate(features))
+        return tuple(
+            self.adapted(feature) if at == self.port else feature for at, feature in enumerate(features)
+        )
 
     def adapted(self, features: Tensor) -> Tensor:
         """Return one tensor changed.
@@ -196,7 +198,7 @@ class Resize(SeamAdapter):
 
     def _resized(self, maps: Tensor) -> Tensor:
         wide, size = maps.to(wide_type(maps)), self.size
-        if all(came % wanted == 0 for came, wanted in zip(maps.shape[2:], size, strict=True)):
+        if all(side % wanted == 0 for side, wanted in zip(maps.shape[2:], size, strict=True)):
             return F.adaptive_avg_pool2d(wide, size).to(maps.dtype)
         return F.interpolate(wide, size=list(size), mode="bilinear", antialias=True).to(maps.dtype)
 
@@ -277,7 +279,7 @@ def two_counts(name: str, value: Sequence[int]) -> tuple[int, int]:
     """
     if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
         raise UsageError(f"{name} of an adapter are two whole numbers, not {value!r}.", subject=value)
-    COUNT.check("adapter", **{f"{name}[{position}]": one for position, one in enumerate(value)})
+    COUNT.check("adapter", **{f"{name}[{position}]": count for position, count in enumerate(value)})
     return value[0], value[1]
 
 
@@ -303,7 +305,7 @@ class Project(SeamAdapter):
         super().__init__(port)
         OneOf(AXES).check("project", layout=layout)
         self.layout, self.nonnegative = layout, bool(nonnegative)
-        came, gone = two_counts("channels", channels)
+        in_channels, out_channels = two_counts("channels", channels)
         COUNT.check("project", kernel=kernel)
         self.kernel = kernel
         if kernel % 2 == 0 or (kernel > 1 and layout not in ("NCHW", "NHWC")):
@@ -313,8 +315,8 @@ class Project(SeamAdapter):
             )
         sides = (kernel, kernel) if kernel > 1 else ()
         self.weight, self.bias = (
-            nn.Parameter(torch.zeros(gone, came, *sides)),
-            nn.Parameter(torch.zeros(gone)),
+            nn.Parameter(torch.zeros(out_channels, in_channels, *sides)),
+            nn.Parameter(torch.zeros(out_channels)),
         )
 
     def adapted(self, features: Tensor) -> Tensor:

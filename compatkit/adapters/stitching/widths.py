@@ -63,11 +63,11 @@ class Joined(nn.Module):
         Raises:
             RuntimeError: A tensor is missing, unknown, or of another shape.
         """
-        held = [one.state_dict().keys() for one in (self.extractor, self.head)]
-        unknown = sorted(state_dict.keys() - held[0] - held[1])
+        names_by_part = [module.state_dict().keys() for module in (self.extractor, self.head)]
+        unknown = sorted(state_dict.keys() - names_by_part[0] - names_by_part[1])
         if strict and unknown:
             raise RuntimeError(f"Unknown tensors: {', '.join(unknown[:3])}.")
-        for part, names in zip((self.extractor, self.head), held, strict=True):
+        for part, names in zip((self.extractor, self.head), names_by_part, strict=True):
             own = {name: value for name, value in state_dict.items() if name in names}
             part.load_state_dict(own, strict=strict, assign=assign)
 
@@ -112,10 +112,10 @@ def own_width(extractor: nn.Module, blueprint: Blueprint, channels: int) -> int:
     with unchanged(extractor), torch.no_grad():
         features = extractor.eval()(signal((1, channels, *blueprint.traced_size)))
     if not isinstance(features, Tensor) or features.ndim != 4:
-        came = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        actual = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
         raise CutError(
-            f"A width is brought about by a 1x1 convolution over maps (N, C, H, W); {blueprint.model} gives {came} at "
-            f"{blueprint.cut!r}. Split where maps cross, or leave the width out.",
+            f"A width is brought about by a 1x1 convolution over maps (N, C, H, W); {blueprint.model} gives {actual} "
+            f"at {blueprint.cut!r}. Split where maps cross, or leave the width out.",
             subject=blueprint.cut,
         )
     return features.shape[1]
@@ -183,9 +183,9 @@ def widen_entry(head: nn.Module, path: str, channels: int) -> nn.Conv2d | nn.Lin
     """
     old = dict(head.named_modules()).get(path)
     if not isinstance(old, nn.Conv2d | nn.Linear) or getattr(old, "groups", 1) != 1:
-        came = "nothing" if old is None else type(old).__name__
+        actual = "nothing" if old is None else type(old).__name__
         raise CutError(
-            f"An entry layer is a convolution of one group or a linear layer; the head has {came} at {path!r}. Its "
+            f"An entry layer is a convolution of one group or a linear layer; the head has {actual} at {path!r}. Its "
             "blueprint is of another network.",
             subject=path,
         )

@@ -58,35 +58,35 @@ def find(number: str) -> InstalledStudy:
 
 def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
     """Import every installed study; return those that work, and the errors of the others by number."""
-    studies: list[InstalledStudy] = []
+    found: list[InstalledStudy] = []
     broken: dict[str, CompatkitError] = {}
     for number in numbers():
         try:
-            studies.append(find(number))
+            found.append(find(number))
         except PluginError as error:
             broken[number] = error
-    return studies, broken
+    return found, broken
 
 
-def arms_of(installed: InstalledStudy, arms: Iterable[str]) -> tuple[str, ...]:
+def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
     """Return the requested arms in the study's order; all if none are requested.
 
     Args:
-        installed: The study.
-        arms: Names of arms.
+        found: The study.
+        asked: Names of arms.
 
     Raises:
         UsageError: An arm is unknown; the message suggests a similar one.
     """
-    wanted = [name.strip() for name in arms]
-    for name in wanted:
-        if name not in installed.study.arms:
+    wanted = [one.strip() for one in asked]
+    for one in wanted:
+        if one not in found.study.arms:
             raise UsageError(
-                f"Study {installed.number} has no arm {name!r}.{near(name, installed.study.arms)} Its arms are "
-                f"{', '.join(installed.study.arms)}.",
-                subject=name,
+                f"Study {found.number} has no arm {one!r}.{near(one, found.study.arms)} Its arms are "
+                f"{', '.join(found.study.arms)}.",
+                subject=one,
             )
-    return tuple(arm for arm in installed.study.arms if arm in wanted or not wanted)
+    return tuple(arm for arm in found.study.arms if arm in wanted or not wanted)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -97,7 +97,7 @@ def near(name: str, known: Iterable[str]) -> str:
         known: Names or numbers that exist.
     """
     names = list(known)
-    chapter = [other for other in names if "." in name and other.split(".")[0] == name.split(".")[0]]
+    chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
     close = errors.near(name, chapter or names, 3) or chapter[:3]
     return f" Near it: {', '.join(close)}." if close else ""
 
@@ -105,37 +105,35 @@ def near(name: str, known: Iterable[str]) -> str:
 def _order(number: str) -> list[tuple[float, str]]:
     """Return a sort key: 0.1b comes after 0.1 and before 0.2, words after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
-    return [(float(match[1] or "inf"), match[2]) for match in parts if match is not None]
+    return [(float(one[1] or "inf"), one[2]) for one in parts if one is not None]
 
 
-def settings_of(
-    installed: InstalledStudy, size: str, changes: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return the settings of a study at a size.
 
     Args:
-        installed: The study.
+        found: The study.
         size: One of its sizes.
         changes: Values that replace those of the size, of the same types.
 
     Raises:
         UsageError: The size or a setting is unknown, or a value is of another type.
     """
-    sizes = installed.study.sizes
+    sizes = found.study.sizes
     if size not in sizes:
         raise UsageError(
-            f"Study {installed.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
+            f"Study {found.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
             subject=size,
         )
     settings = {name: _plain(value) for name, value in sizes[size].items()}
     for name, value in ((RENAMED.get(name, name), value) for name, value in (changes or {}).items()):
         if name not in settings:
             raise UsageError(
-                f"Study {installed.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
-                f"{', '.join(f'{key}={present}' for key, present in settings.items())}.",
+                f"Study {found.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
+                f"{', '.join(f'{key}={one}' for key, one in settings.items())}.",
                 subject=name,
             )
-        settings[name] = _like(value, settings[name], f"Study {installed.number}: the setting {name!r}")
+        settings[name] = _like(value, settings[name], f"Study {found.number}: the setting {name!r}")
     return settings
 
 
@@ -145,16 +143,16 @@ def read_changes(texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         UsageError: A text has no ``=``.
     """
-    changes: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"A setting is changed by NAME=VALUE, such as steps=100; got {text!r}.")
         try:
-            changes[name.strip()] = tomllib.loads(f"value = {value}")["value"]
+            found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            changes[name.strip()] = value.strip()
-    return changes
+            found[name.strip()] = value.strip()
+    return found
 
 
 def _like(value: Any, example: Any, what: str) -> Any:
@@ -168,4 +166,4 @@ def _like(value: Any, example: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value

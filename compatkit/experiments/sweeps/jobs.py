@@ -1,8 +1,7 @@
-"""One run as plain values, for any process: check whether it is done, or carry it out."""
+"""One run as plain values for any process: whether it is done, and carrying it out."""
 
 from __future__ import annotations
 
-import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +38,7 @@ class Job:
         download: Whether torchvision may download missing data sets.
         registry: Registry for parts and results.
         folder: Folder for records and checkpoints.
-        launcher: Name of the launcher, for the record.
+        backend: Name of the back end, for the record.
     """
 
     run: str
@@ -51,7 +50,7 @@ class Job:
     download: bool
     registry: str
     folder: str
-    launcher: str
+    backend: str
 
     def dumps(self) -> str:
         """Return the job as one line."""
@@ -74,7 +73,7 @@ class Job:
             values=self.values,
             plan=self.plan,
             state="begun",
-            launcher=self.launcher,
+            backend=self.backend,
             threads=torch.get_num_threads(),
         )
 
@@ -100,13 +99,11 @@ class DataCache:
 
     def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
-        checkpoint = records.checkpoint(Path(job.folder), job.run)
+        kept = records.checkpoint(Path(job.folder), job.run)
         loggers = logger_settings(job.tables["trainer"].get("loggers"))
         for settings in loggers.values():
             settings["folder"] = str(Path(settings["folder"]) / job.run)
-        written = check(
-            job.tables, Path(job.file), checkpoint=str(checkpoint), progress=False, loggers=loggers
-        )
+        written = check(job.tables, Path(job.file), checkpoint=str(kept), progress=False, loggers=loggers)
         return written.load(self.data(job))
 
 
@@ -165,21 +162,14 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
     )
 
 
-def work(line: str) -> str:
-    """Carry out a job in a launcher's process; data sets stay loaded for its next jobs.
+def answer(line: str, cache: DataCache) -> str:
+    """Carry out a job received as a line; return its record as a line.
 
     Args:
-        line: A job as one line of JSON.
-
-    Returns:
-        Its record, as one line of JSON.
+        line: A job as JSON.
+        cache: As for ``carry_out``.
     """
-    return dumps(carry_out(Job(**json.loads(line)), _cache()).to_json()).decode().strip()
-
-
-@functools.cache
-def _cache() -> DataCache:
-    return DataCache()
+    return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()
 
 
 def sort(
@@ -226,8 +216,8 @@ def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord 
         )
     if record.state != "done":
         before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
-        saved = records.checkpoint(folder, job.run).exists()
-        return record, f"{before}, and {'goes on from its checkpoint' if saved else 'is done again'}"
+        kept = records.checkpoint(folder, job.run).exists()
+        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
     try:
         for name in record.parts.values():
             if registry is None:

@@ -20,9 +20,9 @@ from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
+from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
-from compatkit.experiments.sweeps.launchers import Launcher, choose
-from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
+from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, RunRecord, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, opened
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import digest, dumps
@@ -109,8 +109,7 @@ class Sweep:
             )
         paths = [axis.path for axis in axes]
         products = [
-            dict(zip(paths, combination, strict=True))
-            for combination in itertools.product(*(axis.values for axis in axes))
+            dict(zip(paths, one, strict=True)) for one in itertools.product(*(axis.values for axis in axes))
         ]
         runs = [
             PlannedRun(name, values, put(tables, values, file))
@@ -125,7 +124,7 @@ class Sweep:
         registry: Registry | str | os.PathLike[str],
         *,
         out: str | os.PathLike[str] | None = None,
-        launcher: str = "auto",
+        backend: str = "auto",
         workers: int | None = None,
         resume: bool = False,
         progress: Progress | None = None,
@@ -136,9 +135,9 @@ class Sweep:
         Args:
             registry: Registry for the parts and results of each run.
             out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` next to the registry.
-            launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), that of a plugin, or
-                ``"auto"``: processes if ``workers`` is given, else sequential.
-            workers: Runs at a time; None for as many as the launcher thinks fit.
+            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
+                processes if ``workers`` is given, else sequential.
+            workers: Runs at a time, for process and ray.
             resume: Keep the finished runs of an earlier call, and resume the others from their checkpoints.
             progress: Called with runs done, runs in all, and what is being done.
             say: Called with lines of news.
@@ -147,15 +146,15 @@ class Sweep:
             The records of all runs; a failed run does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or the launcher is unknown.
+            UsageError: The folder holds something else, or the back end is unknown.
             CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
-            MissingDependency: The launcher's library is not installed.
+            MissingDependency: The back end's library is not installed.
         """
         tell, report = say or _silent, progress or _silent
-        launch = Launcher(choose(launcher, workers))
+        chosen = choose(backend, workers)
         place = registry.store.root if isinstance(registry, Registry) else registry
         root = Path(local(place, "a registry")).absolute()
-        opened = Registry.open(root) if (root / MARKER).exists() else None
+        held = Registry.open(root) if (root / MARKER).exists() else None
         records_at = records.default_folder(root, self.file) if out is None else out
         folder = Path(local(records_at, "a folder of records")).absolute()
         records.check_folder(folder, resume)
@@ -171,16 +170,16 @@ class Sweep:
                 download=self.download,
                 registry=str(root),
                 folder=str(folder),
-                launcher=launch.name,
+                backend=chosen,
             )
             for run in self.runs
         ]
-        planned = planned_jobs(jobs, cache, opened, report)
-        ended, left, notes = sort(planned, folder, opened)
+        planned = planned_jobs(jobs, cache, held, report)
+        ended, left, notes = sort(planned, folder, held)
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
         for line in notes:
             tell(line)
-        choice = {"asked": launcher, "backend": launch.name}
+        choice = {"asked": backend, "backend": chosen}
         note = SweepNote(
             recipe=self.file.name,
             axes={axis.path: axis.values for axis in self.axes},
@@ -191,11 +190,13 @@ class Sweep:
         )
         records.write_note(folder, note)
 
-        report(len(ended), len(self.runs), "")
-        for record in launch.records(left, cache, workers):
+        def each(record: RunRecord) -> None:
             ended[record.run] = record
-            failed = sum(run.state == "failed" for run in ended.values())
+            failed = sum(one.state == "failed" for one in ended.values())
             report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
+
+        report(len(ended), len(self.runs), "")
+        dispatch(chosen, left, cache, workers, each)
         seeds = {job.run: job.seed for job in planned}
         return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes), seeds)
 
@@ -308,15 +309,15 @@ def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]
 
 
 _LATER = ("optimizer_options", "layer_decay", "floor")
-"""Later settings, left out of plans where they have their defaults, so that earlier runs are found again."""
+"""Settings that came later: left out where they are off, so that runs of before are found again."""
 
 
-def _decisive(field: attrs.Attribute[Any], value: Any) -> bool:
-    return field.name not in BESIDE and (field.name not in _LATER or value != field.default)
+def _decisive(one: attrs.Attribute[Any], value: Any) -> bool:
+    return one.name not in BESIDE and (one.name not in _LATER or value != one.default)
 
 
 _STATED = ("name", "model", "cut", "builder", "size", "augment")
-"""Attributes of a task that every plan states; others are left out where they have their defaults."""
+"""What is always said of a task; its other attributes are left out where they are as usual."""
 _OTHERWISE = (*_STATED, "kwargs", "weights", "data")
 _SAME_BITS = ("recompute_activations",)
 
@@ -326,8 +327,8 @@ def _task(task: Task) -> dict[str, Any]:
     if weights is not None and weights != "pretrained":
         path = Path(cast("str", weights))
         files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
-        contents = [read_file(file, file.parent) for file in files]
-        weights = "+".join(digest(content[0]) for content in contents if content is not None) or str(path)
+        found = [read_file(one, one.parent) for one in files]
+        weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
     fields = attrs.fields(type(task))
     others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {

@@ -171,7 +171,8 @@ class Decoded:
         """See ``BatchSource``."""
         where = f"{self._workers} worker processes" if self._workers else "this process"
         once = f", decoded once into {folder()}" if self._caches else ""
-        return f"{self._order.count:,} images, decoded and augmented ({self._augmentation.said}) by {where}{once}"
+        augmented = f"decoded and augmented ({self._augmentation.description})"
+        return f"{self._order.count:,} images, {augmented} by {where}{once}"
 
     def get_ready(self) -> None:
         """See ``BatchSource``: decode all images into the cache folder, where they are kept there."""

@@ -1,1 +1,0 @@
-"""Launchers of sweeps: what carries out many runs at a time."""
