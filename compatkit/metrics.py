@@ -115,8 +115,8 @@ class Table(Tabular):
                 f"along each axis; got {len(self.cells)} cells.",
                 plugin=self.name,
             )
-        for one in self.cells:
-            _check_value(self.name, one.value, one.status, one.reason)
+        for cell in self.cells:
+            _check_value(self.name, cell.value, cell.status, cell.reason)
 
     def _rows(self) -> list[dict[str, Any]]:
         facts = {name: getattr(self, name) for name in FACTS}
@@ -158,13 +158,13 @@ class Table(Tabular):
         """The values as an array with one dimension per axis; NaN where undefined."""
         import numpy as np
 
-        flat = [math.nan if one.value is None else one.value for one in self.cells]
+        flat = [math.nan if cell.value is None else cell.value for cell in self.cells]
         return np.array(flat).reshape([len(names) for names in self.axes.values()])
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         axes = {axis: list(names) for axis, names in self.axes.items()}
-        return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(one) for one in self.cells]}
+        return {**attrs.asdict(self), "axes": axes, "cells": [attrs.asdict(cell) for cell in self.cells]}
 
 
 def printed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -267,8 +267,8 @@ def flattened(name: str, values: Tensor, how: str) -> Tensor:
     return rows.mean(1) if how == "pooled" else rows.flatten(0, 1)
 
 
-OBSERVED = tuple(one.name for one in attrs.fields(Observation))
-KNOWN = tuple(one.name for one in attrs.fields(Subject))
+OBSERVED = tuple(field.name for field in attrs.fields(Observation))
+KNOWN = tuple(field.name for field in attrs.fields(Subject))
 
 
 @runtime_checkable
@@ -346,16 +346,16 @@ def conclude(metric: Metric, state: Any, subject: Subject) -> tuple[Measured, ..
     Raises:
         PluginError: The metric returned something else, or two results with the same name.
     """
-    found = metric.finalize(state, **{name: getattr(subject, name) for name in finalized(metric)})
-    results = found if isinstance(found, tuple) else (found,)
-    if not results or not all(isinstance(one, (Result, Table)) for one in results):
+    returned = metric.finalize(state, **{name: getattr(subject, name) for name in finalized(metric)})
+    results = returned if isinstance(returned, tuple) else (returned,)
+    if not results or not all(isinstance(result, (Result, Table)) for result in results):
         raise PluginError(
-            f"finalize of {metric!r} returned {type(found).__name__}. Return a compatkit.metrics.Result, a Table, or "
-            "a tuple of these."
+            f"finalize of {metric!r} returned {type(returned).__name__}. Return a compatkit.metrics.Result, a Table, "
+            "or a tuple of these."
         )
-    if len({one.name for one in results}) != len(results):
+    if len({result.name for result in results}) != len(results):
         raise PluginError(
-            f"finalize of {metric!r} returned two results with the same name: {[one.name for one in results]}."
+            f"finalize of {metric!r} returned two results with the same name: {[result.name for result in results]}."
         )
     return results
 

@@ -1,4 +1,4 @@
-"""What the layers of a network give for a set of images: arrays in memory, or files that are mapped."""
+"""Record the outputs of a network's layers for a set of images: arrays in memory, or memory-mapped files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = NDArray[Any]
 
 @attrs.frozen(eq=False, repr=False)
 class Activations(Mapping[str, Array]):
-    """What layers gave, one row an image (or a position of one), by the name of the layer.
+    """Outputs of layers, one row an image (or a position of one), by the name of the layer.
 
     Attributes:
         layers: float32 or float64, ``(n, p)`` each; maps of files if they are kept in a folder.
@@ -70,7 +70,7 @@ class Activations(Mapping[str, Array]):
         return len(self.layers)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {one.shape[0]} x {one.shape[1]}" for name, one in self.layers.items())
+        shapes = ", ".join(f"{name} {rows.shape[0]} x {rows.shape[1]}" for name, rows in self.layers.items())
         return f"Activations({len(self.positions)} images: {shapes})"
 
     @property
@@ -90,11 +90,13 @@ class Activations(Mapping[str, Array]):
         """
         order = np.random.default_rng(seed).permutation(len(self.positions))
 
-        def moved(one: Array) -> Array:
-            return one.reshape(len(order), -1, one.shape[1])[order].reshape(one.shape)
+        def moved(rows: Array) -> Array:
+            return rows.reshape(len(order), -1, rows.shape[1])[order].reshape(rows.shape)
 
         settings = {**self.settings, "shuffled": seed}
-        return Activations({name: moved(one) for name, one in self.layers.items()}, self.positions, settings)
+        return Activations(
+            {name: moved(rows) for name, rows in self.layers.items()}, self.positions, settings
+        )
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Activations:
@@ -124,12 +126,12 @@ class Activations(Mapping[str, Array]):
             positions = np.load(where / index["positions"], allow_pickle=False)
             # Copy-on-write: torch wants arrays that can be written, and no file is.
             layers = {
-                name: np.load(where / one["file"], mmap_mode="c", allow_pickle=False)
-                for name, one in index["layers"].items()
+                name: np.load(where / entry["file"], mmap_mode="c", allow_pickle=False)
+                for name, entry in index["layers"].items()
             }
-            for name, one in layers.items():
-                if list(one.shape) != index["layers"][name]["shape"]:
-                    raise ValueError(f"{name} has shape {one.shape}, not {index['layers'][name]['shape']}")
+            for name, rows in layers.items():
+                if list(rows.shape) != index["layers"][name]["shape"]:
+                    raise ValueError(f"{name} has shape {rows.shape}, not {index['layers'][name]['shape']}")
         except (AttributeError, KeyError, TypeError, ValueError, OSError) as error:
             raise FormatError(
                 f"The activations in {where} are damaged: {unreadable(error)}. Record them again.",
@@ -139,8 +141,8 @@ class Activations(Mapping[str, Array]):
 
 
 @attrs.define(eq=False)
-class _Taker:
-    """A metric that keeps what the layers give; its state is the number of images so far."""
+class _OutputRecorder:
+    """A metric that keeps the outputs of layers; its state is the number of images so far."""
 
     flatten: str
     images: int
@@ -152,8 +154,8 @@ class _Taker:
         return 0
 
     def update(self, state: int, positions: Tensor, outputs: Mapping[str, Tensor]) -> int:
-        for name, one in outputs.items():
-            rows = flattened(name, one, self.flatten).cpu().numpy()
+        for name, output in outputs.items():
+            rows = flattened(name, output, self.flatten).cpu().numpy()
             each = len(rows) // len(positions)
             if name not in self.layers:
                 self.layers[name] = self._space((self.images * each, rows.shape[1]), rows.dtype)
@@ -186,7 +188,7 @@ def activations(
     folder: str | os.PathLike[str] | None = None,
     **settings: Any,
 ) -> Activations:
-    """Run images through a network once, in eval mode and without gradients, and keep what its layers give.
+    """Run images through a network once, in eval mode and without gradients, and keep the outputs of its layers.
 
     Args:
         network: As for ``ck.measure``.
@@ -196,7 +198,7 @@ def activations(
         flatten: ``"all"``: every value of an image is a column; ``"pooled"``: channels, each the mean over its
             positions; ``"positions"``: channels, with every position of every image a row.
         folder: A new or empty folder, for sets larger than memory: rows are written there as they come, and the arrays
-            are maps of its files. ``Activations.open`` reads it again.
+            are memory-mapped files. ``Activations.open`` reads it again.
         **settings: ``preprocessing``, ``batch_size``, ``seed``, ``precision``, ``device`` and ``progress`` of
             ``ck.measure``.
 
@@ -209,18 +211,18 @@ def activations(
     OneOf(FLATTENINGS).check("activations", flatten=flatten)
     where = None if folder is None else _empty(Path(local(folder, "a folder of activations")))
     sized: Any = data[1] if isinstance(data, tuple) else getattr(data, "test", data)
-    taker = _Taker(flatten, len(sized), where)
+    recorder = _OutputRecorder(flatten, len(sized), where)
     try:
         with nullcontext() if where is None else _emptied_after_errors(where):
-            found = measure(network, data, [taker], layers=layers, **settings)
-            kept = Activations(
-                taker.layers,
-                np.concatenate(taker.positions),
-                {**found.settings, "flatten": flatten},
+            measurement = measure(network, data, [recorder], layers=layers, **settings)
+            result = Activations(
+                recorder.layers,
+                np.concatenate(recorder.positions),
+                {**measurement.settings, "flatten": flatten},
             )
             if where is None:
-                return kept
-            _write_index(where, kept)
+                return result
+            _write_index(where, result)
     except OSError as error:
         raise EnvironmentFailure(
             f"Activations could not be written to {where}: {error.strerror or error}.", subject=str(where)
@@ -229,7 +231,7 @@ def activations(
 
 
 def unreadable(error: Exception) -> str:
-    """Return why numpy could not read a file, which it takes for a pickle where it knows nothing better."""
+    """Return why numpy could not read a file; it reports an unknown format as a pickle."""
     objects = "pickle" in str(error) or "object" in str(error)
     return "it holds Python objects, or is no such file" if objects else f"{error}".rstrip(".")
 
@@ -264,18 +266,18 @@ def _empty(folder: Path) -> Path:
     return folder
 
 
-def _write_index(folder: Path, kept: Activations) -> None:
-    """Write what says that all rows are there, last."""
-    for one in kept.layers.values():
-        one.flush()  # type: ignore[attr-defined]
-    np.save(folder / "positions.npy", kept.positions)
+def _write_index(folder: Path, result: Activations) -> None:
+    """Write the index last: with it, the activations are complete."""
+    for rows in result.layers.values():
+        rows.flush()  # type: ignore[attr-defined]
+    np.save(folder / "positions.npy", result.positions)
     index = {
         "format": FORMAT,
         "positions": "positions.npy",
-        "settings": dict(kept.settings),
+        "settings": dict(result.settings),
         "layers": {
-            name: {"file": f"{place:04}.npy", "shape": list(one.shape)}
-            for place, (name, one) in enumerate(kept.layers.items())
+            name: {"file": f"{place:04}.npy", "shape": list(rows.shape)}
+            for place, (name, rows) in enumerate(result.layers.items())
         },
     }
     draft = folder / f"{INDEX}.part"

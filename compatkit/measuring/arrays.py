@@ -1,4 +1,4 @@
-"""Metrics of arrays that exist already: what each array is to a metric, and the pass over them."""
+"""Compute metrics of arrays: the role of each array, and the pass over them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from compatkit.metrics import (
 )
 
 ROLES = ("outputs", "other_outputs", "inputs", "weights", "other_weights", "logits", "labels", "images")
-"""What an array may be to a metric, in the order in which arrays are given."""
+"""Roles of arrays for a metric, in the order of arguments."""
 LAYERED = ROLES[:5]
 BLOCK = 2**22
-"""Values that are looked at at once."""
+"""Values that are checked at once."""
 Layers = Mapping[str, Any]
 
 
@@ -47,7 +47,7 @@ def measure_arrays(
 
     Args:
         metric: Name of an installed metric that runs no network, or such a metric.
-        arrays: What the metric takes, in its order: outputs of one and of the other network, inputs, weights, weights
+        arrays: Arguments of the metric, in its order: outputs of one and of the other network, inputs, weights, weights
             of the other network, logits, labels, images. numpy or torch, one row a sample (weights: ``(out, in)`` or
             ``(out, in, h, w)``); of the first five also a mapping from layers to arrays. float64 stays float64.
         batch_size: Samples that the metric sees at once, for ``minibatch_cka``; None is all.
@@ -120,32 +120,32 @@ def on_arrays(
             ``weights``: ``(out, in)``, or a convolution's ``(out, in, h, w)`` with stride 1 and no padding.
         batch_size: Samples that a metric sees at once; None is all.
         positions: Indices of the samples; None counts them.
-        refuse: Whether values that are not finite are refused; otherwise a metric says what it makes of them.
+        refuse: Whether values that are not finite are refused; otherwise the metric decides.
 
     Raises:
-        UsageError: An array is missing, or not taken.
+        UsageError: An array is missing, or the metric does not take it.
         DataError: An array is no array of numbers, has other samples, or values that are not finite.
     """
     chosen = metrics_of(metrics)
-    held = {role: _tensors(role, given, refuse) for role, given in arrays.items()}
+    tensors = {role: _tensors(role, array, refuse) for role, array in arrays.items()}
     for metric in chosen:
-        _check_roles(metric, held)
+        _check_roles(metric, tensors)
     samples = [
-        (role, name, one)
-        for role, layers in held.items()
+        (role, name, tensor)
+        for role, layers in tensors.items()
         if not role.endswith("weights")
-        for name, one in layers.items()
+        for name, tensor in layers.items()
     ]
     count = len(positions) if positions is not None else len(samples[0][2]) if samples else 0
-    for role, name, one in samples:
-        if len(one) != count and (positions is None or len(one) % max(1, count)):
+    for role, name, tensor in samples:
+        if len(tensor) != count and (positions is None or len(tensor) % max(1, count)):
             raise DataError(
-                f"Every array needs one row a sample: {name!r} of {role} has {len(one):,}, the first one {count:,}. "
+                f"Every array needs one row a sample: {name!r} of {role} has {len(tensor):,}, the first one {count:,}. "
                 "Record all on the same samples.",
                 subject=name,
             )
-    layers = _modules(held, "weights", "outputs")
-    others = _modules(held, "other_weights", "other_outputs")
+    layers = _modules(tensors, "weights", "outputs")
+    others = _modules(tensors, "other_weights", "other_outputs")
     subject = Subject(
         network=nn.Sequential(*layers.values()),
         layers=layers,
@@ -158,7 +158,7 @@ def on_arrays(
         for metric in chosen:
             state = metric.init()
             for at in torch.arange(count).split(batch_size or max(1, count)) if observed(metric) else ():
-                state = advance(metric, state, _observation(held, index, at), subject)
+                state = advance(metric, state, _observation(tensors, index, at), subject)
             results += conclude(metric, state, subject)
     return tuple(results)
 
@@ -175,8 +175,8 @@ def read_array(path: str | os.PathLike[str]) -> Any:
     file = local(path, "a file of arrays")
     try:
         # Mapped, not read; copy-on-write, as torch wants arrays that can be written.
-        found = np.load(file, mmap_mode="c", allow_pickle=False)
-        return found if isinstance(found, np.ndarray) else dict(found)
+        arrays = np.load(file, mmap_mode="c", allow_pickle=False)
+        return arrays if isinstance(arrays, np.ndarray) else dict(arrays)
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DataError(
             f"{os.fspath(path)} cannot be read as arrays of numbers: {unreadable(error)}. Write numbers with "
@@ -185,39 +185,39 @@ def read_array(path: str | os.PathLike[str]) -> Any:
         ) from error
 
 
-def _check_roles(metric: Metric, held: Mapping[str, Any]) -> None:
+def _check_roles(metric: Metric, tensors: Mapping[str, Any]) -> None:
     needed = roles_of(metric)
-    if set(needed) != set(held):
+    if set(needed) != set(tensors):
         raise UsageError(
-            f"{type(metric).__name__} takes {len(needed)} arrays: {', '.join(needed)}; got {len(held)}: "
-            f"{', '.join(held)}.",
+            f"{type(metric).__name__} takes {len(needed)} arrays: {', '.join(needed)}; got {len(tensors)}: "
+            f"{', '.join(tensors)}.",
             subject=type(metric).__name__,
         )
 
 
-def _tensors(role: str, given: Any, refuse: bool) -> dict[str, Tensor]:
-    layers = given if role in LAYERED and isinstance(given, Mapping) else {"array": given}
+def _tensors(role: str, array: Any, refuse: bool) -> dict[str, Tensor]:
+    layers = array if role in LAYERED and isinstance(array, Mapping) else {"array": array}
     if not layers:
         raise DataError(f"There is no array for {role}; give at least one.", subject=role)
-    return {name: _tensor(name, one, role, refuse) for name, one in layers.items()}
+    return {name: _tensor(name, values, role, refuse) for name, values in layers.items()}
 
 
-def _tensor(name: str, given: Any, role: str, refuse: bool) -> Tensor:
+def _tensor(name: str, array: Any, role: str, refuse: bool) -> Tensor:
     """Return an array as a tensor, float32 or float64 (labels int64), without a copy where that is possible."""
-    what = "whole numbers" if role == "labels" else "real numbers"
-    wanted = f"{name!r} of {role} is to be a dense array of {what}, one row a sample"
+    kind_of_numbers = "whole numbers" if role == "labels" else "real numbers"
+    expected = f"{name!r} of {role} must be a dense array of {kind_of_numbers}, one row a sample"
     try:
-        if isinstance(given, Tensor):
-            given = given.detach().cpu()
-            given = (given.float() if given.dtype == torch.bfloat16 else given).numpy()
-        values = np.asanyarray(given)
+        if isinstance(array, Tensor):
+            array = array.detach().cpu()
+            array = (array.float() if array.dtype == torch.bfloat16 else array).numpy()
+        values = np.asanyarray(array)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{wanted}; got {type_of(given)}: {error}", subject=name) from error
+        raise DataError(f"{expected}; got {type_of(array)}: {error}", subject=name) from error
     kinds = "iu" if role == "labels" else "fiub"
     masked = isinstance(values, np.ma.MaskedArray)
     if values.dtype.kind not in kinds or values.ndim < 1 or not values.size or masked:
         raise DataError(
-            f"{wanted}; got {type_of(given)} of {values.dtype} with shape {values.shape}."
+            f"{expected}; got {type_of(array)} of {values.dtype} with shape {values.shape}."
             + (" Fill what is masked, or leave these rows out." if masked else ""),
             subject=name,
         )
@@ -241,35 +241,37 @@ def _check_finite(name: str, role: str, values: NDArray[Any]) -> None:
             )
 
 
-def _modules(held: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: str) -> dict[str, nn.Module]:
+def _modules(tensors: Mapping[str, Mapping[str, Tensor]], weights: str, outputs: str) -> dict[str, nn.Module]:
     """Return layers with these weights, or layers without any for the names of outputs."""
-    found: dict[str, nn.Module] = {name: nn.Identity() for name in held.get(outputs, {})}
-    for name, one in held.get(weights, {}).items():
-        if one.ndim == 2:
-            layer: Any = nn.Linear(*reversed(one.shape), bias=False)
-        elif one.ndim == 4:
-            layer = nn.Conv2d(one.shape[1], one.shape[0], (one.shape[2], one.shape[3]), bias=False)
+    modules: dict[str, nn.Module] = {name: nn.Identity() for name in tensors.get(outputs, {})}
+    for name, weight in tensors.get(weights, {}).items():
+        if weight.ndim == 2:
+            layer: Any = nn.Linear(*reversed(weight.shape), bias=False)
+        elif weight.ndim == 4:
+            layer = nn.Conv2d(
+                weight.shape[1], weight.shape[0], (weight.shape[2], weight.shape[3]), bias=False
+            )
         else:
             raise DataError(
-                f"{name!r} of {weights} has shape {tuple(one.shape)}; expected (out, in) or (out, in, h, w).",
+                f"{name!r} of {weights} has shape {tuple(weight.shape)}; expected (out, in) or (out, in, h, w).",
                 subject=name,
             )
-        layer.weight = nn.Parameter(one, requires_grad=False)
-        found[name] = layer
-    return found
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        modules[name] = layer
+    return modules
 
 
-def _observation(held: Mapping[str, Mapping[str, Tensor]], index: Tensor, at: Tensor) -> Observation:
+def _observation(tensors: Mapping[str, Mapping[str, Tensor]], index: Tensor, at: Tensor) -> Observation:
     first, last = int(at[0]), int(at[-1]) + 1
 
-    def part(one: Tensor) -> Tensor:
-        each = len(one) // len(index)  # positions of an image are rows that follow each other
-        return one[first * each : last * each]
+    def part(tensor: Tensor) -> Tensor:
+        each = len(tensor) // len(index)  # positions of an image are rows that follow each other
+        return tensor[first * each : last * each]
 
     layered: dict[str, Any] = {
-        role: {name: part(one) for name, one in held.get(role, {}).items()} for role in LAYERED[:3]
+        role: {name: part(tensor) for name, tensor in tensors.get(role, {}).items()} for role in LAYERED[:3]
     }
     single: dict[str, Any] = {
-        role: part(held[role]["array"]) if role in held else torch.empty(0) for role in ROLES[5:]
+        role: part(tensors[role]["array"]) if role in tensors else torch.empty(0) for role in ROLES[5:]
     }
     return Observation(**single, **layered, positions=index[at])

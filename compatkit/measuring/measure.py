@@ -1,4 +1,4 @@
-"""Metrics of one network on one set of images: all of them in one pass."""
+"""Measure metrics of a network on a set of images, all of them in one pass."""
 
 from __future__ import annotations
 
@@ -91,23 +91,22 @@ def measure(
     if seed is not None:
         SEED.check("measure", seed=seed)
     layers = texts_of(layers, "layers", "the path or glob of a layer, such as 'layer1.*'")
-    wanted = {name for one in chosen for name in observed(one)}
-    parts, found = parts_of(network), layers_of(parts_of(network))
-    theirs = {} if other is None else choose(layers_of(parts_of(other)), layers)
+    wanted = {name for metric in chosen for name in observed(metric)}
+    parts = parts_of(network)
+    known_layers = layers_of(parts)
     classes = data.classes if isinstance(data, (Split, DataSet)) else ()
     subject = Subject(
         network=_whole(network),
-        layers=choose(found, layers),
+        layers=choose(known_layers, layers),
         classes=classes,
         other=None if other is None else _whole(other),
-        other_layers=theirs,
+        other_layers={} if other is None else choose(layers_of(parts_of(other)), layers),
     )
-    _check_wanted(wanted, subject, found, data)
-    held = next(
-        (one.device for part in parts.values() for one in part.state_dict().values()), torch.device("cpu")
-    )
-    conditions = Conditions("running", batch_size, seed or 0, precision, str(device or held))
-    states = [one.init() for one in chosen]
+    _check_wanted(wanted, subject, known_layers, data)
+    tensors = (tensor for part in parts.values() for tensor in part.state_dict().values())
+    own_device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    conditions = Conditions("running", batch_size, seed or 0, precision, str(device or own_device))
+    states = [metric.init() for metric in chosen]
     settings: dict[str, Any] = {
         "layers": list(subject.layers),
         "torch": str(torch.__version__),
@@ -123,63 +122,62 @@ def measure(
         if data is not None and wanted:
             own = preprocessing or getattr(network, "data", None)
             source = _source(data, own, conditions.device)
-            wants = preprocessing or getattr(other, "data", None) or own
-            sources = source, source if wants == own else _source(data, wants, conditions.device)
+            others = preprocessing or getattr(other, "data", None) or own
+            sources = source, source if others == own else _source(data, others, conditions.device)
             settings |= {**source.facts, **_conditions(conditions, seed)}
             recorded = stack.enter_context(_recording(subject.layers, wanted, ""))
             compared = stack.enter_context(_recording(subject.other_layers, wanted, "other_"))
-            pieces = batches(source.count, batch_size, seed)
-            settings["order"] = hashlib.sha256(torch.cat(pieces).numpy().tobytes()).hexdigest()
-            for number, positions in enumerate(pieces, 1):
-                seen = _observe(subject, sources, positions, number, (recorded, compared))
+            index_batches = batches(source.count, batch_size, seed)
+            settings["order"] = hashlib.sha256(torch.cat(index_batches).numpy().tobytes()).hexdigest()
+            for number, positions in enumerate(index_batches, 1):
+                batch = _observe(subject, sources, positions, number, (recorded, compared))
                 states = [
-                    advance(one, state, seen, subject) if observed(one) else state
-                    for one, state in zip(chosen, states, strict=True)
+                    advance(metric, state, batch, subject) if observed(metric) else state
+                    for metric, state in zip(chosen, states, strict=True)
                 ]
                 if progress is not None:
-                    progress(number, len(pieces))
+                    progress(number, len(index_batches))
         results = [
-            one
+            result
             for metric, state in zip(chosen, states, strict=True)
-            for one in conclude(metric, state, subject)
+            for result in conclude(metric, state, subject)
         ]
-    named = {one.name: one for one in results}
-    if len(named) < len(results):
-        raise UsageError(
-            f"Two of the metrics give results of one name: {[one.name for one in results]}. Leave one out."
-        )
-    return Measurement(named, settings)
+    by_name = {result.name: result for result in results}
+    if len(by_name) < len(results):
+        names = [result.name for result in results]
+        raise UsageError(f"Two metrics give results of the same name: {names}. Leave one out.")
+    return Measurement(by_name, settings)
 
 
-def metrics_of(given: Any) -> list[Metric]:
-    """Return the metrics, made from names where names are given.
+def metrics_of(metrics: Any) -> list[Metric]:
+    """Return metrics, and make those that are given by name.
 
     Raises:
-        UsageError: One is neither, or they are no list; ``subject`` is what came.
+        UsageError: An item is neither a name nor a metric, or they are no list; ``subject`` is the wrong value.
     """
-    several = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
-    found: list[Metric] = []
-    for one in given if several else [given]:
+    several = isinstance(metrics, Iterable) and not isinstance(metrics, str | bytes | Mapping)
+    made: list[Metric] = []
+    for metric in metrics if several else [metrics]:
         if not several or not (
-            isinstance(one, str) or (isinstance(one, Metric) and not isinstance(one, type))
+            isinstance(metric, str) or (isinstance(metric, Metric) and not isinstance(metric, type))
         ):
-            hint = f" Put it in a list: [{given!r:.40}]." if isinstance(given, str) else ""
+            hint = f" Put it in a list: [{metrics!r:.40}]." if isinstance(metrics, str) else ""
             raise UsageError(
                 "metrics= expects a list of names of metrics, such as ['accuracy'], or of metrics; got "
-                f"{one!r:.60}.{hint}",
-                subject=one,
+                f"{metric!r:.60}.{hint}",
+                subject=metric,
             )
-        found.append(make_metric(one) if isinstance(one, str) else one)
-    return found
+        made.append(make_metric(metric) if isinstance(metric, str) else metric)
+    return made
 
 
 def _check_images(data: Any) -> None:
-    """Raise for something that is no images with labels.
+    """Check that data are images with labels.
 
     Raises:
-        UsageError: ``subject`` is what came.
+        UsageError: They are not; ``subject`` is the wrong value.
     """
-    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(one, Tensor) for one in data)
+    pair = isinstance(data, tuple) and len(data) == 2 and all(isinstance(tensor, Tensor) for tensor in data)
     if not pair and not isinstance(data, Split | DataSet | None):
         raise UsageError(
             "data= expects images with labels: a data set, a split, or two tensors (images, class indices); got "
@@ -190,11 +188,11 @@ def _check_images(data: Any) -> None:
 
 @attrs.frozen(eq=False)
 class _Source:
-    """Where batches come from.
+    """Source of batches.
 
     Attributes:
-        make: Images as the network takes them, for positions.
-        facts: For the record.
+        make: Returns the images at some positions as the network takes them.
+        facts: What the measurement's settings say of the data.
     """
 
     count: int
@@ -224,10 +222,10 @@ def _source(data: Images, preprocessing: Data | None, device: str) -> _Source:
 
 
 def _conditions(conditions: Conditions, seed: int | None) -> dict[str, Any]:
-    kept = attrs.asdict(
-        conditions, filter=lambda one, value: one.name in ("batch_size", "precision", "device")
+    stated = attrs.asdict(
+        conditions, filter=lambda field, value: field.name in ("batch_size", "precision", "device")
     )
-    return {**kept, "seed": seed}
+    return {**stated, "seed": seed}
 
 
 def _observe(
@@ -237,7 +235,7 @@ def _observe(
     number: int,
     recordings: tuple[LayerRecord, LayerRecord],
 ) -> Observation:
-    (source, theirs), (recorded, compared) = sources, recordings
+    (source, other_source), (recorded, compared) = sources, recordings
     images = source.make(positions)
     labels = source.labels[positions].to(images.device)
     # The network may write into its images, so it gets a copy.
@@ -251,7 +249,7 @@ def _observe(
             "was trained on, or a network of their type (network.float())."
         ) from error
     inputs, outputs = recorded.take(number)
-    seen = Observation(
+    observation = Observation(
         images=images,
         labels=labels,
         positions=positions.to(images.device),
@@ -260,10 +258,12 @@ def _observe(
         outputs=outputs,
     )
     if subject.other is None:
-        return seen
-    answers = subject.other(images.clone() if theirs is source else theirs.make(positions))
+        return observation
+    other_logits = subject.other(images.clone() if other_source is source else other_source.make(positions))
     inputs, outputs = compared.take(number)
-    return attrs.evolve(seen, other_logits=answers.float(), other_inputs=inputs, other_outputs=outputs)
+    return attrs.evolve(
+        observation, other_logits=other_logits.float(), other_inputs=inputs, other_outputs=outputs
+    )
 
 
 def _recording(layers: Mapping[str, nn.Module], wanted: set[str], prefix: str) -> Any:
@@ -278,9 +278,9 @@ def parts_of(network: Network) -> dict[str, nn.Module]:
         UsageError: It is no network.
     """
     if isinstance(network, Assembly):
-        between = {f"adapters.{place}": one for place, one in enumerate(network.adapters)}
+        between = {f"adapters.{place}": adapter for place, adapter in enumerate(network.adapters)}
         parts = {"extractor": network.extractor, **between, "head": network.head}
-        return {name: one for name, one in parts.items() if one is not None}
+        return {name: part for name, part in parts.items() if part is not None}
     if isinstance(network, TaskState):
         return {"extractor": network.extractor, "head": network.head}
     if isinstance(network, nn.Module):

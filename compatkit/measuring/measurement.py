@@ -69,11 +69,11 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
 
     def __str__(self) -> str:
         rows: list[tuple[str, ...]] = [("metric", "value", "unit", "of", "status")]
-        for name, one in self.results.items():
-            if isinstance(one, Table):
-                rows += _of_table(name, one)
+        for name, result in self.results.items():
+            if isinstance(result, Table):
+                rows += _of_table(name, result)
                 continue
-            rows.append((name, *_figure(one, one)))
+            rows.append((name, *_figure(result, result)))
         return "\n".join(aligned(rows))
 
     def table(self, name: str) -> Table:
@@ -82,15 +82,15 @@ class Measurement(Shown, Tabular, Mapping[str, Measured]):
         Raises:
             UnknownName: No result has this name, or one that is a single figure.
         """
-        if isinstance(found := self.results.get(name), Table):
-            return found
-        tables = [known for known, one in self.results.items() if isinstance(one, Table)]
-        what = "is a single figure, not a table" if found is not None else "is no result"
+        if isinstance(result := self.results.get(name), Table):
+            return result
+        tables = [known for known, known_result in self.results.items() if isinstance(known_result, Table)]
+        what = "is a single figure, not a table" if result is not None else "is no result"
         raise UnknownName(f"{name!r} {what}; tables here: {', '.join(tables) or 'none'}.")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        results = {name: one.to_json() for name, one in self.results.items()}
+        results = {name: result.to_json() for name, result in self.results.items()}
         return {"results": results, "settings": dict(self.settings)}
 
 

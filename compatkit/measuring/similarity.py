@@ -32,9 +32,9 @@ def similarity(
     """Compare all layers of two networks, or of several runs of each, on the same samples.
 
     Args:
-        left: What the layers of a network gave: ``ck.activations(...)``, or arrays by layer, one row a sample. Several
+        left: Outputs of a network's layers: ``ck.activations(...)``, or arrays by layer, one row a sample. Several
             runs (seeds) of a network as a list: then all pairs of runs are compared at once.
-        right: The same of another network; None compares ``left`` with itself.
+        right: Those of another network; None compares ``left`` with itself.
         metrics: Names of installed metrics of two networks' outputs, or metrics.
         batch_size: Samples that a metric sees at once, for ``minibatch_cka``; None is all.
         nonfinite: ``"refuse"``: a layer with values that are not finite is an error; ``"mark"``: its cells are
@@ -56,9 +56,9 @@ def similarity(
     positions = _check_samples([*lefts, *rights])
     several = len(lefts) > 1 or len(rights) > 1
     sides = [_joined(runs, several) for runs in (lefts, rights)]
-    flattened = {one.settings.get("flatten") for one in (*lefts, *rights) if isinstance(one, Activations)}
-    found = on_arrays(
-        [_recorded_as(flattened, one) for one in metrics_of(metrics)],
+    flattened = {run.settings.get("flatten") for run in (*lefts, *rights) if isinstance(run, Activations)}
+    results = on_arrays(
+        [_recorded_as(flattened, metric) for metric in metrics_of(metrics)],
         {"outputs": sides[0], "other_outputs": sides[0] if right is None else sides[1]},
         batch_size=batch_size,
         positions=positions,
@@ -66,13 +66,13 @@ def similarity(
     )
     if several:
         apart = exclude_same and right is None
-        found = tuple(one for table in found for one in _over_runs(table, lefts, rights, apart))
+        results = tuple(summary for table in results for summary in _over_runs(table, lefts, rights, apart))
     facts: dict[str, Any] = {"runs": [len(lefts), len(rights)]}
     if isinstance(lefts[0], Activations):
         facts |= {"order": lefts[0].order, "this": dict(lefts[0].settings)}
     if isinstance(rights[0], Activations):
         facts |= {"other": dict(rights[0].settings)}
-    return Measurement({one.name: one for one in found}, facts)
+    return Measurement({result.name: result for result in results}, facts)
 
 
 def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
@@ -82,17 +82,23 @@ def _recorded_as(flattened: set[Any], metric: Metric) -> Metric:
     return metric
 
 
-def _runs(given: Any, side: str) -> list[Any]:
-    runs = [given] if isinstance(given, Mapping) else list(given) if isinstance(given, Sequence) else []
-    if not runs or not all(isinstance(one, Mapping) and one for one in runs):
+def _runs(activations: Any, side: str) -> list[Any]:
+    runs = (
+        [activations]
+        if isinstance(activations, Mapping)
+        else list(activations)
+        if isinstance(activations, Sequence)
+        else []
+    )
+    if not runs or not all(isinstance(run, Mapping) and run for run in runs):
         raise UsageError(
-            f"{side} expects activations, arrays by layer, or a list of these, one a run; got {type_of(given)}.",
+            f"{side} expects activations, arrays by layer, or a list of these, one a run; got {type_of(activations)}.",
             subject=side,
         )
-    for number, one in enumerate(runs):
-        if list(one) != list(runs[0]):
+    for number, run in enumerate(runs):
+        if list(run) != list(runs[0]):
             raise DataError(
-                f"Run {number} of {side} has the layers {', '.join(one)}, run 0 {', '.join(runs[0])}; runs of a "
+                f"Run {number} of {side} has the layers {', '.join(run)}, run 0 {', '.join(runs[0])}; runs of a "
                 "network have the same ones.",
                 subject=number,
             )
@@ -105,30 +111,30 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
     Raises:
         DataError: Two runs have different data, or the samples in another order.
     """
-    stated = [one for one in runs if isinstance(one, Activations)]
-    for one in stated[1:]:
-        digests = [each.settings.get("data_digest") for each in (stated[0], one)]
+    stated = [run for run in runs if isinstance(run, Activations)]
+    for run in stated[1:]:
+        digests = [each.settings.get("data_digest") for each in (stated[0], run)]
         if digests[0] != digests[1]:
             names = [
                 f"{each.settings.get('data', 'tensors')} ({str(digest).rpartition(':')[2][:12]})"
-                for each, digest in zip((stated[0], one), digests, strict=True)
+                for each, digest in zip((stated[0], run), digests, strict=True)
             ]
             raise DataError(
                 f"Activations of different images cannot be compared: {names[0]} and {names[1]}. Record both networks "
                 "on the same images.",
-                subject=one.settings.get("data", "tensors"),
+                subject=run.settings.get("data", "tensors"),
             )
-        here, there = stated[0].positions, one.positions
-        if len(here) != len(there):
+        positions, other_positions = stated[0].positions, run.positions
+        if len(positions) != len(other_positions):
             raise DataError(
-                f"Activations of {len(here):,} and of {len(there):,} images cannot be compared.",
-                subject=len(there),
+                f"Activations of {len(positions):,} and of {len(other_positions):,} images cannot be compared.",
+                subject=len(other_positions),
             )
-        if (here != there).any():
-            place = int((here != there).argmax())
+        if (positions != other_positions).any():
+            place = int((positions != other_positions).argmax())
             raise DataError(
-                f"The images come in different orders: at place {place:,}, image {here[place]:,} and image "
-                f"{there[place]:,}. Record both with the same seed.",
+                f"The images come in different orders: at place {place:,}, image {positions[place]:,} and image "
+                f"{other_positions[place]:,}. Record both with the same seed.",
                 subject=place,
             )
     return stated[0].positions if stated else None
@@ -137,7 +143,7 @@ def _check_samples(runs: Sequence[Any]) -> NDArray[np.int64] | None:
 def _joined(runs: Sequence[Layers], several: bool) -> dict[str, Any]:
     if not several:
         return dict(runs[0])
-    return {f"{number}/{name}": one for number, run in enumerate(runs) for name, one in run.items()}
+    return {f"{number}/{name}": rows for number, run in enumerate(runs) for name, rows in run.items()}
 
 
 def _over_runs(
@@ -180,20 +186,20 @@ APART = 0.1
 """Two similarities that differ by more disagree."""
 
 
-def smaller(one: Table, other: Table) -> Table:
+def smaller(table: Table, other: Table) -> Table:
     """Return the smaller of two similarities for each pair of layers (Bonheme and Grzes 2023, Sec. 2.3).
 
     Where CKA and Procrustes disagree, one of them is too high: Procrustes for lack of samples, CKA where the strongest
     directions hide a difference.
 
     Args:
-        one: A table of ``this`` by ``other`` layers.
+        table: A table of ``this`` by ``other`` layers.
         other: Another, of the same layers.
 
     Returns:
         Undefined where either is; the estimator says how often they disagree.
     """
-    pairs = list(zip(one.cells, other.cells, strict=True))
+    pairs = list(zip(table.cells, other.cells, strict=True))
     cells, apart = [], 0
     for left, right in pairs:
         if left.value is None or right.value is None:
@@ -201,8 +207,8 @@ def smaller(one: Table, other: Table) -> Table:
             continue
         apart += abs(left.value - right.value) > APART
         cells.append(left if left.value <= right.value else right)
-    how = f"smaller of {one.name} and {other.name}, which differ by more than {APART:g} in {apart} of {len(pairs)}"
-    return attrs.evolve(one, name="smaller", cells=tuple(cells), estimator=how, equation="Sec. 2.3")
+    how = f"smaller of {table.name} and {other.name}, which differ by more than {APART:g} in {apart} of {len(pairs)}"
+    return attrs.evolve(table, name="smaller", cells=tuple(cells), estimator=how, equation="Sec. 2.3")
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -215,12 +221,12 @@ def _spread(values: Sequence[float]) -> float:
 
 def _summary(cells: Sequence[Cell], figure: Any) -> Cell:
     """Return a figure over pairs of runs, with the reason of the first that has one."""
-    values = [one.value for one in cells if one.value is not None]
-    reasons = [one for one in cells if one.status != "ok"]
+    values = [cell.value for cell in cells if cell.value is not None]
+    reasons = [cell for cell in cells if cell.status != "ok"]
     value = figure(values)
     if math.isnan(value):
         return Cell(None, "undefined", reasons[0].reason if reasons else f"{len(values)} pairs of runs")
     if not reasons:
         return Cell(value)
-    status = "approximate" if all(one.status == "approximate" for one in reasons) else "degenerate"
+    status = "approximate" if all(cell.status == "approximate" for cell in reasons) else "degenerate"
     return Cell(value, status, f"{len(reasons)} of {len(cells)} pairs: {reasons[0].reason}")

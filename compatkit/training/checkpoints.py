@@ -55,20 +55,22 @@ def save(
         EnvironmentFailure: The file cannot be written; an earlier checkpoint stays as it was.
     """
     check_trained(loop, note["step"])
-    kept = {**loop.weights(), **tensors}
+    saved = {**loop.weights(), **tensors}
     counts: dict[str, float] = {}
     for owner, optimizer in loop.optimizers.items():
         for key, value in optimizer_state(optimizer).items():
-            held = kept if isinstance(value, Tensor) else counts
-            held[f"optimiser/{owner}/{key}"] = value  # type: ignore[assignment]
+            target = saved if isinstance(value, Tensor) else counts
+            target[f"optimiser/{owner}/{key}"] = value  # type: ignore[assignment]
     plugins: dict[str, Any] = {}
     for instance, state in loop.plugins.states().items():
-        plugins[instance] = {key: one for key, one in state.items() if not isinstance(one, Tensor)}
-        kept |= {f"plugin/{instance}/{key}": one for key, one in state.items() if isinstance(one, Tensor)}
-    plan = {"tensors": state_digest(kept), "plan": digest(dumps(run)), "run": run}
+        plugins[instance] = {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+        saved |= {
+            f"plugin/{instance}/{key}": value for key, value in state.items() if isinstance(value, Tensor)
+        }
+    plan = {"tensors": state_digest(saved), "plan": digest(dumps(run)), "run": run}
     whole = {**plan, **note, "plugins": plugins, "execution": attrs.asdict(loop.execution)}
     whole |= {"counts": counts} if counts else {}
-    replace_file(path, serialize(kept, metadata=json.dumps(whole)))
+    replace_file(path, serialize(saved, metadata=json.dumps(whole)))
 
 
 def read(path: Path | None, world: World) -> bytes | None:
@@ -180,19 +182,19 @@ def below(prefix: str, stored: Mapping[str, Any]) -> dict[str, Any]:
         prefix: Ends with a slash.
         stored: Tensors by name.
     """
-    return {name.removeprefix(prefix): one for name, one in stored.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): tensor for name, tensor in stored.items() if name.startswith(prefix)}
 
 
-def _other_plan(path: Path, run: Mapping[str, Any], there: Mapping[str, Any]) -> TrainingError:
-    found = [f"{place}: {other} there, {mine} here" for place, mine, other in differences(run, there)]
-    more = f"; and {len(found) - NAMED} more" if len(found) > NAMED else ""
+def _other_plan(path: Path, run: Mapping[str, Any], stored: Mapping[str, Any]) -> TrainingError:
+    changed = [f"{place}: {other} there, {own} here" for place, own, other in differences(run, stored)]
+    more = f"; and {len(changed) - NAMED} more" if len(changed) > NAMED else ""
     augment = (
         " Only the augmentation differs: Trainer(new_augment=True), or --new-augment, goes on with the new one."
-        if _differs_in_augment(run, there)
+        if _differs_in_augment(run, stored)
         else ""
     )
     return TrainingError(
-        f"The checkpoint {path} belongs to another plan: {'; '.join(found[:NAMED])}{more}. Name another checkpoint "
+        f"The checkpoint {path} belongs to another plan: {'; '.join(changed[:NAMED])}{more}. Name another checkpoint "
         f"file, or remove this one to start anew.{augment}",
         subject=path,
     )
@@ -240,16 +242,16 @@ def _restore(path: Path, loop: Loop, stored: Mapping[str, Any]) -> None:
                 "version of compatkit wrote it. Remove it to start anew.",
                 subject=path,
             )
-    held = {key: one for key, one in stored.items() if key.startswith(("module/", "average/"))}
-    if mismatch := compare(held, weights):
+    state = {key: tensor for key, tensor in stored.items() if key.startswith(("module/", "average/"))}
+    if mismatch := compare(state, weights):
         raise FormatError(
             f"The checkpoint {path} does not hold the weights of this plan: {'; '.join(mismatch.told())}. Remove it to "
             "start anew.",
             subject=path,
         )
-    best = {key: one for key, one in stored.items() if key.startswith("best/")}
+    best = {key: tensor for key, tensor in stored.items() if key.startswith("best/")}
     check_values(
-        {**held, **best}, f"The checkpoint {path}", "Remove it to start anew, or take an earlier copy."
+        {**state, **best}, f"The checkpoint {path}", "Remove it to start anew, or take an earlier copy."
     )
     for key, value in weights.items():
         value.copy_(stored[key])

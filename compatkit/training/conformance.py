@@ -101,9 +101,9 @@ class Trial:
                 self._fit(self._replaced(_stopping), steps=STEPS, **state)
             return self._fit(self.factory, steps=STEPS, **state)
 
-    def _same(self, one: Fit, other: Fit, how: str, remedy: str) -> None:
+    def _same(self, fit: Fit, other: Fit, how: str, remedy: str) -> None:
         """Raise where two runs differ in a loss or a weight."""
-        for left, right in zip(one.history, other.history, strict=True):
+        for left, right in zip(fit.history, other.history, strict=True):
             for name, value in left["losses"].items():
                 if not math.isclose(
                     value, right["losses"].get(name, math.nan), rel_tol=CLOSE[0], abs_tol=CLOSE[1]
@@ -112,7 +112,7 @@ class Trial:
                         f"{how}, the loss {name!r} of step {left['step']} of {left['task']} is "
                         f"{right['losses'].get(name)}, not {value}. {remedy}"
                     )
-        for name, task in one.tasks.items():
+        for name, task in fit.tasks.items():
             for key, value in _weights(task):
                 if not torch.allclose(value, dict(_weights(other.tasks[name]))[key], *CLOSE):
                     raise self._broken(f"{how}, the weights {key!r} of {name} are others. {remedy}")
@@ -148,16 +148,19 @@ class Trial:
                 return call
 
             @functools.wraps(call)
-            def called(*given: Any, **named: Any) -> Any:
-                result = call(*given, **named)
+            def called(*arguments: Any, **keywords: Any) -> Any:
+                result = call(*arguments, **keywords)
                 name = loss.removeprefix(f"{self.used.as_}/")
                 try:
-                    doubled = call(*map(_twice, given), **{key: _twice(one) for key, one in named.items()})
+                    doubled = call(
+                        *map(_twice, arguments),
+                        **{key: _twice(argument) for key, argument in keywords.items()},
+                    )
                 except Exception:  # a hook may be bound to the size of the batch, and is then not judged
                     return result
                 if not (name in result and name in doubled):
                     return result
-                once, twice = (float(torch.as_tensor(one[name]).detach()) for one in (result, doubled))
+                once, twice = (float(torch.as_tensor(losses[name]).detach()) for losses in (result, doubled))
                 if math.isclose(2 * twice, once, rel_tol=HALVED):
                     raise self._broken(
                         f"the loss {loss!r} is divided by the number of images twice: of each image twice it is "
@@ -179,8 +182,10 @@ class Trial:
             refuse_class(instance, owner, place="what its factory returns")
             return SimpleNamespace(
                 **{
-                    one.attribute: change(one.hook, one.effect, getattr(instance, one.attribute), instance)
-                    for one in implementations(instance, Training, owner)
+                    hook.attribute: change(
+                        hook.hook, hook.effect, getattr(instance, hook.attribute), instance
+                    )
+                    for hook in implementations(instance, Training, owner)
                 }
             )
 
@@ -190,12 +195,12 @@ class Trial:
         """Return a hook that is checked when it is called."""
 
         @functools.wraps(call)
-        def called(*given: Any, **named: Any) -> Any:
-            step = _step_of(given, named) if hook in BEFORE_STEP else None
-            before = None if step is None else [(key, one.clone()) for key, one in _weights(step.task)]
-            data = None if step is None else {name: one.detach().clone() for name, one in _data(step)}
+        def called(*arguments: Any, **keywords: Any) -> Any:
+            step = _step_of(arguments, keywords) if hook in BEFORE_STEP else None
+            before = None if step is None else [(key, weight.clone()) for key, weight in _weights(step.task)]
+            data = None if step is None else {name: tensor.detach().clone() for name, tensor in _data(step)}
             facts, drawn = _facts(instance), _drawn()
-            result = call(*given, **named)
+            result = call(*arguments, **keywords)
             if step is None or before is None or data is None:
                 return result
             for name, now in _data(step):
@@ -211,7 +216,7 @@ class Trial:
                         "change them in compatkit_after_step."
                     )
             if effect == "pure":
-                again = functools.partial(call, *given, **named)
+                again = functools.partial(call, *arguments, **keywords)
                 self._check_pure(hook, again, result, instance, (facts, drawn))
             return result
 
@@ -259,11 +264,11 @@ def _stopping(hook: str, effect: str, call: Callable[..., Any], instance: Any) -
     """Return a hook that interrupts the run."""
 
     @functools.wraps(call)
-    def called(*given: Any, **named: Any) -> Any:
-        step = _step_of(given, named)
+    def called(*arguments: Any, **keywords: Any) -> Any:
+        step = _step_of(arguments, keywords)
         if step is not None and step.number >= STOP:
             raise KeyboardInterrupt
-        return call(*given, **named)
+        return call(*arguments, **keywords)
 
     return called
 
@@ -278,28 +283,33 @@ _RESUMED = (
 )
 
 
-def _step_of(given: Sequence[Any], named: Mapping[str, Any]) -> Any:
+def _step_of(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
     """Return the step that a hook was given, or None."""
     return next(
-        (one for one in (*given, *named.values()) if hasattr(one, "batch") and hasattr(one, "number")), None
+        (
+            argument
+            for argument in (*arguments, *keywords.values())
+            if hasattr(argument, "batch") and hasattr(argument, "number")
+        ),
+        None,
     )
 
 
 def _weights(task: Any) -> Iterator[tuple[str, Tensor]]:
     for part in ("extractor", "head"):
-        for name, one in getattr(task, part).named_parameters():
-            yield f"{part}.{name}", one.detach()
+        for name, parameter in getattr(task, part).named_parameters():
+            yield f"{part}.{name}", parameter.detach()
 
 
 def _data(step: Any) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors of a step that all plugins share."""
-    for name, one in (
+    for name, tensor in (
         *((name, getattr(step.batch, name, None)) for name in ("images", "labels")),
         *((name, getattr(step, name, None)) for name in ("features", "logits")),
-        *((f"view {number}", one) for number, one in enumerate(getattr(step, "views", ()), 1)),
+        *((f"view {number}", tensor) for number, tensor in enumerate(getattr(step, "views", ()), 1)),
     ):
-        if isinstance(one, Tensor):
-            yield name, one
+        if isinstance(tensor, Tensor):
+            yield name, tensor
 
 
 def _twice(value: Any) -> Any:
@@ -307,8 +317,8 @@ def _twice(value: Any) -> Any:
     if not isinstance(value, Step):
         return value
 
-    def double(one: Any) -> Any:
-        return torch.cat([one, one]) if isinstance(one, Tensor) else one
+    def double(view: Any) -> Any:
+        return torch.cat([view, view]) if isinstance(view, Tensor) else view
 
     fields = {name: double(getattr(value.batch, name)) for name in ("images", "labels", "index")}
     return attrs.evolve(
@@ -316,7 +326,7 @@ def _twice(value: Any) -> Any:
         batch=attrs.evolve(value.batch, **fields, stacked=None),
         features=double(value.features),
         logits=double(value.logits),
-        views=[double(one) for one in value.views],
+        views=[double(view) for view in value.views],
     )
 
 
@@ -342,9 +352,9 @@ def _copied(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return torch.as_tensor(value.copy()) if value.dtype.kind in "biuf" else None
     if isinstance(value, Mapping):
-        return {str(name): _copied(one) for name, one in value.items()}
+        return {str(name): _copied(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_copied(one) for one in value]
+        return [_copied(item) for item in value]
     if hasattr(value, "images") and hasattr(value, "labels"):  # a batch
         return [_copied(value.images), _copied(value.labels)]
     return value if isinstance(value, bool | int | float | str) else None
@@ -356,13 +366,14 @@ def _drawn() -> list[Any]:
     return [list(random.getstate()[1]), torch.as_tensor(np.asarray(keys).astype(np.int64)), kind, list(rest)]
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        left, right = one.double(), other.double()
-        return one.shape == other.shape and torch.allclose(left, right, *CLOSE, equal_nan=True)
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_equal(one[name], other[name]) for name in one)
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_equal, one, other))
-    both_nan = one != one and other != other
-    return type(one) is type(other) and bool(one == other or both_nan)
+def _equal(value: Any, other: Any) -> bool:
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        return value.shape == other.shape and torch.allclose(
+            value.double(), other.double(), *CLOSE, equal_nan=True
+        )
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(_equal(value[name], other[name]) for name in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(_equal, value, other))
+    both_nan = value != value and other != other
+    return type(value) is type(other) and bool(value == other or both_nan)

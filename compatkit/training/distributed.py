@@ -50,7 +50,7 @@ class World:
         """Part of the key of this process's random numbers; empty for the first process."""
         return () if self.first else ("process", self.rank)
 
-    def named(self, device: str) -> str:
+    def device_name(self, device: str) -> str:
         """Return a device as the plan states it: only its kind where each of several processes has its own."""
         return device if self.size == 1 else torch.device(device).type
 
@@ -89,8 +89,8 @@ class World:
         """Return the bytes that the first process gives; the others give None."""
         if self.size == 1:
             return data
-        given = self._gather(b"" if data is None else b"=" + data)[0]
-        return given[1:] if given else None
+        received = self._gather(b"" if data is None else b"=" + data)[0]
+        return received[1:] if received else None
 
     def _gather(self, data: bytes) -> list[bytes]:
         import torch.distributed as dist
@@ -98,7 +98,7 @@ class World:
         with losing():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
-            most = max(int(one) for one in sizes)
+            most = max(int(size) for size in sizes)
             own = torch.zeros(most, dtype=torch.uint8)
             own[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else own[:0]
             texts = [torch.zeros(most, dtype=torch.uint8) for _ in range(self.size)]
@@ -143,10 +143,10 @@ class World:
         everyone = self.gather(facts)
         for rank, other in enumerate(everyone):
             if other != everyone[0]:
-                place, here, there = differences(everyone[0], other)[0]
+                place, first, value = differences(everyone[0], other)[0]
                 raise TrainingError(
-                    f"The processes of this run have different {what}: {place} is {here:.200} in process 0 and "
-                    f"{there:.200} in process {rank}. {remedy}"
+                    f"The processes of this run have different {what}: {place} is {first:.200} in process 0 and "
+                    f"{value:.200} in process {rank}. {remedy}"
                 )
 
 
@@ -154,29 +154,30 @@ ALONE = World()
 """A run on one process."""
 
 
-def differences(here: Any, there: Any) -> list[tuple[str, str, str]]:
+def differences(left: Any, right: Any) -> list[tuple[str, str, str]]:
     """Return where two JSON values differ: the place, and the value on each side, ``"nothing"`` where one lacks it.
 
     Args:
-        here: JSON value of one process.
-        there: Of another.
+        left: A JSON value.
+        right: Another.
     """
-    mine, theirs = dict(_leaves(here)), dict(_leaves(there))
+    lefts, rights = dict(_leaves(left)), dict(_leaves(right))
 
-    def said(side: Mapping[str, object], place: str) -> str:
-        return repr(side[place]) if place in side else "nothing"
+    def shown(leaves: Mapping[str, object], place: str) -> str:
+        return repr(leaves[place]) if place in leaves else "nothing"
 
-    found = [(place, said(mine, place), said(theirs, place)) for place in dict.fromkeys((*theirs, *mine))]
-    return [one for one in found if one[1] != one[2]]
+    places = dict.fromkeys((*rights, *lefts))
+    values = [(place, shown(lefts, place), shown(rights, place)) for place in places]
+    return [value for value in values if value[1] != value[2]]
 
 
 def _leaves(value: object, place: str = "") -> Iterator[tuple[str, object]]:
     if isinstance(value, Mapping) and value:
-        for key, one in value.items():
-            yield from _leaves(one, f"{place}.{key}".lstrip("."))
-    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value):
-        for number, one in enumerate(value):
-            yield from _leaves(one, f"{place}[{number}]")
+        for key, item in value.items():
+            yield from _leaves(item, f"{place}.{key}".lstrip("."))
+    elif isinstance(value, list | tuple) and any(isinstance(item, Mapping) for item in value):
+        for number, item in enumerate(value):
+            yield from _leaves(item, f"{place}[{number}]")
     else:
         yield place, list(value) if isinstance(value, tuple) else value
 
@@ -210,8 +211,8 @@ def spread(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Ite
         control, store = _join(rank, size, cuda)
         devices = torch.distributed.group.WORLD if cuda else control
         world = World(rank, size, device, control, devices)
-        here = [socket.gethostname(), os.getpid()]
-        failures = Failures(rank, size, store, world.gather(here), checkpoint)
+        address = [socket.gethostname(), os.getpid()]
+        failures = Failures(rank, size, store, world.gather(address), checkpoint)
     except (RuntimeError, ValueError, Lost) as error:
         raise EnvironmentFailure(
             f"Process {rank} of {size} cannot reach the others ({error}). Start all of them with torchrun, which sets "

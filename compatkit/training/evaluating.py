@@ -54,7 +54,7 @@ class Evaluator:
         every: int,
         batch_size: int,
         setup: SetUp,
-        held: Mapping[str, Split],
+        held_out: Mapping[str, Split],
         world: World = ALONE,
     ) -> Evaluator:
         """Make an evaluator.
@@ -64,11 +64,13 @@ class Evaluator:
             every: Steps of a task between two evaluations.
             batch_size: Images of a forward pass.
             setup: Tasks and networks of the run.
-            held: Images held out for validation, by task.
+            held_out: Images held out for validation, by task.
             world: Processes of the run.
         """
         splits = {
-            name: {"validation": held.get(name), "test": state.task.data.test, "train": state.examples}[on]
+            name: {"validation": held_out.get(name), "test": state.task.data.test, "train": state.examples}[
+                on
+            ]
             for name, state in setup.tasks.items()
         }
         examples = {name: prepare(split, setup.tasks[name].data) for name, split in splits.items() if split}
@@ -91,11 +93,11 @@ class Evaluator:
         rows = []
         with preserved(), torch.no_grad():
             for name, state in setup.tasks.items():
-                for weights, kept in {
+                for weights, moving in {
                     "trained": None,
                     **({"averages": averages} if averages else {}),
                 }.items():
-                    loss, accuracy = self._figures(state, setup.precision, kept)
+                    loss, accuracy = self._figures(state, setup.precision, moving)
                     if not math.isfinite(loss):
                         raise TrainingError(
                             f"The loss of task {name!r} on the {self.on} images after {step} steps is not finite "
@@ -127,7 +129,7 @@ class Evaluator:
                 loss += F.cross_entropy(logits, labels, reduction="sum")
                 right += (logits.argmax(1) == labels).sum()
         sums = self.world.gather((float(loss), float(right)))
-        return sum(one for one, _ in sums) / len(examples), sum(one for _, one in sums) / len(examples)
+        return sum(loss for loss, _ in sums) / len(examples), sum(count for _, count in sums) / len(examples)
 
 
 def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tensor:
@@ -135,9 +137,9 @@ def _logits(state: TaskState, pixels: Tensor, averages: Averages | None) -> Tens
     if averages is None:
         return state.head(state.extractor(pixels))
 
-    def call(module: nn.Module, side: str, given: Tensor) -> Any:
-        kept = averages.kept.get(f"{state.name}.{side}")  # a frozen extractor has no averages
-        return module(given) if kept is None else functional_call(module, kept, given)
+    def call(module: nn.Module, side: str, images: Tensor) -> Any:
+        averaged = averages.values.get(f"{state.name}.{side}")  # a frozen extractor has no averages
+        return module(images) if averaged is None else functional_call(module, averaged, images)
 
     return call(state.head, "head", call(state.extractor, "extractor", pixels))
 

@@ -59,7 +59,7 @@ class Captured:
         steps: Sequence[Step],
     ) -> None:
         """Capture ``train_step``; weights, statistics and moments are restored afterwards."""
-        self.steps = [attrs.evolve(one, batch=one.batch.copied()) for one in steps]
+        self.steps = [attrs.evolve(step, batch=step.batch.copied()) for step in steps]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with untouched():
@@ -73,12 +73,12 @@ class Captured:
 
     def replay(self, steps: Sequence[Step]) -> StepResult:
         """Take a step on the batches of ``steps``; return its result, in memory of its own."""
-        for mine, one in zip(self.steps, steps, strict=True):
-            mine.batch.take(one.batch)
+        for captured, step in zip(self.steps, steps, strict=True):
+            captured.batch.take(step.batch)
         self.graph.replay()
-        found = self.result
-        values = torch.stack([one.float() for one in found.losses.values()]).unbind()
-        losses = dict(zip(found.losses, values, strict=True))
-        if found.predicted is None or found.true is None:
+        result = self.result
+        values = torch.stack([loss.float() for loss in result.losses.values()]).unbind()
+        losses = dict(zip(result.losses, values, strict=True))
+        if result.predicted is None or result.true is None:
             return StepResult(losses)
-        return StepResult(losses, found.predicted.clone(), found.true.clone())
+        return StepResult(losses, result.predicted.clone(), result.true.clone())

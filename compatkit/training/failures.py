@@ -122,10 +122,10 @@ class Failures:
         """Record the failure of this process; if another was first, wait to be ended, then raise its error."""
         own = json.dumps([self.rank, message])
         try:
-            held = self.store.compare_set(_KEY, "", own).decode()
+            recorded = self.store.compare_set(_KEY, "", own).decode()
         except RuntimeError:  # the store went with process 0: any process that is left reports
             return
-        if held == own:
+        if recorded == own:
             return
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -133,7 +133,7 @@ class Failures:
                 os.kill(os.getpid(), signal.SIGTERM)
         if "TORCHELASTIC_RUN_ID" in os.environ:
             time.sleep(GRACE)
-        rank, reason = json.loads(held)
+        rank, reason = json.loads(recorded)
         raise TrainingError(
             f"The run cannot go on: process {rank} of {self.size} failed first: {reason}"
         ) from None

@@ -79,18 +79,18 @@ class History(Tabular, list[dict[str, Any]]):
 
     def _of(self, wanted: str) -> list[tuple[int, float]]:
         """Return step and value of each row that has a name."""
-        found = [
+        points = [
             (row["step"], value)
             for row in self
             for name, value in row["losses"].items()
             if wanted == f"{row['task']}/{name}" or (name == "task" and wanted == f"{row['task']}/loss")
         ]
-        if not found:
+        if not points:
             raise UnknownName(
                 f"The history has nothing called {wanted!r}. It has {', '.join(self.names) or 'no row'}.",
                 subject=wanted,
             )
-        return found
+        return points
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -121,15 +121,15 @@ class Fit(Shown):
         self.history.seed = self.run.get("trainer", {}).get("seed")
 
     def __str__(self) -> str:
-        trainer, plugins = self.run["trainer"], [one["as"] for one in self.run["plugins"]]
+        trainer, plugins = self.run["trainer"], [plugin["as"] for plugin in self.run["plugins"]]
         rows = [("task", "network", "trained on", "loss", "evaluated")]
         for name, state in self.tasks.items():
             losses = [
-                one["losses"]["task"]
-                for one in self.history
-                if one["task"] == name and "task" in one["losses"]
+                row["losses"]["task"]
+                for row in self.history
+                if row["task"] == name and "task" in row["losses"]
             ]
-            seen = [one for one in self.evaluations if one["task"] == name]
+            seen = [row for row in self.evaluations if row["task"] == name]
             rows.append(
                 (
                     name,
@@ -159,14 +159,14 @@ class Fit(Shown):
             UsageError: It was evaluated fewer than twice.
         """
         self._task(name)
-        rows = [one for one in self.evaluations if one["task"] == name and one["weights"] == "trained"]
-        steps = np.array([one["step"] for one in rows], dtype=np.float64)
+        rows = [row for row in self.evaluations if row["task"] == name and row["weights"] == "trained"]
+        steps = np.array([row["step"] for row in rows], dtype=np.float64)
         if len(steps) < 2:
             raise UsageError(
                 f"The task {name!r} was evaluated {len(steps)} times; a curve needs two points. Train with "
                 "Trainer(evaluate_every=..., evaluate_on='train')."
             )
-        heights = np.array([one["accuracy"] for one in rows], dtype=np.float64)
+        heights = np.array([row["accuracy"] for row in rows], dtype=np.float64)
         return float(((heights[1:] + heights[:-1]) / 2 * np.diff(steps)).sum() / (steps[-1] - steps[0]))
 
     def averaged(self) -> Fit:
@@ -179,11 +179,11 @@ class Fit(Shown):
         """
         if self.averages is None:
             raise UsageError("This fit holds no averages of its weights. Train with Trainer(ema=0.999).")
-        kept = self.averages
+        averages = self.averages
 
         def averaged(module: nn.Module, owner: str) -> nn.Module:
             made = copied(module)
-            made.load_state_dict(dict(kept[owner]), strict=True)
+            made.load_state_dict(dict(averages[owner]), strict=True)
             return made
 
         tasks = {
@@ -250,6 +250,10 @@ def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead
         ]
         part = state.task.extractor
         if state.freezes_extractor and part is not None:
-            known = {one.digest for one in state.anchors}
-            kept = part.manifest.contract.protocol.anchors
-            state.anchors += [one for one in kept if one.kind == "auxiliary_head" and one.digest not in known]
+            known = {shared.digest for shared in state.anchors}
+            inherited = part.manifest.contract.protocol.anchors
+            state.anchors += [
+                shared
+                for shared in inherited
+                if shared.kind == "auxiliary_head" and shared.digest not in known
+            ]

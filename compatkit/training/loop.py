@@ -82,7 +82,7 @@ class Loop:
             for name, each in owned.items()
             if each
         }
-        self.trainable = tuple(one for each in owned.values() for one in each)
+        self.trainable = tuple(parameter for each in owned.values() for parameter in each)
         self.task_loops = {
             name: TaskLoop.of(settings, setup, self.plugins, self.world, state, self.optimizers)
             for name, state in setup.tasks.items()
@@ -120,23 +120,23 @@ class Loop:
         Moments that were made meanwhile stay, as zeros, with which an optimizer begins, if a CUDA graph may hold them.
         """
         others = self.optimizers.values() if self.settings.optimizer not in CAPTURED else ()
-        begun = [(one, copy.deepcopy(optimizer_state(one))) for one in others]
-        kept = [
+        states = [(optimizer, copy.deepcopy(optimizer_state(optimizer))) for optimizer in others]
+        saved = [
             (value, value.detach().clone())
             for module in self.setup.owners.values()
             for value in module.state_dict(keep_vars=True).values()
         ]
-        before = {id(value): value.clone() for value in self._moments()}
+        moments = {id(value): value.clone() for value in self._moments()}
         try:
             yield
         finally:
             with torch.no_grad():
-                for value, held in kept:
-                    value.copy_(held)
+                for value, before in saved:
+                    value.copy_(before)
                 for value in self._moments():
-                    value.copy_(before[id(value)]) if id(value) in before else value.zero_()
-            for one, values in begun:
-                restore_state(one, values)
+                    value.copy_(moments[id(value)]) if id(value) in moments else value.zero_()
+            for optimizer, state in states:
+                restore_state(optimizer, state)
             self.zero_grad()
 
     def _moments(self) -> Iterator[Tensor]:
@@ -146,14 +146,16 @@ class Loop:
 
     def weights(self) -> dict[str, Tensor]:
         """Return all trained modules' tensors and their averages by name; the tensors themselves, not copies."""
-        found = {
+        tensors = {
             f"module/{owner}/{name}": value
             for owner, module in self.setup.owners.items()
             for name, value in module.state_dict().items()
         }
-        kept = self.averages.kept if self.averages is not None else {}
-        return found | {
-            f"average/{owner}/{name}": value for owner, state in kept.items() for name, value in state.items()
+        averages = self.averages.values if self.averages is not None else {}
+        return tensors | {
+            f"average/{owner}/{name}": value
+            for owner, state in averages.items()
+            for name, value in state.items()
         }
 
     def even_statistics(self) -> None:
@@ -239,7 +241,7 @@ class Loop:
             steps = [whole]
         else:
             batches = pieces(whole.batch, task_loop.accumulation_steps)
-            steps = [attrs.evolve(whole, batch=one, piece=piece) for piece, one in enumerate(batches)]
+            steps = [attrs.evolve(whole, batch=batch, piece=piece) for piece, batch in enumerate(batches)]
         if task_loop.views:
             for step in steps:
                 self.view(task_loop, step)
@@ -307,7 +309,7 @@ class Loop:
         for call in task_loop.after_backward:
             call(steps[-1])
         for other, parameters in task_loop.others.items():
-            if any(one.grad is not None for one in parameters):
+            if any(parameter.grad is not None for parameter in parameters):
                 losses = task_loop.objective.losses
                 raise crosses_tasks(losses, self.plugins.after_backward, steps[-1], other, parameters)
         self.mark("hooks")
@@ -352,8 +354,8 @@ class Loop:
 
     def zero_grad(self) -> None:
         """Drop all gradients: a loss may have reached another task's network."""
-        for one in self.trainable:
-            one.grad = None
+        for parameter in self.trainable:
+            parameter.grad = None
 
     def rate(self, number: int) -> float:
         """Return the learning rate of a step."""
@@ -378,8 +380,8 @@ def _trainable(setup: SetUp) -> dict[str, list[Tensor]]:
     pairs = {f"{name}.{side}": NETWORK + name for name in setup.tasks for side in ("extractor", "head")}
     moved: dict[str, list[Tensor]] = {}
     for owner, module in setup.owners.items():
-        kept = moved.setdefault(pairs.get(owner, owner), [])
-        kept.extend(one for one in module.parameters() if one.requires_grad)
+        parameters = moved.setdefault(pairs.get(owner, owner), [])
+        parameters.extend(parameter for parameter in module.parameters() if parameter.requires_grad)
     return moved
 
 
@@ -393,7 +395,7 @@ def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) ->
 
     if task is not None:
         parts = [(task.extractor_blueprint, task.extractor), (task.head_blueprint, task.head)]
-        shown = [part for part in parts if any(part[1] is one for one in setup.owners.values())]
+        shown = [part for part in parts if any(part[1] is module for module in setup.owners.values())]
         return parameter_groups(shown, rule.weight_decay, rule.layer_decay, spare=timms)
     shared = setup.auxiliary.get(name.removeprefix("shared.")) if name.startswith("shared.") else None
     return parameter_groups([(shared and shared.blueprint, setup.owners[name])], rule.weight_decay)

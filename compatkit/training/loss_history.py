@@ -62,7 +62,7 @@ class LossHistory:
             means = {
                 task: self._over_processes(means[task], waiting) for task, waiting in self._waiting.items()
             }
-        if not all(math.isfinite(one) for of_task in means.values() for one in of_task.values()):
+        if not all(math.isfinite(mean) for of_task in means.values() for mean in of_task.values()):
             raise self._first(step)
         return means
 
@@ -86,23 +86,23 @@ class LossHistory:
                 subject=task,
             )
         what = "The gradient norm" if name == "gradient_norm" else f"The loss {name!r}"
-        plugin, named, _ = name.partition("/")
-        whose = f" The plugin {plugin!r} computed it; the task's own loss was finite." if named else ""
+        plugin, of_plugin, _ = name.partition("/")
+        origin = f" The plugin {plugin!r} computed it; the task's own loss was finite." if of_plugin else ""
         return TrainingError(
-            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}.{whose} Lower the "
+            f"{what} of task {task!r} is not finite in step {number}, counted from 0: it is {value}.{origin} Lower the "
             "learning rate, add warm-up steps, clip the gradients with clip_norm, or use precision='float32'.",
             subject=name,
         )
 
     def _over_processes(self, means: Mapping[str, float], waiting: Sequence[StepResult]) -> dict[str, float]:
         """Return the means over all processes; a process without a loss that another has counts as 0."""
-        places = {name: [at for at, one in enumerate(waiting) if name in one.names] for name in means}
+        places = {name: [at for at, result in enumerate(waiting) if name in result.names] for name in means}
         everyone = self.world.gather({name: (means[name], places[name]) for name in means})
         whole: dict[str, float] = {}
-        for name in dict.fromkeys(name for one in everyone for name in one):
-            told = [one[name] for one in everyone if name in one]
-            steps = {at for _, places in told for at in places}
-            whole[name] = sum(mean * len(at) for mean, at in told) / (self.world.size * len(steps))
+        for name in dict.fromkeys(name for other in everyone for name in other):
+            reports = [other[name] for other in everyone if name in other]
+            steps = {step for _, places in reports for step in places}
+            whole[name] = sum(mean * len(places) for mean, places in reports) / (self.world.size * len(steps))
         return whole
 
     def waiting(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -115,15 +115,15 @@ class LossHistory:
         note: dict[str, Any] = {}
         for task, steps in self._waiting.items():
             names = note[task] = {"steps": len(steps), "names": {}}
-            for name in dict.fromkeys(name for one in steps for name in one.losses):
-                at = [place for place, one in enumerate(steps) if name in one.losses]
+            for name in dict.fromkeys(name for step in steps for name in step.losses):
+                at = [place for place, step in enumerate(steps) if name in step.losses]
                 tensors[f"loss/{task}/{name}"] = torch.stack([steps[place].losses[name] for place in at])
                 names["names"][name] = {"at": at, "sizes": []}
             if sides := _answers(steps):
                 for side, parts in zip(("predicted", "true"), sides, strict=True):
                     tensors[f"{side}/{task}/accuracy"] = torch.cat(parts)
-                at = [place for place, one in enumerate(steps) if one.predicted is not None]
-                names["names"]["accuracy"] = {"at": at, "sizes": [len(one) for one in sides[0]]}
+                at = [place for place, step in enumerate(steps) if step.predicted is not None]
+                names["names"]["accuracy"] = {"at": at, "sizes": [len(part) for part in sides[0]]}
         return tensors, note
 
     def take(self, tensors: Mapping[str, Tensor], note: Mapping[str, Any], device: str) -> None:
@@ -134,22 +134,22 @@ class LossHistory:
             note: Second value of ``waiting``.
             device: Of the run.
         """
-        for task, kept in note.items():
-            losses: list[dict[str, Tensor]] = [{} for _ in range(kept["steps"])]
-            answers: list[tuple[Tensor, ...]] = [() for _ in losses]
-            for name, one in kept["names"].items():
-                if one["sizes"]:
+        for task, entry in note.items():
+            losses: list[dict[str, Tensor]] = [{} for _ in range(entry["steps"])]
+            predictions: list[tuple[Tensor, ...]] = [() for _ in losses]
+            for name, stored in entry["names"].items():
+                if stored["sizes"]:
                     sides = (tensors[f"{side}/{task}/{name}"].to(device) for side in ("predicted", "true"))
                     for place, *pair in zip(
-                        one["at"], *(side.split(one["sizes"]) for side in sides), strict=True
+                        stored["at"], *(side.split(stored["sizes"]) for side in sides), strict=True
                     ):
-                        answers[place] = tuple(pair)
+                        predictions[place] = tuple(pair)
                 else:
                     values = tensors[f"loss/{task}/{name}"].to(device).unbind()
-                    for place, value in zip(one["at"], values, strict=True):
+                    for place, value in zip(stored["at"], values, strict=True):
                         losses[place][name] = value
             self._waiting[task] = [
-                StepResult(found, *pair) for found, pair in zip(losses, answers, strict=True)
+                StepResult(step_losses, *pair) for step_losses, pair in zip(losses, predictions, strict=True)
             ]
 
     def so_far(self) -> dict[str, dict[str, float]]:
@@ -167,9 +167,9 @@ class LossHistory:
 
 def _means(steps: Sequence[StepResult]) -> dict[str, float]:
     """Return the mean of each loss, and the share of predicted classes that are the true ones; one read each."""
-    names = dict.fromkeys(name for one in steps for name in one.losses)
+    names = dict.fromkeys(name for step in steps for name in step.losses)
     means = {
-        name: float(torch.stack([one.losses[name].float() for one in steps if name in one.losses]).mean())
+        name: float(torch.stack([step.losses[name].float() for step in steps if name in step.losses]).mean())
         for name in names
     }
     if sides := _answers(steps):
@@ -182,5 +182,5 @@ def _means(steps: Sequence[StepResult]) -> dict[str, float]:
 
 def _answers(steps: Sequence[StepResult]) -> tuple[list[Tensor], list[Tensor]] | None:
     """Return predicted and true classes of the steps that have them, None where none has."""
-    predicted = [one.predicted for one in steps if one.predicted is not None]
-    return (predicted, [one.true for one in steps if one.true is not None]) if predicted else None
+    predicted = [step.predicted for step in steps if step.predicted is not None]
+    return (predicted, [step.true for step in steps if step.true is not None]) if predicted else None

@@ -34,7 +34,7 @@ def describe(loop: Loop) -> dict[str, Any]:
             "compatkit": version("compatkit"),
             "torch": torch.__version__,
             "python": platform.python_version(),
-            "device": loop.world.named(setup.precision.device),
+            "device": loop.world.device_name(setup.precision.device),
             "precision": setup.precision.dtype,
             "channels_last": setup.precision.channels_last,
             "execution": attrs.asdict(loop.execution),
@@ -43,8 +43,8 @@ def describe(loop: Loop) -> dict[str, Any]:
     }
 
 
-def _plugin(line: dict[str, Any], told: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    chosen = told.get(line["as"])
+def _plugin(line: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    chosen = metadata.get(line["as"])
     return line if chosen is None else {**line, "chosen": dict(chosen)}
 
 
@@ -99,25 +99,25 @@ def _architecture(state: TaskState) -> dict[str, Any]:
 
 def _cropped(state: TaskState) -> dict[str, Any]:
     """Return how images are resized and cropped where weights of a folder state it."""
-    said = {name: getattr(state.data, name) for name in ("interpolation", "crop_pct", "crop_mode")}
+    preprocessing = {name: getattr(state.data, name) for name in ("interpolation", "crop_pct", "crop_mode")}
     usual = {"interpolation": "bilinear", "crop_pct": 1.0, "crop_mode": "squash"}
-    return {"resized": said} if state.task.extractor is None and said != usual else {}
+    return {"resized": preprocessing} if state.task.extractor is None and preprocessing != usual else {}
 
 
 def _frozen(setup: SetUp) -> dict[str, Any]:
     """Return the digests of the frozen parts that the run is trained against."""
-    found = {
+    parts = {
         name: {"digest": head.digest, "state": start_digest(head.module), "statistics": head.statistics}
         for name, head in setup.frozen.items()
     }
     old = setup.released
     if old is not None:
-        found[EXTRACTOR] = {
+        parts[EXTRACTOR] = {
             "digest": old.digest,
             "state": start_digest(old.module),
             "statistics": "stored",
         }
-    return found
+    return parts
 
 
 def _augment(augment: Augment) -> Any:
@@ -125,8 +125,8 @@ def _augment(augment: Augment) -> Any:
     if isinstance(augment, Mapping):
         return dict(augment)
     if callable(augment):
-        said = repr(augment)
-        return type(augment).__qualname__ if " at 0x" in said else said
+        description = repr(augment)
+        return type(augment).__qualname__ if " at 0x" in description else description
     return list(augment)
 
 
@@ -204,23 +204,24 @@ class Explanation:
 
     def __str__(self) -> str:
         tasks = [("task", "network", "data", "images", "batch", "an epoch", "classes")]
-        for one in self.tasks:
-            network, shape = f"{one['network']} cut at {one['cut']}", " x ".join(map(str, one["size"]))
-            batch, epoch = f"{one['batch']} of {shape}", f"{_count(one['steps_an_epoch'])} steps"
-            images, classes = _count(one["images"]), str(one["classes"])
-            tasks.append((one["task"], network, one["data"], images, batch, epoch, classes))
+        for task in self.tasks:
+            network, shape = f"{task['network']} cut at {task['cut']}", " x ".join(map(str, task["size"]))
+            batch, epoch = f"{task['batch']} of {shape}", f"{_count(task['steps_an_epoch'])} steps"
+            images, classes = _count(task["images"]), str(task["classes"])
+            tasks.append((task["task"], network, task["data"], images, batch, epoch, classes))
         owners = [("owner", "parameters", "values", "moved by")]
-        for one in self.owners:
-            count = _count(len(one["parameters"]))
-            owners.append((one["owner"], count, _count(one["values"]), one["moved_by"] or "nothing"))
+        for owner in self.owners:
+            count = _count(len(owner["parameters"]))
+            owners.append((owner["owner"], count, _count(owner["values"]), owner["moved_by"] or "nothing"))
         parts = (
             ("Tasks", aligned(tasks)),
-            ("Images", [f"{one['task']}: {one['source']}" for one in self.tasks]),
-            ("Augmentation", [f"{one['task']}: {_augmented(one)}" for one in self.tasks]),
+            ("Images", [f"{task['task']}: {task['source']}" for task in self.tasks]),
+            ("Augmentation", [f"{task['task']}: {_augmented(task)}" for task in self.tasks]),
             ("Hyperparameters", list(_lines(self.settings))),
             (
                 "Regularizers",
-                [f"{one['as']}: {_inline(one['settings'])}" for one in self.regularizers] or ["none"],
+                [f"{plugin['as']}: {_inline(plugin['settings'])}" for plugin in self.regularizers]
+                or ["none"],
             ),
             ("Owners of the parameters", aligned(owners)),
             ("Hooks, in the order in which they are called", self.events.splitlines()),
@@ -261,17 +262,19 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 def _owners(loop: Loop) -> Sequence[Mapping[str, Any]]:
     movers = {
-        id(one): f"{name} ({loop.settings.optimizer})"
+        id(parameter): f"{name} ({loop.settings.optimizer})"
         for name, optimizer in loop.optimizers.items()
         for group in optimizer.param_groups
-        for one in group["params"]
+        for parameter in group["params"]
     }
     return [
         {
             "owner": owner,
             "parameters": [name for name, _ in module.named_parameters()],
-            "values": sum(one.numel() for one in module.parameters()),
-            "moved_by": next((movers[id(one)] for one in module.parameters() if id(one) in movers), None),
+            "values": sum(parameter.numel() for parameter in module.parameters()),
+            "moved_by": next(
+                (movers[id(parameter)] for parameter in module.parameters() if id(parameter) in movers), None
+            ),
         }
         for owner, module in {**loop.setup.owners, **loop.setup.unmoved()}.items()
     ]

@@ -107,11 +107,11 @@ def _freeze_stages(state: TaskState) -> Iterator[nn.Module]:
     """Freeze the first stages of a network, in both parts; yield their layers of batch normalization."""
     task, blueprint = state.task, state.extractor_blueprint
     stages = state.stages("freeze_stages")
-    there = max(stages.values())  # the last has the class layer
-    if task.freeze_stages > there:
+    last = max(stages.values())  # the last has the class layer
+    if task.freeze_stages > last:
         raise UsageError(
-            f"Task {task.name!r} has freeze_stages={task.freeze_stages}; {blueprint.model} has {there} stages before "
-            f"its class layer, the stem counted. Freeze {there} at most.",
+            f"Task {task.name!r} has freeze_stages={task.freeze_stages}; {blueprint.model} has {last} stages before "
+            f"its class layer, the stem counted. Freeze {last} at most.",
             subject=task.name,
         )
     frozen = {name for name, stage in stages.items() if stage < task.freeze_stages}
@@ -133,12 +133,12 @@ def _data(task: Task, part: Component) -> Data:
     if task.head is None:
         return attrs.evolve(taken, labels=own)
     known = task.head.manifest.contract.data.labels
-    names = [one.name for one in known or ()]
-    came = [one.name for one in own]
-    if task.supervised and names != came:
+    names = [known_label.name for known_label in known or ()]
+    own_names = [own_label.name for own_label in own]
+    if task.supervised and names != own_names:
         raise UsageError(
             f"Task {task.name!r} starts from the head {task.head.reference}, which tells apart "
-            f"{names or 'classes without names'}; the images are of {came}. registry.task brings classes into the "
+            f"{names or 'classes without names'}; the images are of {own_names}. registry.task brings classes into the "
             "head's order where it has them all; else leave the head out, and one is drawn for these classes.",
             subject=task.head.reference,
         )
@@ -169,11 +169,11 @@ def _check_fits(task: Task, part: Component, head: nn.Module, features: torch.Te
     try:
         head(features)
     except RuntimeError as error:
-        whose = task.head.reference if task.head is not None else "its head"
+        reference = task.head.reference if task.head is not None else "its head"
         raise UsageError(
-            f"Task {task.name!r}: {whose} does not take the features {tuple(features.shape[1:])} of {part.reference}: "
-            f"{error}. `compatkit check` says what each expects.",
-            subject=whose,
+            f"Task {task.name!r}: {reference} does not take the features {tuple(features.shape[1:])} of "
+            f"{part.reference}: {error}. `compatkit check` says what each expects.",
+            subject=reference,
         ) from error
 
 
@@ -224,14 +224,14 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
     """
     if not isinstance(task.weights, str | PathLike) or task.weights == "pretrained":
         return task, None
-    found = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
-    images, wanted = found.images, task.model.partition(".")[0]
+    located = locate(Path(task.weights) if isinstance(task.weights, PathLike) else task.weights)
+    images, wanted = located.images, task.model.partition(".")[0]
     if images is None:
-        return attrs.evolve(task, weights=found.path), None
-    if found.architecture != wanted or not BUILDERS[task.builder].like_timm:
+        return attrs.evolve(task, weights=located.path), None
+    if located.architecture != wanted or not BUILDERS[task.builder].like_timm:
         raise UsageError(
             f"Task {task.name!r} is to be a {wanted} of {task.builder}, and its weights {task.weights} are of a "
-            f"{found.architecture} of timm, as their config.json says. Name that model, or other weights.",
+            f"{located.architecture} of timm, as their config.json says. Name that model, or other weights.",
             subject=task.name,
         )
     if images.crop_mode not in ("center", "squash"):
@@ -241,8 +241,8 @@ def _with_weights(task: Task) -> tuple[Task, InputSpec | None]:
             subject=task.name,
         )
     stated = task.normalize or {"mean": images.mean, "std": images.std}
-    kwargs, size = {**found.kwargs, **task.kwargs}, task.size or images.size
-    return attrs.evolve(task, weights=found.path, kwargs=kwargs, size=size, normalize=stated), images
+    kwargs, size = {**located.kwargs, **task.kwargs}, task.size or images.size
+    return attrs.evolve(task, weights=located.path, kwargs=kwargs, size=size, normalize=stated), images
 
 
 def _check_publishable(
@@ -265,19 +265,19 @@ def _check_publishable(
         CutError: Ports cannot be derived.
         FormatError: A value is out of range, or a tensor cannot be stored.
     """
-    given = structural(parts["extractor"], blueprints["extractor"])
+    extractor_shape = structural(parts["extractor"], blueprints["extractor"])
     shapes = {
-        "extractor": given,
-        "head": structural(parts["head"], blueprints["head"], feature_ports=given.outputs),
+        "extractor": extractor_shape,
+        "head": structural(parts["head"], blueprints["head"], feature_ports=extractor_shape.outputs),
     }
     for side, part in parts.items():
         labels = None if side == "extractor" else data.labels
         contract = Contract(shapes[side], attrs.evolve(data, labels=labels), Protocol("none"), Statistical())
         check_contract(contract, blueprints[side], f"Task {task.name!r}, {side}")
         pieces(part.state_dict())
-    (port,) = given.outputs
+    (port,) = extractor_shape.outputs
     convolves = any(
-        isinstance(one, nn.Conv2d) and max(one.kernel_size) > 1 for one in parts["head"].modules()
+        isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1 for module in parts["head"].modules()
     )
     if port.layout == "NCHW" and not port.pooled and positions == (1, 1) and convolves:
         warnings.warn(
@@ -317,14 +317,19 @@ def redraw(state: TaskState, seed: int, *, class_layer: bool = True) -> None:
 def initial_digest(state: TaskState) -> str:
     """Return the tensor digest of all parameters except the class layer."""
     left, right = (dict(part.named_parameters()) for part in (state.extractor, state.head))
-    named = {**left, **{f"head.{name}" if name in left else name: value for name, value in right.items()}}
-    kept = {name: value for name, value in named.items() if not name.startswith(state.class_layer)}
-    return state_digest(kept)
+    parameters = {
+        **left,
+        **{f"head.{name}" if name in left else name: value for name, value in right.items()},
+    }
+    body = {name: value for name, value in parameters.items() if not name.startswith(state.class_layer)}
+    return state_digest(body)
 
 
 def start_digest(*modules: nn.Module) -> str:
     """Return the tensor digest of all tensors of modules, class layers and buffers included."""
-    return state_digest({f"{i}.{k}": v for i, one in enumerate(modules) for k, v in one.state_dict().items()})
+    return state_digest(
+        {f"{i}.{k}": v for i, module in enumerate(modules) for k, v in module.state_dict().items()}
+    )
 
 
 def parameters_digest(module: nn.Module) -> str:
@@ -353,9 +358,9 @@ def _plan(task: Task, images: InputSpec | None) -> tuple[CutPlan, Data]:
     if (
         task.data.train.size is None
     ):  # photos of any proportions: resized and cut as the network's configuration says
-        given = planned.input
+        configured = planned.input
         data = attrs.evolve(
-            data, interpolation=given.interpolation, crop_pct=given.crop_pct, crop_mode="center"
+            data, interpolation=configured.interpolation, crop_pct=configured.crop_pct, crop_mode="center"
         )
     if task.normalize is not None:
         mean, std = _stated(task, channels)
@@ -454,12 +459,12 @@ def _pair(
     if not isinstance(task.weights, Mapping):
         weights = Path(task.weights) if isinstance(task.weights, PathLike) else task.weights
         drawn = {name: value for name, value in whole.state_dict().items() if name.startswith(class_layer)}
-        given, left, right = build_pair(extractor, head, seed=seed, weights=weights)
-        given.load_state_dict(drawn, strict=False)
-        return given, left, right
-    given = cast(Mapping[str, Tensor], task.weights)
+        whole, left, right = build_pair(extractor, head, seed=seed, weights=weights)
+        whole.load_state_dict(drawn, strict=False)
+        return whole, left, right
+    state = cast(Mapping[str, Tensor], task.weights)
     anew = () if task.keep_class_layer else class_layer
-    body = {name: value for name, value in given.items() if not str(name).startswith(anew)}
+    body = {name: value for name, value in state.items() if not str(name).startswith(anew)}
     wanted = {name: value for name, value in whole.state_dict().items() if not name.startswith(anew)}
     if mismatch := compare(body, wanted):
         raise UsageError(

@@ -52,14 +52,14 @@ class Objective(nn.Module):
     ) -> None:
         """See the class."""
         super().__init__()
-        self.owners = nn.ModuleDict({owner.replace(".", "/"): one for owner, one in owners.items()})
+        self.owners = nn.ModuleDict({owner.replace(".", "/"): module for owner, module in owners.items()})
         self.losses, self.precision, self.further = losses, precision, further
         self.recording, self.gradients = recording, gradients or {}
 
     def unchecked(self) -> Objective:
         """Return the same without checks of what plugins return, for a compiler."""
         made = copy.copy(self)
-        made.losses = tuple(attrs.evolve(one, call=one.function) for one in self.losses)
+        made.losses = tuple(attrs.evolve(bound, call=bound.function) for bound in self.losses)
         made.further = self.further.unchecked()
         return made
 
@@ -77,7 +77,7 @@ class Objective(nn.Module):
             reseed(self.precision.device, seeds[0])
         seen, calls = self._target_pass(step)
         terms: dict[str, Tensor] = {}
-        logits, answers = step.logits, None
+        logits, predicted = step.logits, None
         if logits is None:
             total = step.features.new_zeros((), dtype=torch.float32)
         else:
@@ -86,10 +86,10 @@ class Objective(nn.Module):
                 total = F.cross_entropy(wide, step.batch.labels, label_smoothing=step.task.task.smoothing)
             else:
                 total = self._of_mixed(step, wide, step.mixed_labels)
-            terms["task"], answers = total.detach(), logits.detach().argmax(1)
+            terms["task"], predicted = total.detach(), logits.detach().argmax(1)
         if self.losses:
             total = self._regularized(step, total, terms, seen, calls, seeds)
-        return total, terms, answers
+        return total, terms, predicted
 
     def _of_mixed(self, step: Step, logits: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of mixed images; beside regularizers they pass by themselves, and move no statistics."""
@@ -114,7 +114,7 @@ class Objective(nn.Module):
                 reseed(self.precision.device, seeds[place])
             with self.precision.autocast():
                 step.views = seen.get(bound.instance) or [
-                    step.extract(one, write_statistics=False) for one in unseen.get(bound.instance, ())
+                    step.extract(images, write_statistics=False) for images in unseen.get(bound.instance, ())
                 ]
             step.layers = (
                 self.recording.of(bound.instance, calls) if self.recording is not None else NO_LAYERS
@@ -123,11 +123,17 @@ class Objective(nn.Module):
             weight: float | Tensor = bound.weight
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
-                mine, tasks = (gradient_norm(step.task, one) for one in (sum(losses.values()), of_task))  # type: ignore[arg-type]
+                own_norm, task_norm = (
+                    gradient_norm(step.task, loss) for loss in (sum(losses.values()), of_task)
+                )  # type: ignore[arg-type]
                 if balances:
-                    weight = torch.where(mine > LEAST_NORM, weight * tasks / mine, 0.0)
-                said = {"factor": weight} if balances else {"gradient_ratio": weight * mine / tasks}
-                terms |= {f"{bound.instance}/{name}": torch.as_tensor(one) for name, one in said.items()}
+                    weight = torch.where(own_norm > LEAST_NORM, weight * task_norm / own_norm, 0.0)
+                reported = (
+                    {"factor": weight} if balances else {"gradient_ratio": weight * own_norm / task_norm}
+                )
+                terms |= {
+                    f"{bound.instance}/{name}": torch.as_tensor(value) for name, value in reported.items()
+                }
             for name, value in losses.items():
                 terms[f"{bound.instance}/{name}"] = value.detach()
                 total = total + weight * wide(value)
@@ -141,7 +147,7 @@ class Objective(nn.Module):
                 return bound.call(step)
         features, logits = step.features, step.logits
         step.features, step.logits = wide(features), None if logits is None else wide(logits)
-        step.views = [wide(one) for one in step.views]
+        step.views = [wide(view) for view in step.views]
         step.layers = {
             name: [call._replace(input=wide(call.input), output=wide(call.output)) for call in calls]
             for name, calls in step.layers.items()
@@ -191,11 +197,16 @@ def gradient_norm(task: TaskState, loss: Tensor) -> Tensor:
     Returns:
         A float32 scalar on the device of the loss.
     """
-    network = [one for part in (task.extractor, task.head) for one in part.parameters() if one.requires_grad]
+    network = [
+        parameter
+        for part in (task.extractor, task.head)
+        for parameter in part.parameters()
+        if parameter.requires_grad
+    ]
     if not network or not loss.requires_grad:
         return torch.full((), LEAST_NORM, device=loss.device)
-    found = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)
-    squares = [one.float().square().sum() for one in found if one is not None]
+    gradients = torch.autograd.grad(loss, network, retain_graph=True, allow_unused=True)
+    squares = [gradient.float().square().sum() for gradient in gradients if gradient is not None]
     return torch.stack(squares or [loss.new_zeros(())]).sum().sqrt().clamp(min=LEAST_NORM)
 
 

@@ -89,21 +89,21 @@ def make_optimizer(
         options: Further arguments of the optimizer.
     """
     device = groups[0]["params"][0].device
-    given: dict[str, Any] = {
-        name: tuple(one) if isinstance(one, list) else one for name, one in (options or {}).items()
+    arguments: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in (options or {}).items()
     }
     on_gpu = device.type == "cuda"
     if on_gpu and kind in CAPTURED:
         groups = [{**group, "lr": torch.tensor(lr, device=device)} for group in groups]
-        given |= {"capturable": True} if kind != "sgd" else {}
+        arguments |= {"capturable": True} if kind != "sgd" else {}
     if kind not in PAPERS:
         from compatkit.adapters.optimizers import make
 
-        return make(groups, kind, lr, momentum, given)
-    given = {"weight_decay": weight_decay, "fused": True} | given
+        return make(groups, kind, lr, momentum, arguments)
+    arguments = {"weight_decay": weight_decay, "fused": True} | arguments
     if kind == "adam":
-        return torch.optim.Adam(groups, lr=lr, **given)
-    return torch.optim.SGD(groups, lr=lr, momentum=momentum, **given)
+        return torch.optim.Adam(groups, lr=lr, **arguments)
+    return torch.optim.SGD(groups, lr=lr, momentum=momentum, **arguments)
 
 
 def check_options(kind: str, options: Mapping[str, Any]) -> None:
@@ -149,10 +149,12 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     The tensors are the optimizer's own.
     """
     stored = optimizer.state_dict()
-    found = {f"{index}/{name}": one for index, each in stored["state"].items() for name, one in each.items()}
+    values = {
+        f"{index}/{name}": value for index, each in stored["state"].items() for name, value in each.items()
+    }
     for place, group in enumerate(stored["param_groups"]):
-        found |= {f"group{place}/{name}": group[name] for name in _counted(optimizer, group)}
-    return {key: one for key, one in found.items() if isinstance(one, Tensor | int | float)}
+        values |= {f"group{place}/{name}": group[name] for name in _counted(optimizer, group)}
+    return {key: value for key, value in values.items() if isinstance(value, Tensor | int | float)}
 
 
 def restore_state(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -> None:
@@ -163,7 +165,7 @@ def restore_state(optimizer: torch.optim.Optimizer, values: Mapping[str, Any]) -
         values: What ``optimizer_state`` gave.
     """
     stored = optimizer.state_dict()
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     stored["state"] = {}
     for group in stored["param_groups"]:
         for name in _counted(optimizer, group) - {_SLOW}:
@@ -220,12 +222,12 @@ class Averages:
     Attributes:
         decay: Share of the averages that a step keeps; the weights make up the rest.
         warmup: Whether the decay rises with the steps, as ``1 - (1 + step) ** (-2 / 3)``, until it is ``decay``.
-        kept: By owner, a state dict of averages.
+        values: By owner, a state dict of averages.
     """
 
     decay: float
     warmup: bool
-    kept: Mapping[str, dict[str, Tensor]]
+    values: Mapping[str, dict[str, Tensor]]
     _pairs: Mapping[str, tuple[list[Tensor], ...]]
 
     @classmethod
@@ -241,7 +243,9 @@ class Averages:
             tasks: Names of the tasks.
         """
         states = {owner: module.state_dict() for owner, module in owners.items()}
-        kept = {owner: {key: value.clone() for key, value in one.items()} for owner, one in states.items()}
+        values = {
+            owner: {key: value.clone() for key, value in state.items()} for owner, state in states.items()
+        }
         own = {f"{task}.{side}": task for task in tasks for side in ("extractor", "head")}
         pairs: dict[str, tuple[list[Tensor], ...]] = {}
         for task in dict.fromkeys(own.values()):
@@ -249,9 +253,9 @@ class Averages:
             for owner, state in states.items():
                 for key, value in state.items() if own.get(owner, task) == task else ():
                     place = 0 if value.is_floating_point() else 2
-                    moved[place].append(kept[owner][key])
+                    moved[place].append(values[owner][key])
                     moved[place + 1].append(value)
-        return cls(decay, warmup, kept, pairs)
+        return cls(decay, warmup, values, pairs)
 
     def decay_at(self, step: int) -> float:
         """Return the decay of a step, from 0; that of the first step is 0, so that averages begin with its weights."""
@@ -262,9 +266,9 @@ class Averages:
     @torch.no_grad()
     def begin_from(self, owners: Mapping[str, nn.Module]) -> None:
         """Set the averages to the current values of the modules, before the first step."""
-        for owner, kept in self.kept.items():
+        for owner, values in self.values.items():
             for name, value in owners[owner].state_dict().items():
-                kept[name].copy_(value)
+                values[name].copy_(value)
 
     @torch.no_grad()
     def follow(self, task: str, step: int) -> None:

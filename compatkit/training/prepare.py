@@ -122,13 +122,13 @@ class PreparedRun:
 
     Attributes:
         manifest: Everything that decides the result, as JSON values; the same for the same run.
-        held: Images held out of training, by task.
+        held_out: Images held out of training, by task.
         log: The loggers of the run, which have not begun.
     """
 
     loop: Loop
     manifest: Mapping[str, Any]
-    held: Mapping[str, Split]
+    held_out: Mapping[str, Split]
     log: RunLog
 
     @property

@@ -142,7 +142,7 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
     for owner, module in owners.items():
         layers = {id(one) for one in norm_layers(module) if one.training}  # those of frozen stages are equal
         names = [f"{name}." if name else "" for name, one in module.named_modules() if id(one) in layers]
-        kept = averages.kept[owner] if averages is not None else {}
+        kept = averages.values[owner] if averages is not None else {}
         for state in (module.state_dict(), kept):
             running += [state[name + which] for name in names for which in RUNNING if name + which in state]
         known = {name + which for name in names for which in (*RUNNING, "num_batches_tracked")}

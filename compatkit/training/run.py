@@ -66,7 +66,7 @@ def run(prepared: PreparedRun) -> Fit:
         bound.call(setup)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_finish")
     anchor(setup.tasks, setup.auxiliary)
-    averages = loop.averages.kept if loop.averages is not None else None
+    averages = loop.averages.values if loop.averages is not None else None
     facts, rows = made.facts(), made.history.rows
     return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, made.evaluations, averages)
 
@@ -111,7 +111,12 @@ class Run:
         if settings.evaluate_every is not None:
             images = settings.batch_size // settings.accumulate
             made.evaluator = Evaluator.of(
-                settings.evaluate_on, settings.evaluate_every, images, loop.setup, prepared.held, loop.world
+                settings.evaluate_on,
+                settings.evaluate_every,
+                images,
+                loop.setup,
+                prepared.held_out,
+                loop.world,
             )
         if settings.stop_early is not None:
             made.stopper = Stopper(settings.stop_early)
