@@ -28,7 +28,7 @@ def describe(loop: Loop) -> dict[str, Any]:
         "schema": 1,
         "trainer": {**loop.settings.stated(), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
-        "plugins": [_plugin(line, setup.told) for line in loop.plugins.manifest()],
+        "plugins": [_plugin(line, setup.metadata) for line in loop.plugins.manifest()],
         "frozen": _frozen(setup),
         "environment": {
             "compatkit": version("compatkit"),
@@ -196,7 +196,7 @@ class Explanation:
         precision = loop.setup.precision
         settings = {**loop.settings.stated(), "device": precision.device, "precision": precision.dtype}
         events, plugins = loop.plugins.explain(), tuple(loop.plugins.manifest())
-        return cls(tasks, tuple(_owners(loop)), events, execution, loop.setup.told, settings, plugins)
+        return cls(tasks, tuple(_owners(loop)), events, execution, loop.setup.metadata, settings, plugins)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""

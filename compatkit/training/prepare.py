@@ -57,8 +57,8 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
     """
     if share is None:
         return list(tasks), {}
-    kept: list[Task] = []
-    held: dict[str, Split] = {}
+    remaining: list[Task] = []
+    held_out: dict[str, Split] = {}
     for task in tasks:
         data = task.data
         if task.loader is not None and not isinstance(task.loader, str | Mapping):
@@ -75,10 +75,10 @@ def hold_out(tasks: Sequence[Task], share: float | None, seed: int) -> tuple[lis
                 "validation. Give more images, or leave validation out."
             )
         rest = np.setdiff1d(np.arange(len(data.train)), out)
-        held[task.name] = data.train.take(out)
-        _check_classes(task, held[task.name], f"images held out by validation={share}")
-        kept.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
-    return kept, held
+        held_out[task.name] = data.train.take(out)
+        _check_classes(task, held_out[task.name], f"images held out by validation={share}")
+        remaining.append(attrs.evolve(task, data=attrs.evolve(data, train=data.train.take(rest))))
+    return remaining, held_out
 
 
 def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
@@ -92,10 +92,10 @@ def _positions(split: Split, share: float, seed: int, task: str) -> np.ndarray:
 
 
 def _check_classes(task: Task, split: Split, what: str) -> None:
-    there = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
-    if len(there) < 2:
+    present = [name for name, count in zip(split.classes, split.counts, strict=True) if count]
+    if len(present) < 2:
         raise DataError(
-            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {there[0]!r}, so that "
+            f"Task {task.name!r}: the {len(split)} {what} of {split.name} are all of the class {present[0]!r}, so that "
             "there is nothing to tell apart. Give images of at least two classes.",
         )
 
@@ -159,9 +159,9 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
         _check(request, world)
         log = RunLog.of(settings.loggers, settings.batch_size)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
-        shown, held = hold_out(request.tasks, settings.validation, settings.seed)
+        tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
         with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
-            setup = _set_up(attrs.evolve(request, tasks=shown), plugins, precision)
+            setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision)
             normalizing = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
                 sync_batchnorm(normalizing, world, on=settings.synchronize_statistics),
@@ -171,13 +171,17 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
                 loop.train_mode()
                 loop.set_execution(_execution(loop))
                 manifest = describe(loop)
-                kept = settings.checkpoint_every if settings.checkpoint is not None else None
+                checkpoint_every = settings.checkpoint_every if settings.checkpoint is not None else None
                 world.check_same(
-                    {"plan": manifest, "checkpoint_every": kept, "evaluate_every": settings.evaluate_every},
+                    {
+                        "plan": manifest,
+                        "checkpoint_every": checkpoint_every,
+                        "evaluate_every": settings.evaluate_every,
+                    },
                     "plans",
                     "Give all the same script, settings, data and versions.",
                 )
-                yield PreparedRun(loop, manifest, held, log)
+                yield PreparedRun(loop, manifest, held_out, log)
 
 
 def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
@@ -193,16 +197,16 @@ def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
     """
     name = task.name
     for bound in plugins.task:
-        given = bound.call(task, seed)
-        if not isinstance(given, Task) or given.name != name:
-            came = f"a task called {given.name!r}" if isinstance(given, Task) else type_of(given)
+        new_task = bound.call(task, seed)
+        if not isinstance(new_task, Task) or new_task.name != name:
+            returned = f"a task called {new_task.name!r}" if isinstance(new_task, Task) else type_of(new_task)
             raise PluginError(
-                f"Plugin {bound.instance!r}: compatkit_task returned {came} for the task {name!r}. Return "
+                f"Plugin {bound.instance!r}: compatkit_task returned {returned} for the task {name!r}. Return "
                 "attrs.evolve(task, ...) with the same name, or the task itself.",
                 plugin=bound.instance,
                 hook="compatkit_task",
             )
-        task = given
+        task = new_task
     return task
 
 
@@ -248,10 +252,10 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
     states = {task.name: prepare_task(task, seed, precision) for task in request.tasks}
     for state in states.values():
         state.statistics = statistics
-    given = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
-    heads = {name: one for name, one in given.items() if isinstance(one, AuxiliaryHead)}
-    held = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
-    old = next((one for one in given.values() if isinstance(one, ReleasedExtractor)), None)
+    parts = frozen.auxiliary if isinstance(frozen, Fit) else frozen or {}
+    heads = {name: part for name, part in parts.items() if isinstance(part, AuxiliaryHead)}
+    frozen_heads = {name: _frozen(head, statistics, precision) for name, head in heads.items()}
+    old = next((part for part in parts.values() if isinstance(part, ReleasedExtractor)), None)
     if old is not None:
         check_values(old.module.state_dict(), f"The released extractor {old.reference}", UNUSABLE)
     old = None if old is None else old.placed(precision)
@@ -271,22 +275,22 @@ def _set_up(request: FitRequest, plugins: RunPlugins, precision: Precision) -> S
         for side, learns in (("extractor", not s.freezes_extractor), ("head", s.runs_head))
         if learns
     }
-    setup = SetUp(seed, precision, states, held, reset, owners=owners, released=old)
+    setup = SetUp(seed, precision, states, frozen_heads, reset, owners=owners, released=old)
     for bound in plugins.set_up:
         reseed(precision.device, seed_of(seed, "set_up", bound.instance))
-        setup.asking = bound.instance
+        setup.instance = bound.instance
         bound.call(setup)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_set_up")
-    setup.asking = None
+    setup.instance = None
     if not plugins.dropped:  # a regularizer of weight 0 may be the one
-        _check_used(setup, held)
+        _check_used(setup, frozen_heads)
     check_owners({**setup.owners, **setup.unmoved()})
     return setup
 
 
-def _check_used(setup: SetUp, held: Iterable[str]) -> None:
+def _check_used(setup: SetUp, head_names: Iterable[str]) -> None:
     """Raise if no regularizer of the run uses a released part."""
-    for name in held:
+    for name in head_names:
         if name not in setup.auxiliary:
             raise UsageError(
                 f"The frozen auxiliary head {name!r} is used by none of the regularizers of this run; name the "
@@ -305,8 +309,8 @@ def _execution(loop: Loop) -> Execution:
     settings = loop.settings
     if settings.execution == "auto" and settings.checkpoint is not None:
         data = checkpoints.read(Path(settings.checkpoint), loop.world)
-        if data is not None and (kept := checkpoints.execution(data)) is not None:
-            return kept
+        if data is not None and (execution := checkpoints.execution(data)) is not None:
+            return execution
     return select_execution(loop)
 
 

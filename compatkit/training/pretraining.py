@@ -87,10 +87,10 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
         return None
-    given, said = Pretraining(setup, loop.settings.placing, shown), dict[str, Any]()
+    pretraining, reports = Pretraining(setup, loop.settings.placing, shown), dict[str, Any]()
     for bound in hooks:
         reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
-        said[bound.instance] = _plain(bound.instance, bound.call(setup, given))
+        reports[bound.instance] = _plain(bound.instance, bound.call(setup, pretraining))
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_pretrain")
     for module in setup.owners.values():
         module.zero_grad(set_to_none=True)
@@ -102,16 +102,16 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
         loop.averages.begin_from(setup.owners)
     for state in setup.tasks.values():
         state.initial = initial_digest(state)
-    facts = {"plugins": said, "initial": {name: one.initial for name, one in setup.tasks.items()}}
-    told = world.from_first(json.dumps(facts).encode() if world.first else None)
-    return json.loads(told or b"{}")
+    facts = {"plugins": reports, "initial": {name: state.initial for name, state in setup.tasks.items()}}
+    first_facts = world.from_first(json.dumps(facts).encode() if world.first else None)
+    return json.loads(first_facts or b"{}")
 
 
-def _plain(instance: str, said: object) -> Mapping[str, Any]:
+def _plain(instance: str, report: object) -> Mapping[str, Any]:
     try:
-        if not isinstance(said, Mapping):
-            raise FormatError(f"it is {type_of(said)}, not a mapping")
-        dumps(said)
+        if not isinstance(report, Mapping):
+            raise FormatError(f"it is {type_of(report)}, not a mapping")
+        dumps(report)
     except FormatError as error:
         raise PluginError(
             f"Plugin {instance!r}: compatkit_pretrain returned what no manifest can hold: {error} Return a mapping of "
@@ -119,4 +119,4 @@ def _plain(instance: str, said: object) -> Mapping[str, Any]:
             plugin=instance,
             hook="compatkit_pretrain",
         ) from error
-    return said
+    return report

@@ -89,10 +89,10 @@ def states(device: str) -> list[torch.Tensor]:
     Returns:
         uint8, the CPU's first.
     """
-    found = [torch.default_generator.get_state()]
+    generator_states = [torch.default_generator.get_state()]
     if torch.device(device).type == "cuda":
-        found.append(torch.cuda.get_rng_state(device))
-    return found
+        generator_states.append(torch.cuda.get_rng_state(device))
+    return generator_states
 
 
 @contextmanager
@@ -115,7 +115,10 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
     on_gpu = torch.device(device).type == "cuda"
     if on and on_gpu:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it, and reads it once
-    kept = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    deterministic = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
     benchmark = torch.backends.cudnn.benchmark
     try:
         if on:
@@ -127,5 +130,5 @@ def determined(device: str, *, on: bool) -> Iterator[None]:
         if (
             on
         ):  # else nothing of it: torch would import its compiler, which Ctrl-C may have left half imported
-            torch.use_deterministic_algorithms(kept[0], warn_only=kept[1])
+            torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
         torch.backends.cudnn.benchmark = benchmark

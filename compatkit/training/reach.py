@@ -19,7 +19,7 @@ from compatkit.plugins.calls import Bound
 
 
 def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Member]) -> None:
-    """Refuse a loss with gradients for a parameter that is not trained.
+    """Raise if a loss has gradients for a parameter that is not trained.
 
     Args:
         loss: Of a step, with its graph.
@@ -29,19 +29,19 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
     Raises:
         PluginError: Names the plugin and its parameter.
     """
-    known = {id(one) for one in trained}
-    strays = {id(one): one for one in _leaves(loss) if id(one) not in known}
+    known = {id(parameter) for parameter in trained}
+    strays = {id(leaf): leaf for leaf in _leaves(loss) if id(leaf) not in known}
     if not strays:
         return
     plugins = tuple(members)
     for member in plugins:
-        for name, one in _held(member.instance):
-            if id(one) in strays:
-                raise member.owner.error(_untrained(f"the parameter {name!r}", one), "compatkit_set_up")
+        for name, tensor in _tensors_of(member.instance):
+            if id(tensor) in strays:
+                raise member.owner.error(_untrained(f"the parameter {name!r}", tensor), "compatkit_set_up")
     # A plain tensor that no plugin keeps lives for this step only; a parameter is there to be trained.
-    for one in strays.values():
-        if isinstance(one, nn.Parameter):
-            message, hook = _untrained("a parameter that it does not keep", one), "compatkit_set_up"
+    for stray in strays.values():
+        if isinstance(stray, nn.Parameter):
+            message, hook = _untrained("a parameter that it does not keep", stray), "compatkit_set_up"
             if len(plugins) == 1:
                 raise plugins[0].owner.error(message, hook)
             names = " or ".join(repr(member.use.as_) for member in plugins)
@@ -58,14 +58,14 @@ def crosses_tasks(
     """Return the error for gradients of another task's network, which a step of this task would not move.
 
     Args:
-        losses: Regularizers that are active in the step; each is called again, to find the one.
+        losses: Regularizers that are active in the step; each is called again, to find the culprit.
         after_backward: Those with a hook after the backward pass, which may have set the gradients where no loss did.
         step: After its backward pass.
         other: Name of the other task.
         parameters: Trained parameters of its network.
     """
-    theirs = {id(one) for one in parameters}
-    reaching = [bound.instance for bound in losses if _reaches(bound, step, theirs)]
+    parameter_ids = {id(parameter) for parameter in parameters}
+    reaching = [bound.instance for bound in losses if _reaches(bound, step, parameter_ids)]
     setting = [bound.instance for bound in after_backward if step.number in bound.phase]
     names = reaching or setting or [bound.instance for bound in losses]
     subjects = " or ".join(map(repr, names)) or "of this run"
@@ -80,7 +80,7 @@ def crosses_tasks(
 
 
 def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: StepLike) -> None:
-    """Refuse gradients that hooks after a step leave: the next step would add them to its own.
+    """Raise if hooks after a step left gradients: the next step would add them to its own.
 
     Args:
         parameters: All that are trained.
@@ -90,11 +90,12 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
     Raises:
         PluginError: Names the plugins with such hooks.
     """
-    if all(one.grad is None for one in parameters):
+    if all(parameter.grad is None for parameter in parameters):
         return
     hooks = {"compatkit_after_step": plugins.after_step, "compatkit_after_epoch": plugins.after_epoch}
     active = {
-        hook: [one.instance for one in bound if step.number in one.phase] for hook, bound in hooks.items()
+        hook: [bound.instance for bound in all_bound if step.number in bound.phase]
+        for hook, all_bound in hooks.items()
     }
     names = list(dict.fromkeys(name for instances in active.values() for name in instances))
     called = [hook for hook, instances in active.items() if instances]
@@ -107,14 +108,14 @@ def check_no_gradients(parameters: Iterable[Tensor], plugins: RunPlugins, step: 
     )
 
 
-def _reaches(bound: Bound, step: StepLike, theirs: set[int]) -> bool:
+def _reaches(bound: Bound, step: StepLike, parameter_ids: set[int]) -> bool:
     """Return whether a plugin's losses of a step reach any of these parameters."""
     try:
         with torch.enable_grad():
-            found = [leaf for loss in bound.function(step).values() for leaf in _leaves(loss)]
+            leaves = [leaf for loss in bound.function(step).values() for leaf in _leaves(loss)]
     except Exception:  # a hook that cannot be called twice in a step is named with the others
         return False
-    return any(id(leaf) in theirs for leaf in found)
+    return any(id(leaf) in parameter_ids for leaf in leaves)
 
 
 def _untrained(what: str, parameter: Tensor) -> str:
@@ -139,10 +140,10 @@ def _leaves(loss: Tensor) -> Iterator[Tensor]:
         waiting.extend(following for following, _ in node.next_functions)
 
 
-def _held(plugin: object) -> Iterator[tuple[str, Tensor]]:
+def _tensors_of(plugin: object) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that a plugin holds, with their paths among its attributes."""
-    found = object.__getstate__(plugin)  # instance attributes, those in slots too
-    for part in found if isinstance(found, tuple) else (found,):
+    state = object.__getstate__(plugin)  # instance attributes, those in slots too
+    for part in state if isinstance(state, tuple) else (state,):
         yield from _inside("", part or {})
 
 
@@ -150,8 +151,8 @@ def _inside(path: str, value: object) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, nn.Module):
-        yield from ((f"{path}.{name}", one) for name, one in value.named_parameters())
+        yield from ((f"{path}.{name}", item) for name, item in value.named_parameters())
     elif isinstance(value, Mapping | list | tuple):
         items = value.items() if isinstance(value, Mapping) else enumerate(value)
-        for key, one in items:
-            yield from _inside(f"{path}.{key}" if path else str(key), one)
+        for key, item in items:
+            yield from _inside(f"{path}.{key}" if path else str(key), item)

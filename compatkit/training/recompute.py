@@ -43,19 +43,19 @@ def _blocks(state: TaskState) -> list[tuple[str, nn.Module]]:
     """Return the largest modules that lie within one layer, but for the stem and what comes after the last block."""
     from compatkit.adapters.optimizers import grouped
 
-    found: list[tuple[str, nn.Module]] = []
+    blocks: list[tuple[str, nn.Module]] = []
     for blueprint, part in ((state.extractor_blueprint, state.extractor), (state.head_blueprint, state.head)):
         layers = grouped(blueprint, "layer", "recompute_activations")
-        inner = {name: one for name, one in layers.items() if 0 < one < max(layers.values())}
-        found += _within(part, "", inner, getattr(part, "stops_at", ""))
-    if not found:
+        inner = {name: layer for name, layer in layers.items() if 0 < layer < max(layers.values())}
+        blocks += _within(part, "", inner, getattr(part, "stops_at", ""))
+    if not blocks:
         raise UsageError(
             f"recompute_activations goes by blocks of modules, and {state.task.model} of task {state.name!r} has "
             "none between its first layer and its class layer. Leave it out; accumulate=2 of the trainer needs less "
             "memory too.",
             subject=state.name,
         )
-    return found
+    return blocks
 
 
 def _within(
@@ -64,8 +64,8 @@ def _within(
     """Yield the blocks below a module; ``stop`` is where a stopped extractor leaves its code, a block unfinished."""
     for name, child in module.named_children():
         place = f"{path}{name}"
-        there = {layers.get(f"{place}.{one}") for one, _ in child.named_parameters()}
-        whole = len(there) == 1 and None not in there and type(child) not in _CONTAINERS
+        numbers = {layers.get(f"{place}.{parameter}") for parameter, _ in child.named_parameters()}
+        whole = len(numbers) == 1 and None not in numbers and type(child) not in _CONTAINERS
         whole = whole and not stop.startswith(f"{place}.")
         if whole and any(child.children()) and not isinstance(child, _BatchNorm):
             yield place, child
@@ -75,13 +75,13 @@ def _within(
 
 @contextmanager
 def _wrapped(name: str, block: nn.Module) -> Iterator[None]:
-    before, held = block.__dict__.get("forward"), block.__dict__
-    held["forward"] = _Recomputed(name, block, block.forward)
+    before, attributes = block.__dict__.get("forward"), block.__dict__
+    attributes["forward"] = _Recomputed(name, block, block.forward)
     try:
         yield
     finally:
-        del held["forward"]
-        held |= {} if before is None else {"forward": before}
+        del attributes["forward"]
+        attributes |= {} if before is None else {"forward": before}
 
 
 @attrs.frozen(eq=False)
@@ -92,38 +92,41 @@ class _Recomputed:
     block: nn.Module
     plain: Callable[..., Any]
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         if not torch.is_grad_enabled():
-            return self.plain(*given, **named)
-        tensors = [one for one in tree_leaves((given, named)) if isinstance(one, Tensor)]
+            return self.plain(*arguments, **keywords)
+        tensors = [value for value in tree_leaves((arguments, keywords)) if isinstance(value, Tensor)]
         return checkpoint(
             self.plain,
-            *given,
+            *arguments,
             use_reentrant=False,
-            context_fn=lambda: (nullcontext(), self._again(tensors)),
-            **named,
+            context_fn=lambda: (nullcontext(), self._recomputation(tensors)),
+            **keywords,
         )
 
-    def _again(self, given: Sequence[Tensor]) -> _Again:
-        held = [(one, one._version) for one in (*given, *self.block.parameters())]
-        modes = [(one, one.training, one.track_running_stats) for one in norm_layers(self.block)]
-        return _Again(self.name, self.block, given, held, modes)
+    def _recomputation(self, inputs: Sequence[Tensor]) -> _Recomputation:
+        versions = [(tensor, tensor._version) for tensor in (*inputs, *self.block.parameters())]
+        modes = [(layer, layer.training, layer.track_running_stats) for layer in norm_layers(self.block)]
+        return _Recomputation(self.name, self.block, inputs, versions, modes)
 
 
 @attrs.define(eq=False)
-class _Again(AbstractContextManager[None]):
+class _Recomputation(AbstractContextManager[None]):
     """The context of a recomputation, which must see what the forward pass saw; one for every backward pass."""
 
     name: str
     block: nn.Module
-    given: Sequence[Tensor]
-    held: Sequence[tuple[Tensor, int]]
+    inputs: Sequence[Tensor]
+    versions: Sequence[tuple[Tensor, int]]
     modes: Sequence[tuple[_BatchNorm, bool, bool]]
     _stack: ExitStack = attrs.field(factory=ExitStack)
 
     def __enter__(self) -> None:
-        now = [*self.given, *self.block.parameters()]
-        if any(one is not seen or one._version != at for one, (seen, at) in zip(now, self.held, strict=True)):
+        tensors = [*self.inputs, *self.block.parameters()]
+        if any(
+            tensor is not before or tensor._version != version
+            for tensor, (before, version) in zip(tensors, self.versions, strict=True)
+        ):
             raise TrainingError(
                 f"The block {self.name!r} cannot be recomputed: its input or its weights were changed between the "
                 "forward and the backward pass. Leave recompute_activations out.",

@@ -1,7 +1,7 @@
 """Layer records: the input and output of layers in the target pass of a step, for the plugins that ask for them.
 
 A forward hook on each requested layer notes its input and output while the objective runs the network on the batch, and
-at no other time. Hooks are in place only in steps in which a plugin that asked for them is active.
+at no other time. Hooks are in place only in steps in which a plugin that requested them is active.
 
 A later write in place would change a recorded tensor. Activations with ``inplace=True`` therefore work on a copy while
 layers are recorded. Other writes are found before the first step by a dry run, since torch counts the writes into every
@@ -71,20 +71,20 @@ class Notes:
         self.copied: tuple[bool, bool] = (False, False)
         self.rows: tuple[bool, bool] = (True, True)
 
-    def add(self, layer: nn.Module, given: Any, output: Any) -> None:
-        """Note one call.
+    def add(self, layer: nn.Module, input: Any, output: Any) -> None:
+        """Record a call.
 
         Args:
             layer: The module that was called.
-            given: Its first argument.
-            output: What it returned.
+            input: Its first argument.
+            output: Its result.
 
         Raises:
             UsageError: The call cannot be recorded.
         """
-        if not isinstance(given, Tensor) or not isinstance(output, Tensor):
+        if not isinstance(input, Tensor) or not isinstance(output, Tensor):
             raise UsageError(
-                f"The layer {self.name!r} cannot be recorded: it takes {type_of(given)} and gives "
+                f"The layer {self.name!r} cannot be recorded: it takes {type_of(input)} and gives "
                 f"{type_of(output)}, not one tensor each. Ask for layers inside of it.",
                 subject=self.name,
             )
@@ -96,10 +96,10 @@ class Notes:
                 subject=self.name,
             )
         if self.copied[0]:
-            given = given.clone()
+            input = input.clone()
         if self.copied[1]:
             output = output.clone()
-        call = LayerCall(given, output, layer)
+        call = LayerCall(input, output, layer)
         if self.calls is None:
             self.calls = [call]
         else:
@@ -108,38 +108,38 @@ class Notes:
     def narrow(self, views: int) -> None:
         """Keep of each call the rows of the batch, the first of ``views`` equal parts that passed together."""
 
-        def first(one: Tensor, rows: bool) -> Tensor:
-            return one.narrow(0, 0, len(one) // views) if rows else one
+        def first(call: Tensor, rows: bool) -> Tensor:
+            return call.narrow(0, 0, len(call) // views) if rows else call
 
         if self.calls is not None:
             self.calls = [
-                LayerCall(first(one.input, self.rows[0]), first(one.output, self.rows[1]), one.layer)
-                for one in self.calls
+                LayerCall(first(call.input, self.rows[0]), first(call.output, self.rows[1]), call.layer)
+                for call in self.calls
             ]
 
 
-def _note(module: nn.Module, arguments: tuple[Any, ...], named: Mapping[str, Any], output: Any) -> None:
-    """Be the hook of every recorded layer: one function for all, which compiled graphs of other tasks share."""
+def _note(module: nn.Module, arguments: tuple[Any, ...], keywords: Mapping[str, Any], output: Any) -> None:
+    """Forward hook of every recorded layer: one function for all, which compiled graphs of other tasks share."""
     notes: Notes = module._layer_notes  # type: ignore[assignment]
     if notes.during.open:
-        notes.add(module, first_of(arguments, named), output)
+        notes.add(module, first_of(arguments, keywords), output)
 
 
-def first_of(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def first_of(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """Return the first argument of a call, None where there is none.
 
     Args:
         arguments: Positional arguments of the call.
-        named: Its keyword arguments.
+        keywords: Its keyword arguments.
     """
-    return arguments[0] if arguments else next(iter(named.values()), None)
+    return arguments[0] if arguments else next(iter(keywords.values()), None)
 
 
 class LayerRecording:
     """The layers of one task that are recorded in some of its steps.
 
     Attributes:
-        names: By instance, the layers it asked for.
+        names: By instance, the layers that it requested.
         notes: By layer; a layer with several names has one.
         aliases: From every name of a layer to the one under which its notes are kept.
     """
@@ -166,19 +166,19 @@ class LayerRecording:
     def end(self) -> Layers:
         """Stop, and return the calls of every layer by name."""
         self._during.open = False
-        found: dict[str, Sequence[LayerCall]] = {}
+        calls: dict[str, Sequence[LayerCall]] = {}
         for name, notes in self.notes.items():
-            found[name], notes.calls = notes.calls or (), None
-        return found
+            calls[name], notes.calls = notes.calls or (), None
+        return calls
 
-    def of(self, instance: str, found: Layers) -> Layers:
-        """Return the calls of the layers that an instance asked for.
+    def of(self, instance: str, calls: Layers) -> Layers:
+        """Return the calls of the layers that an instance requested.
 
         Args:
             instance: Name of the plugin's instance.
-            found: Calls of all recorded layers.
+            calls: Calls of all recorded layers.
         """
-        return {name: found[self.aliases[name]] for name in self.names.get(instance, ())}
+        return {name: calls[self.aliases[name]] for name in self.names.get(instance, ())}
 
 
 def _has(part: nn.Module, name: str) -> bool:
@@ -191,26 +191,26 @@ def _has(part: nn.Module, name: str) -> bool:
 
 @attrs.define(eq=False)
 class Recorder:
-    """Layers of one task that plugins asked to be recorded, and the hooks that do it.
+    """Layers of one task that plugins requested, and the hooks that do it.
 
     Attributes:
         extractor: Extractor of the task.
         head: Its head.
         idle: Name of the task if its head does not run, for lack of labels; else None.
-        asked: By instance, names of layers.
+        requested: By instance, names of layers.
     """
 
     extractor: nn.Module
     head: nn.Module
     idle: str | None = None
-    asked: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
+    requested: dict[str, tuple[str, ...]] = attrs.field(factory=dict)
     _during: Pass = attrs.field(factory=Pass)
     _notes: dict[str, Notes] = attrs.field(factory=dict)
     _hooks: list[tuple[nn.Module, RemovableHandle]] = attrs.field(factory=list)
     _switched: list[nn.Module] = attrs.field(factory=list)
 
-    def ask(self, instance: str, names: Iterable[str]) -> None:
-        """Add layers that an instance asks for.
+    def request(self, instance: str, names: Iterable[str]) -> None:
+        """Add layers that an instance requests.
 
         Args:
             instance: Name of the plugin's instance.
@@ -229,24 +229,24 @@ class Recorder:
                     "labels, so that its head does not run. Ask for layers of the extractor.",
                     subject=name,
                 )
-        self.asked[instance] = tuple(dict.fromkeys((*self.asked.get(instance, ()), *wanted)))
+        self.requested[instance] = tuple(dict.fromkeys((*self.requested.get(instance, ()), *wanted)))
 
     def modules(self, name: str) -> list[nn.Module]:
         """Return the modules of that path: one, or one of each part for a container that the cut divides."""
-        found = [part.get_submodule(name) for part in (self.extractor, self.head) if _has(part, name)]
-        return list({id(one): one for one in found}.values())
+        modules = [part.get_submodule(name) for part in (self.extractor, self.head) if _has(part, name)]
+        return list({id(module): module for module in modules}.values())
 
     @property
     def notes(self) -> dict[str, Notes]:
-        """The notes of every layer that some instance asked for."""
-        for name in (name for names in self.asked.values() for name in names):
+        """The notes of every layer that some instance requested."""
+        for name in (name for names in self.requested.values() for name in names):
             self._notes.setdefault(name, Notes(name, self._during))
         return self._notes
 
     def follow(self, instances: Iterable[str]) -> LayerRecording | None:
-        """Record the layers that these instances asked for, and no others; return None where there are none."""
+        """Record the layers that these instances requested, and no others; return None where there are none."""
         self.close()
-        names = {one: self.asked[one] for one in instances if one in self.asked}
+        names = {instance: self.requested[instance] for instance in instances if instance in self.requested}
         if not any(names.values()):
             return None
         aliases: dict[str, str] = {}
@@ -257,8 +257,8 @@ class Recorder:
                 if getattr(module, "inplace", None) is True:
                     module.inplace = False  # type: ignore[assignment]
                     self._switched.append(module)
-        kept = {name: self.notes[name] for name in dict.fromkeys(aliases.values())}
-        return LayerRecording(names, kept, aliases, self._during)
+        notes = {name: self.notes[name] for name in dict.fromkeys(aliases.values())}
+        return LayerRecording(names, notes, aliases, self._during)
 
     def close(self) -> None:
         """Leave no trace in the modules."""
@@ -267,23 +267,23 @@ class Recorder:
             hook.remove()
             module.__dict__.pop("_layer_notes", None)
         self._hooks.clear()
-        for one in self._switched:
-            one.inplace = True  # type: ignore[assignment]
+        for activation in self._switched:
+            activation.inplace = True  # type: ignore[assignment]
         self._switched.clear()
-        for one in self._notes.values():
-            one.calls = None
+        for notes in self._notes.values():
+            notes.calls = None
 
     def _attach(self, name: str) -> str:
         """Put hooks on a layer; return the name of its notes, which may be another name of it."""
-        kept = name
+        known_name = name
         for module in self.modules(name):
-            there = module.__dict__.get("_layer_notes")
-            if there is not None:
-                kept = there.name
+            notes = module.__dict__.get("_layer_notes")
+            if notes is not None:
+                known_name = notes.name
                 continue
             module.__dict__["_layer_notes"] = self.notes[name]
             self._hooks.append((module, module.register_forward_hook(_note, with_kwargs=True)))
-        return kept
+        return known_name
 
     def dry_run(self, shape: tuple[int, ...], precision: Precision) -> None:
         """Run a few images through the network to find the recorded tensors that are overwritten, and copy those.
@@ -298,21 +298,23 @@ class Recorder:
         entered: list[tuple[Any, int]] = []
         counted: list[tuple[Notes, int, Tensor, int]] = []
 
-        def before(module: nn.Module, arguments: Any, named: Any) -> None:
-            given = first_of(arguments, named)
-            entered.append((given, given._version if isinstance(given, Tensor) else 0))
+        def before(module: nn.Module, arguments: Any, keywords: Any) -> None:
+            input = first_of(arguments, keywords)
+            entered.append((input, input._version if isinstance(input, Tensor) else 0))
 
         def after(module: nn.Module, arguments: Any, output: Any) -> None:
-            given, version = entered.pop()
+            input, version = entered.pop()
             notes: Notes = module._layer_notes  # type: ignore[assignment]
-            if isinstance(given, Tensor) and given._version != version:
+            if isinstance(input, Tensor) and input._version != version:
                 raise UsageError(
                     f"The layer {notes.name!r} cannot be recorded: it writes into its own input. Ask for layers inside "
                     "of it.",
                     subject=notes.name,
                 )
-            if isinstance(given, Tensor) and isinstance(output, Tensor):
-                counted.extend((notes, place, one, one._version) for place, one in enumerate((given, output)))
+            if isinstance(input, Tensor) and isinstance(output, Tensor):
+                counted.extend(
+                    (notes, place, tensor, tensor._version) for place, tensor in enumerate((input, output))
+                )
 
         images = self.images(IMAGES, shape)
         with self.unchanged(), precision.autocast(), ExitStack() as hooks:
@@ -347,7 +349,7 @@ class Recorder:
             images: Input of the first part.
             parts: Called one after the other.
         """
-        recording = self.follow(self.asked)
+        recording = self.follow(self.requested)
         if recording is None:
             return {}
         recording.begin()
@@ -360,7 +362,7 @@ class Recorder:
         """Restore random states, modes and all buffers afterwards, and leave no hook."""
         parts = (self.extractor, self.head)
         modes = [(module, module.training) for part in parts for module in part.modules()]
-        kept = [(one, one.detach().clone()) for part in parts for one in part.buffers()]
+        buffers = [(buffer, buffer.detach().clone()) for part in parts for buffer in part.buffers()]
         try:
             with preserved(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # a network may warn in each of its steps, where it belongs
@@ -370,8 +372,8 @@ class Recorder:
             for module, training in modes:
                 module.training = training
             with torch.no_grad():
-                for one, before in kept:
-                    one.copy_(before)
+                for buffer, before in buffers:
+                    buffer.copy_(before)
 
     def _unknown(self, name: object) -> str:
         known = dict.fromkeys(

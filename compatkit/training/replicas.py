@@ -41,38 +41,40 @@ class Bucket:
     @classmethod
     def of(cls, parameters: Iterable[Tensor]) -> Bucket:
         """Allocate memory for the gradients of ``parameters``."""
-        kept = tuple(parameters)
-        memory = kept[0].detach().new_zeros(sum(one.numel() for one in kept) + len(kept))
+        bucketed = tuple(parameters)
+        memory = (
+            bucketed[0].detach().new_zeros(sum(parameter.numel() for parameter in bucketed) + len(bucketed))
+        )
         views, start = [], 0
-        for one in kept:
-            views.append(memory.as_strided(one.shape, _strides(one), start))
-            start += one.numel()
-        return cls(kept, memory, tuple(views), memory[start:])
+        for parameter in bucketed:
+            views.append(memory.as_strided(parameter.shape, _strides(parameter), start))
+            start += parameter.numel()
+        return cls(bucketed, memory, tuple(views), memory[start:])
 
-    def held(self) -> Tensor:
+    def presence(self) -> Tensor:
         """Return which gradients this process has, uint8, on the CPU.
 
         Returns:
             1 where there is a gradient, else 0, ``(parameters,)``.
         """
-        return torch.tensor([one.grad is not None for one in self.parameters], dtype=torch.uint8)
+        return torch.tensor([parameter.grad is not None for parameter in self.parameters], dtype=torch.uint8)
 
     def fill(self) -> None:
         """Copy the gradients of this process into the memory; 0 where it has none."""
         views, grads = [], []
-        for view, one in zip(self.views, self.parameters, strict=True):
-            if one.grad is None:
+        for view, parameter in zip(self.views, self.parameters, strict=True):
+            if parameter.grad is None:
                 view.zero_()
             else:
                 views.append(view)
-                grads.append(one.grad)
+                grads.append(parameter.grad)
         if grads:
             torch._foreach_copy_(views, grads)  # pyright: ignore[reportPrivateImportUsage]
 
-    def give(self, moved: Iterable[bool]) -> None:
+    def give(self, has_gradient: Iterable[bool]) -> None:
         """Set the gradients of the parameters for which any process has one."""
-        for one, view, has in zip(self.parameters, self.views, moved, strict=True):
-            one.grad = view if has else None
+        for parameter, view, has in zip(self.parameters, self.views, has_gradient, strict=True):
+            parameter.grad = view if has else None
 
 
 class GradientAllReduce:
@@ -98,29 +100,31 @@ class GradientAllReduce:
             Lost: Another process does not answer.
         """
         for bucket in self._buckets[task]:
-            held, on_cpu = bucket.held(), bucket.memory.device.type == "cpu"
+            present, on_cpu = bucket.presence(), bucket.memory.device.type == "cpu"
             bucket.fill()
             if on_cpu:
-                bucket.flags.copy_(held)
+                bucket.flags.copy_(present)
             else:
-                self.world.union(held)  # over the CPU's connection, so that no process waits for the device
+                self.world.union(
+                    present
+                )  # over the CPU's connection, so that no process waits for the device
             self.world.add_up(bucket.memory)
             bucket.memory /= self.world.size
-            bucket.give((bucket.flags > 0 if on_cpu else held > 0).tolist())
+            bucket.give((bucket.flags > 0 if on_cpu else present > 0).tolist())
 
 
 def _buckets(modules: Iterable[nn.Module]) -> tuple[Bucket, ...]:
     formats: dict[torch.dtype, list[Tensor]] = {}
     for module in modules:
-        for one in module.parameters():
-            if one.requires_grad:
-                formats.setdefault(one.dtype, []).append(one)
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                formats.setdefault(parameter.dtype, []).append(parameter)
     return tuple(Bucket.of(each) for each in formats.values())
 
 
-def _strides(one: Tensor) -> tuple[int, ...]:
+def _strides(tensor: Tensor) -> tuple[int, ...]:
     """Return the strides of a tensor that fills its memory, else those of a contiguous one."""
-    return torch.empty_like(one, device="meta").stride()
+    return torch.empty_like(tensor, device="meta").stride()
 
 
 RUNNING = ("running_mean", "running_var")
@@ -140,10 +144,12 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
         return
     running: list[Tensor] = []
     for owner, module in owners.items():
-        layers = {id(one) for one in norm_layers(module) if one.training}  # those of frozen stages are equal
-        names = [f"{name}." if name else "" for name, one in module.named_modules() if id(one) in layers]
-        kept = averages.values[owner] if averages is not None else {}
-        for state in (module.state_dict(), kept):
+        layers = {
+            id(layer) for layer in norm_layers(module) if layer.training
+        }  # those of frozen stages are equal
+        names = [f"{name}." if name else "" for name, layer in module.named_modules() if id(layer) in layers]
+        averaged = averages.values[owner] if averages is not None else {}
+        for state in (module.state_dict(), averaged):
             running += [state[name + which] for name in names for which in RUNNING if name + which in state]
         known = {name + which for name in names for which in (*RUNNING, "num_batches_tracked")}
         for name, value in module.named_buffers():

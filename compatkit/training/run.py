@@ -41,34 +41,41 @@ def run(prepared: PreparedRun) -> Fit:
     Raises:
         CompatkitError: See ``Trainer.fit``.
     """
-    made, loop, settings, setup = Run.of(prepared), prepared.loop, prepared.loop.settings, prepared.loop.setup
+    state, loop, settings, setup = (
+        Run.of(prepared),
+        prepared.loop,
+        prepared.loop.settings,
+        prepared.loop.setup,
+    )
     first = loop.world.first
-    done, shown = made.resume(), first and settings.progress and not is_silent()
+    done, shown = state.resume(), first and settings.progress and not is_silent()
     if done < settings.steps:
         for task_loop in loop.task_loops.values():
             task_loop.source.get_ready()
     with silent():  # one bar at a time
-        made.pretrain(shown)
+        state.pretrain(shown)
     with ExitStack() as stack:
         stack.enter_context(silent())
-        held = stack.enter_context(Interruption(made.checkpoint is not None and loop.world.size == 1))
+        interruption = stack.enter_context(
+            Interruption(state.checkpoint is not None and loop.world.size == 1)
+        )
         if first:
-            made.log = stack.enter_context(closing(prepared.log))
-            made.log.begin(done)
+            state.log = stack.enter_context(closing(prepared.log))
+            state.log.begin(done)
         title, images = " + ".join(setup.tasks), settings.batch_size * len(setup.tasks)
         bar = stack.enter_context(Bar(shown, title, settings.steps, done, images))
-        made.to_the_end(done, bar, held)
+        state.take_steps(done, bar, interruption)
     for module in (*setup.owners.values(), *(head.module for head in setup.auxiliary.values())):
         module.eval()
-    checkpoints.check_trained(loop, made.steps)
+    checkpoints.check_trained(loop, state.steps)
     for bound in loop.plugins.finish:
         reseed(setup.precision.device, seed_of(setup.seed, "finish", bound.instance))
         bound.call(setup)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_finish")
     anchor(setup.tasks, setup.auxiliary)
     averages = loop.averages.values if loop.averages is not None else None
-    facts, rows = made.facts(), made.history.rows
-    return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, made.evaluations, averages)
+    facts, rows = state.facts(), state.history.rows
+    return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, state.evaluations, averages)
 
 
 @attrs.define(eq=False)
@@ -77,7 +84,7 @@ class Run:
 
     Attributes:
         manifest: Of the run; a checkpoint with another manifest is refused.
-        steps: Of each task; after ``to_the_end``, the step at which the run ended.
+        steps: Of each task; after ``take_steps``, the step at which the run ended.
         checkpoint: File of the state, written during the run, at its end, and when it is interrupted.
         evaluations: Rows of figures measured during training.
         changes: Augmentations that the run went on with from a checkpoint, each with its task and step.
@@ -96,9 +103,9 @@ class Run:
     pretrained: Pretrained | None = None
     changes: list[dict[str, Any]] = attrs.field(factory=list)
     log: RunLog = attrs.field(factory=RunLog)
-    _kept: int | None = None
-    _saved: float = 0.0
-    _saving: float = 0.0
+    _saved_steps: int | None = None
+    _saved_at: float = 0.0
+    _saving_seconds: float = 0.0
 
     @classmethod
     def of(cls, prepared: PreparedRun) -> Run:
@@ -128,7 +135,11 @@ class Run:
         if self.checkpoint is None or data is None:
             return 0
         note, tensors = checkpoints.load(self.checkpoint, data, self.loop, self.manifest)
-        self.history.rows, self.evaluations, self._kept = note["history"], note["evaluations"], note["step"]
+        self.history.rows, self.evaluations, self._saved_steps = (
+            note["history"],
+            note["evaluations"],
+            note["step"],
+        )
         waiting = checkpoints.below("waiting/", tensors)
         self.history.take(waiting, note["waiting"], self.loop.setup.precision.device)
         if self.stopper is not None and note["stopping"] is not None:
@@ -140,26 +151,30 @@ class Run:
 
     def pretrain(self, shown: bool) -> None:
         """Let plugins train before the first step, unless the checkpoint holds the result; save it."""
-        if self.pretrained is None and self._kept is None:
+        if self.pretrained is None and self._saved_steps is None:
             self.pretrained = pretrain(self.loop, shown)
             if self.pretrained is not None:
                 self._save(0)
 
-    def to_the_end(self, start: int, bar: Bar, held: Interruption | None = None) -> None:
+    def take_steps(self, start: int, bar: Bar, interruption: Interruption | None = None) -> None:
         """Take the steps from ``start`` on.
 
         Args:
             start: Steps that are done.
             bar: Shows where the run is.
-            held: Signals that end the run once its state is saved.
+            interruption: Signals that end the run once its state is saved.
 
         Raises:
             TrainingError: A loss or a weight is not finite.
             EnvironmentFailure: The memory is too small, or the checkpoint cannot be written.
         """
-        done, self._saved = start, time.monotonic()
+        done, self._saved_at = start, time.monotonic()
         last = False
-        while done < self.steps and not self._stopped and not (held is not None and held.came):
+        while (
+            done < self.steps
+            and not self._stopped
+            and not (interruption is not None and interruption.received)
+        ):
             self._step(done)
             done += 1
             self._evaluate(done, bar)
@@ -171,10 +186,10 @@ class Run:
                 bar.step(done, lambda: self._shown(self.history.so_far()))
             if last or self._due(done, row):
                 self._save(done, last)
-        if held is not None and held.came:
-            if self._kept != done:
+        if interruption is not None and interruption.received:
+            if self._saved_steps != done:
                 self._save(done, last)
-            held.message = (
+            interruption.message = (
                 f"Interrupted after {done:,} of {self.steps:,} steps of each task. The state is kept: the same call "
                 f"goes on from {self.checkpoint}."
             )
@@ -247,9 +262,9 @@ class Run:
         Several processes save at rows of the history only, where they have the same statistics, by the clock of the
         first.
         """
-        settings, waited = self.loop.settings, time.monotonic() - self._saved
+        settings, waited = self.loop.settings, time.monotonic() - self._saved_at
         limit = settings.checkpoint_seconds
-        late = limit is not None and waited > max(limit, self._saving / SHARE)
+        late = limit is not None and waited > max(limit, self._saving_seconds / SHARE)
         if self.loop.world.size == 1:
             return done % settings.checkpoint_every == 0 or late
         rows = -(-settings.checkpoint_every // settings.log_every) * settings.log_every
@@ -288,9 +303,9 @@ class Run:
             "ended": ended,
             checkpoints.CHANGES: self.changes,
         }
-        tensors = {f"waiting/{name}": one for name, one in waiting.items()}
+        tensors = {f"waiting/{name}": value for name, value in waiting.items()}
         if stopper is not None:
-            tensors |= {f"best/{name}": one for name, one in stopper.weights.items()}
+            tensors |= {f"best/{name}": value for name, value in stopper.weights.items()}
         try:
             self.history.check(
                 done
@@ -300,15 +315,15 @@ class Run:
         except TrainingError as error:
             self._add_checkpoint(error)
             raise
-        self._kept, self._saved = done, time.monotonic()
-        self._saving = self._saved - began
+        self._saved_steps, self._saved_at = done, time.monotonic()
+        self._saving_seconds = self._saved_at - began
         self.log.flush()
 
     def _add_checkpoint(self, error: CompatkitError) -> None:
         """Add to an error how many steps of the run are kept, and where."""
-        if self._kept is not None:
+        if self._saved_steps is not None:
             error.args = (
-                f"{error} The last good checkpoint, after {self._kept:,} steps, is kept: {self.checkpoint}.",
+                f"{error} The last good checkpoint, after {self._saved_steps:,} steps, is kept: {self.checkpoint}.",
                 *error.args[1:],
             )
         elif self.checkpoint is not None:
@@ -338,7 +353,7 @@ def _warn_of_loaders(loop: Loop) -> None:
 
 
 DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-"""The signals that are held back, with their default handlers; others are left alone."""
+"""Signals that are deferred, with their default handlers; others are left alone."""
 
 
 @attrs.define(eq=False)
@@ -347,20 +362,22 @@ class Interruption:
 
     Attributes:
         on: Whether to defer signals; it is never done outside the main thread.
-        came: The signal received, or None.
+        received: The signal that came, or None.
         message: Of the KeyboardInterrupt that Ctrl-C then raises.
     """
 
     on: bool
-    came: int | None = None
+    received: int | None = None
     message: str = ""
-    _held: list[signal.Signals] = attrs.field(factory=list)
+    _deferred: list[signal.Signals] = attrs.field(factory=list)
 
     def __enter__(self) -> Interruption:
         if self.on and threading.current_thread() is threading.main_thread():
-            self._held = [one for one, usual in DEFAULTS.items() if signal.getsignal(one) == usual]
-            for one in self._held:
-                signal.signal(one, self._note)
+            self._deferred = [
+                number for number, usual in DEFAULTS.items() if signal.getsignal(number) == usual
+            ]
+            for number in self._deferred:
+                signal.signal(number, self._receive)
         return self
 
     def __exit__(
@@ -374,18 +391,18 @@ class Interruption:
             KeyboardInterrupt: After Ctrl-C.
             SystemExit: After SIGTERM.
         """
-        self._give_back()
-        if self.came is None or not (kind is None or issubclass(kind, Exception)):
+        self._restore_handlers()
+        if self.received is None or not (kind is None or issubclass(kind, Exception)):
             return
-        if self.came == signal.SIGINT:
+        if self.received == signal.SIGINT:
             raise KeyboardInterrupt(self.message)
-        raise SystemExit(128 + self.came)
+        raise SystemExit(128 + self.received)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came = number
-        self._give_back()
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self._restore_handlers()
 
-    def _give_back(self) -> None:
-        for one in self._held:
-            signal.signal(one, DEFAULTS[one])
-        self._held = []
+    def _restore_handlers(self) -> None:
+        for number in self._deferred:
+            signal.signal(number, DEFAULTS[number])
+        self._deferred = []

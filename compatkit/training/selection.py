@@ -10,7 +10,7 @@ from itertools import count, islice
 import torch
 from torch import Tensor
 
-from compatkit.training.execution import EAGER, MODES, Asked, Captured, Execution, Mode
+from compatkit.training.execution import EAGER, MODES, Captured, Execution, ExecutionOption, Mode
 from compatkit.training.loop import Loop
 from compatkit.training.memory import let_go, ran_out
 from compatkit.training.objective import Compiled, Outcome
@@ -49,13 +49,13 @@ def select_execution(loop: Loop) -> Execution:
     return Execution("eager", "there is no memory left to try another way")
 
 
-def _select(loop: Loop, asked: Asked) -> Execution:
+def _select(loop: Loop, option: ExecutionOption) -> Execution:
     device = torch.device(loop.setup.precision.device).type
-    if asked == "eager":
+    if option == "eager":
         return EAGER
     for task_loop in loop.task_loops.values():
         task_loop.resolve(0)
-    if asked == "auto":
+    if option == "auto":
         if loop.settings.deterministic:
             return Execution("eager", "deterministic=True forbids trials")
         if device != "cuda":
@@ -67,7 +67,7 @@ def _select(loop: Loop, asked: Asked) -> Execution:
         if loop.world.size > 1:
             return Execution("eager", "several processes would each find another way the fastest")
         return fastest(loop)
-    return possible(loop, asked)
+    return possible(loop, option)
 
 
 def possible(loop: Loop, mode: Mode) -> Execution:
@@ -85,12 +85,12 @@ def possible(loop: Loop, mode: Mode) -> Execution:
         )
     blockers: list[str] = []
     compiles, captures = wanted.compiles, wanted.captures
-    if compiles and (found := compile_blocker(loop)):
+    if compiles and (blocker := compile_blocker(loop)):
         compiles = False
-        blockers.append(found)
-    if captures and (found := capture_blocker(loop, compiles=compiles)):
+        blockers.append(blocker)
+    if captures and (blocker := capture_blocker(loop, compiles=compiles)):
         captures = False
-        blockers.append(found)
+        blockers.append(blocker)
     if not blockers:
         return wanted
     left: Mode = "compile" if compiles else "graph" if captures else "eager"
@@ -120,8 +120,8 @@ def compile_blocker(loop: Loop) -> str | None:
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
                 "like), and would draw others"
             )
-        if (found := disagreement(loop, task_loop)) is not None:
-            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
+        if (reason := disagreement(loop, task_loop)) is not None:
+            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
     return None
 
 
@@ -157,8 +157,8 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "
                 "for every step"
             )
-        if (found := replay_disagreement(loop, task_loop, mode)) is not None:
-            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {found}"
+        if (reason := replay_disagreement(loop, task_loop, mode)) is not None:
+            return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
     return None
 
 
@@ -181,7 +181,7 @@ def draws(loop: Loop, task_loop: TaskLoop) -> bool:
         reseed(device, 0)
         before = states(device)
         task_loop.objective(step)
-        return any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True))
+        return any(not torch.equal(state, other) for state, other in zip(before, states(device), strict=True))
 
 
 def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
@@ -193,11 +193,11 @@ def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
     """
     try:
         expected = _gradients(loop, task_loop, task_loop.objective)
-        found = _gradients(loop, task_loop, Compiled(task_loop.objective))
+        compiled = _gradients(loop, task_loop, Compiled(task_loop.objective))
     except Exception as error:  # whatever a compiler raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"torch.compile does not take the step ({type(error).__name__}: {first[0]:.200})"
-    return _apart(loop, expected, found, "compiled gradients")
+    return _difference(loop, expected, compiled, "compiled gradients")
 
 
 def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
@@ -208,13 +208,19 @@ def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -
         task_loop: Whose step is tried, on one batch, from the same weights.
         execution: With the capture to try; the step is compiled both times, or neither.
     """
-    before, settled = [one.detach().double() for one in task_loop.trainable], loop.execution
+    before, previous = (
+        [parameter.detach().double() for parameter in task_loop.trainable],
+        loop.execution,
+    )
 
     def moves(step: Callable[[list[Step]], object]) -> list[Tensor]:
         task_loop.resolve(0, compiles=execution.compiles)
         with loop.untouched():
             step([loop.begin(task_loop, 0)])
-            return [one.detach().double() - old for one, old in zip(task_loop.trainable, before, strict=True)]
+            return [
+                parameter.detach().double() - old
+                for parameter, old in zip(task_loop.trainable, before, strict=True)
+            ]
 
     def replayed(steps: list[Step]) -> None:
         Captured(partial(loop.train_step, task_loop), loop.untouched, steps).replay(steps)
@@ -222,20 +228,22 @@ def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -
     try:
         expected = moves(partial(loop.train_step, task_loop))
         loop.set_execution(execution)
-        found = moves(replayed)
+        observed = moves(replayed)
     except Exception as error:  # whatever a capture raises: the run goes on without it
         first = str(error).strip().splitlines() or [""]
         return f"the step cannot be captured ({type(error).__name__}: {first[0]:.200})"
     finally:
-        loop.set_execution(settled)
+        loop.set_execution(previous)
         task_loop.resolve(0)
-    return _apart(loop, expected, found, "a replayed step moves weights that")
+    return _difference(loop, expected, observed, "a replayed step moves weights that")
 
 
-def _apart(loop: Loop, expected: list[Tensor], found: list[Tensor], what: str) -> str | None:
-    scale = torch.stack([one.norm() for one in expected]).norm()
-    apart = torch.stack([(one - other).norm() for one, other in zip(expected, found, strict=True)]).norm()
-    share, most = float(apart / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
+def _difference(loop: Loop, expected: list[Tensor], observed: list[Tensor], what: str) -> str | None:
+    """Return how far tensors are apart where this is more than rounding explains; None where it is not."""
+    scale = torch.stack([tensor.norm() for tensor in expected]).norm()
+    differences = [left - right for left, right in zip(expected, observed, strict=True)]
+    difference = torch.stack([tensor.norm() for tensor in differences]).norm()
+    share, most = float(difference / scale.clamp(min=1e-30)), TOLERANCE[loop.setup.precision.dtype]
     return None if share <= most else f"{what} differ by {share:.1e} of their norm, more than {most:.0e}"
 
 
@@ -243,7 +251,9 @@ def _gradients(loop: Loop, task_loop: TaskLoop, forward: Callable[..., Outcome])
     with loop.untouched():
         step = loop.begin(task_loop, 0)
         forward(step)[0].backward()
-        return [one.grad.detach().double() for one in loop.trainable if one.grad is not None]
+        return [
+            parameter.grad.detach().double() for parameter in loop.trainable if parameter.grad is not None
+        ]
 
 
 def fastest(loop: Loop) -> Execution:
@@ -257,20 +267,20 @@ def fastest(loop: Loop) -> Execution:
             return Execution(
                 "eager", f"a trial would call the plugin {bound.instance!r}, whose effect is 'host'"
             )
-    best, least, told = Execution("eager", ""), _seconds(loop, "eager"), []
+    best, least, reasons = Execution("eager", ""), _seconds(loop, "eager"), []
     for mode in MODES[1:]:
         if mode.startswith("compile") and least * loop.settings.steps < SHORT:
-            told.append(f"{mode} would take longer to make than it could save")
+            reasons.append(f"{mode} would take longer to make than it could save")
             continue
-        there = possible(loop, mode)
-        if there.mode != mode:
-            told.append(there.reason)
+        candidate = possible(loop, mode)
+        if candidate.mode != mode:
+            reasons.append(candidate.reason)
             continue
         seconds = _seconds(loop, mode)
         if seconds < WORTH * least:
-            best, least = there, seconds
+            best, least = candidate, seconds
     reason = f"the fastest of those that were possible, in a trial of {STEPS} steps"
-    return Execution(best.mode, "; ".join([reason, *told]))
+    return Execution(best.mode, "; ".join([reason, *reasons]))
 
 
 def _seconds(loop: Loop, mode: Mode) -> float:

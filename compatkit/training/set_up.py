@@ -41,9 +41,9 @@ class SetUp:
         released: An extractor that was given as frozen, or None.
         compared: Whether a regularizer of this run uses it.
         recorders: By task, the layers to record; only tasks for which a plugin asked.
-        told: By instance, the choices that it reported.
+        metadata: By instance, the choices that it reported.
         gradients: By instance whose gradients are compared with the task's, whether they are balanced too.
-        asking: The instance that is being set up.
+        instance: The instance that is being set up.
     """
 
     seed: int
@@ -54,9 +54,9 @@ class SetUp:
     auxiliary: dict[str, AuxiliaryHead] = attrs.field(factory=dict)
     owners: dict[str, nn.Module] = attrs.field(factory=dict)
     recorders: dict[str, Recorder] = attrs.field(factory=dict)
-    told: dict[str, dict[str, Any]] = attrs.field(factory=dict)
+    metadata: dict[str, dict[str, Any]] = attrs.field(factory=dict)
     gradients: dict[str, bool] = attrs.field(factory=dict)
-    asking: str | None = None
+    instance: str | None = None
     released: ReleasedExtractor | None = None
     compared: bool = False
 
@@ -95,7 +95,7 @@ class SetUp:
             UsageError: Called outside of ``compatkit_set_up``; the name is taken or invalid; it is no module, or a lazy
                 one.
         """
-        instance = self._asking("own", "optimizers are made before the first step")
+        instance = self._current_instance("own", "optimizers are made before the first step")
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise UsageError(
                 f"own expects a name of letters, digits, '_' and '-', such as 'projection'; got {name!r}.",
@@ -150,12 +150,12 @@ class SetUp:
             UsageError: Called outside of ``compatkit_set_up``, or ``names`` is one text; or a layer lies in the head
                 of a task without labels, which does not run.
         """
-        instance = self._asking("record_layers", "layers are chosen before the first step")
+        instance = self._current_instance("record_layers", "layers are chosen before the first step")
         if isinstance(names, str):
             raise UsageError(f"record_layers expects several names, such as [{names!r}]; got {names!r}.")
         made = Recorder(task.extractor, task.head, None if task.runs_head else task.name)
         recorder = self.recorders.setdefault(task.name, made)
-        recorder.ask(instance, names)
+        recorder.request(instance, names)
 
     def tell(self, facts: Mapping[str, Any]) -> None:
         """Report what the plugin chose by itself, for the plan of the run and its manifest, as ``chosen``.
@@ -167,9 +167,9 @@ class SetUp:
             FormatError: No manifest can hold them.
             UsageError: Called outside of ``compatkit_set_up``.
         """
-        instance = self._asking("tell", "a plan is made before the first step")
+        instance = self._current_instance("tell", "a plan is made before the first step")
         dumps(dict(facts))
-        self.told.setdefault(instance, {}).update(facts)
+        self.metadata.setdefault(instance, {}).update(facts)
 
     def compare_gradients(self, *, balance: bool = False) -> None:
         """Compare the gradient of the plugin's losses with the task's, over the task's own network.
@@ -185,7 +185,9 @@ class SetUp:
         Raises:
             UsageError: Called outside of ``compatkit_set_up``, or a task has no loss of its own to compare with.
         """
-        instance = self._asking("compare_gradients", "what a step measures is settled before the first")
+        instance = self._current_instance(
+            "compare_gradients", "what a step measures is settled before the first"
+        )
         for state in self.tasks.values():
             if balance and not state.runs_head:
                 raise UsageError(
@@ -195,11 +197,11 @@ class SetUp:
                 )
         self.gradients[instance] = balance
 
-    def _asking(self, word: str, why: str) -> str:
+    def _current_instance(self, word: str, why: str) -> str:
         """Return the instance that is being set up."""
-        if self.asking is None:
+        if self.instance is None:
             raise UsageError(f"{word} is for compatkit_set_up: {why}.")
-        return self.asking
+        return self.instance
 
     def shared_classes(self) -> tuple[Label, ...]:
         """Return the classes that at least two tasks share, or all classes where there is one task.
@@ -209,16 +211,16 @@ class SetUp:
         states = list(self.tasks.values())
         if len(states) == 1:
             return states[0].labels
-        kept: list[Label] = []
+        shared: list[Label] = []
         for position, state in enumerate(states):
             for index, label in enumerate(state.labels):
                 elsewhere = any(
-                    any(mine == index for mine, _ in common(state.labels, other.labels))
+                    any(own_index == index for own_index, _ in common(state.labels, other.labels))
                     for other in states[position + 1 :]
                 )
-                if elsewhere and not common([label], kept):
-                    kept.append(label)
-        return tuple(kept)
+                if elsewhere and not common([label], shared):
+                    shared.append(label)
+        return tuple(shared)
 
     def add_auxiliary_head(
         self,
@@ -266,20 +268,20 @@ class SetUp:
                     f"whatever the features are. Train one of {LEAST_CLASSES} classes at least.",
                     subject=name,
                 )
-            (given,) = {self._accepts(head, state) for state in self.tasks.values()}
-            if outputs is not None and given != (outputs,):
+            (shape,) = {self._accepts(head, state) for state in self.tasks.values()}
+            if outputs is not None and shape != (outputs,):
                 raise UsageError(
-                    f"The frozen auxiliary head {name!r} gives {given}; this run asks for {outputs} outputs. Use the "
+                    f"The frozen auxiliary head {name!r} gives {shape}; this run asks for {outputs} outputs. Use the "
                     "settings that it was trained with."
                 )
-            if classes is not None and [one.name for one in head.labels or ()] != [
-                one.name for one in classes
-            ]:
+            names = [head_label.name for head_label in head.labels or ()]
+            wanted = None if classes is None else [wanted_label.name for wanted_label in classes]
+            if wanted is not None and names != wanted:
                 raise UsageError(
-                    f"The frozen auxiliary head {name!r} tells apart {[one.name for one in head.labels or ()]}; this "
-                    f"run asks for {[one.name for one in classes]}. Use the settings that it was trained with."
+                    f"The frozen auxiliary head {name!r} tells apart {names}; this run asks for {wanted}. Use the "
+                    "settings that it was trained with."
                 )
-            return self._held(name, head)
+            return self._add_head(name, head)
         count = len(classes) if classes is not None else outputs
         if not count:
             raise UsageError(f"The auxiliary head {name!r} needs classes or a count of outputs.")
@@ -287,14 +289,14 @@ class SetUp:
         module = self._drawn(blueprint, "auxiliary", name)
         head = AuxiliaryHead(name, blueprint, module, tuple(classes) if classes is not None else None)
         for state in self.tasks.values():
-            given = self._accepts(head, state)
-            if given != (count,):
+            shape = self._accepts(head, state)
+            if shape != (count,):
                 raise UsageError(
-                    f"A head of {blueprint.model} after {blueprint.cut} gives {given} for {count} outputs asked for "
+                    f"A head of {blueprint.model} after {blueprint.cut} gives {shape} for {count} requested outputs "
                     f"(auxiliary head {name!r}): the class layer is not in it. Cut the network before its class layer."
                 )
         self.owners[f"shared.{name}"] = module
-        return self._held(name, head)
+        return self._add_head(name, head)
 
     def _like(self, name: str | None) -> TaskState:
         """Return the task whose head gives a shared head its architecture."""
@@ -313,19 +315,19 @@ class SetUp:
 
         Maps may differ in rows and columns, if the head's pooling absorbs it; ``_accepts`` tries that.
         """
-        mine, theirs = first.feature_shape[1:], state.feature_shape[1:]
-        if mine[:1] == theirs[:1] and len(mine) == len(theirs):
+        expected, shape = first.feature_shape[1:], state.feature_shape[1:]
+        if expected[:1] == shape[:1] and len(expected) == len(shape):
             return
         raise UsageError(
-            f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives {mine}, "
-            f"{state.name!r} gives {theirs}. Give all tasks one width, Task(width={mine[0]}): extractors then end with "
-            "a 1x1 convolution to it. Or choose split points of equal width."
+            f"The auxiliary head {name!r} needs features of one width from all tasks; {first.name!r} gives {expected}, "
+            f"{state.name!r} gives {shape}. Give all tasks one width, Task(width={expected[0]}): extractors then end "
+            "with a 1x1 convolution to it. Or choose split points of equal width."
         )
 
     def unmoved(self) -> dict[str, nn.Module]:
         """Return the modules that were given as frozen, as ``frozen.<name>``."""
-        found = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
-        return found if self.released is None else {**found, f"frozen.{EXTRACTOR}": self.released.module}
+        modules = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
+        return modules if self.released is None else {**modules, f"frozen.{EXTRACTOR}": self.released.module}
 
     def released_head(self) -> AuxiliaryHead:
         """Take the released target head that was given as frozen (``registry.released``).
@@ -359,9 +361,9 @@ class SetUp:
         self.compared = True
         return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
 
-    def _held(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
+    def _add_head(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
         """Add a head to those of this run, with the plugin that asked for it."""
-        head.plugin = self.asking or head.plugin
+        head.plugin = self.instance or head.plugin
         self.auxiliary[name] = head
         return head
 
@@ -392,7 +394,7 @@ def check_weights(setup: SetUp, cause: str) -> None:
     Raises:
         IntegrityError: See ``check_values``.
     """
-    parts = {f"{name}.{side}": getattr(one, side) for name, one in setup.tasks.items() for side in SIDES}
+    parts = {f"{name}.{side}": getattr(state, side) for name, state in setup.tasks.items() for side in SIDES}
     for owner, module in {**parts, **setup.owners, **setup.unmoved()}.items():
         check_values(
             module.state_dict(), f"{cause}, in {owner}", "Set finite weights and variances from 0 on."

@@ -17,11 +17,10 @@ from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
 from compatkit.training.batches.sources import PLACES, Place, Placing
 from compatkit.training.evaluating import EarlyStopping, On
-from compatkit.training.execution import Asked
+from compatkit.training.execution import ExecutionOption
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
 from compatkit.training.precision import Choice, spelled
-from compatkit.training.views import ASKED as PASSES
-from compatkit.training.views import Asked as Passes
+from compatkit.training.views import VIEW_BATCHING_OPTIONS, ViewBatchingOption
 
 _share = Number(above=0, below=1, optional=True)
 # How a manifest treats a setting; without metadata it states the value.
@@ -117,7 +116,9 @@ class Settings:
         default=None, validator=OfType((bool, type(None)), "True, False or None"), metadata=_HIDDEN
     )
     device: str = attrs.field(default="auto", metadata=_HIDDEN)
-    execution: Asked = attrs.field(default="auto", validator=OneOf(get_args(Asked)), metadata=_HIDDEN)
+    execution: ExecutionOption = attrs.field(
+        default="auto", validator=OneOf(get_args(ExecutionOption)), metadata=_HIDDEN
+    )
     deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
     image_storage: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
@@ -125,7 +126,9 @@ class Settings:
         default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
     )
     cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
-    passes: Passes = attrs.field(default="auto", validator=OneOf(PASSES), metadata=_HIDDEN)
+    passes: ViewBatchingOption = attrs.field(
+        default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
+    )
     checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
     checkpoint_seconds: float | None = attrs.field(
@@ -171,15 +174,15 @@ class Settings:
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""
-        found = {}
-        for one in attrs.fields(type(self)):
-            value, rule = getattr(self, one.name), one.metadata.get("manifest")
-            off = value in (one.default, math.inf)
+        stated = {}
+        for field in attrs.fields(type(self)):
+            value, rule = getattr(self, field.name), field.metadata.get("manifest")
+            off = value in (field.default, math.inf)
             if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
-                found[plan_key(one.name)] = (
-                    attrs.asdict(value, filter=_told) if attrs.has(type(value)) else value
+                stated[plan_key(field.name)] = (
+                    attrs.asdict(value, filter=_is_stated) if attrs.has(type(value)) else value
                 )
-        return found
+        return stated
 
 
 def plan_key(name: str) -> str:
@@ -187,11 +190,13 @@ def plan_key(name: str) -> str:
     return name.replace("optimizer", "optimiser")
 
 
-def _told(one: attrs.Attribute[Any], value: Any) -> bool:
-    return one.metadata.get("manifest") != "where on" or value != one.default
+def _is_stated(field: attrs.Attribute[Any], value: Any) -> bool:
+    return field.metadata.get("manifest") != "where on" or value != field.default
 
 
-BESIDE = frozenset(one.name for one in attrs.fields(Settings) if one.metadata.get("manifest") == "beside")
+BESIDE = frozenset(
+    field.name for field in attrs.fields(Settings) if field.metadata.get("manifest") == "beside"
+)
 """Settings without influence on the result."""
 
 

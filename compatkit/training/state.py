@@ -61,18 +61,19 @@ class ReleasedExtractor:
             UsageError: It takes other images, or gives features of another shape.
         """
         for what in ("size", "channels"):
-            wanted, came = getattr(self.data, what), getattr(data, what)
-            if wanted != came:
+            wanted, other = getattr(self.data, what), getattr(data, what)
+            if wanted != other:
                 raise UsageError(
                     f"The released extractor {self.reference} takes images of {what} {wanted}; those of task {task!r} "
-                    f"are of {came}. Give the task size={self.data.size} and images of channels {self.data.channels}, "
+                    f"are of {other}. Give the task size={self.data.size} and images of channels {self.data.channels}, "
                     "or start it from the extractor (registry.task)."
                 )
         mean, std = (
-            torch.tensor(one, device=device).view(1, -1, 1, 1) for one in (self.data.mean, self.data.std)
+            torch.tensor(values, device=device).view(1, -1, 1, 1)
+            for values in (self.data.mean, self.data.std)
         )
         own_mean, own_std = (
-            torch.tensor(one, device=device).view(1, -1, 1, 1) for one in (data.mean, data.std)
+            torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (data.mean, data.std)
         )
         scale, shift = own_std / std, (own_mean - mean) / std
         same = (self.data.mean, self.data.std) == (data.mean, data.std)
@@ -81,11 +82,11 @@ class ReleasedExtractor:
         def features(images: Tensor) -> Tensor:
             return self.module(images if same else images * scale + shift)
 
-        given = tuple(features(torch.zeros(2, len(data.mean), *data.size, device=device)).shape[1:])
-        if given != shape:
+        features_shape = tuple(features(torch.zeros(2, len(data.mean), *data.size, device=device)).shape[1:])
+        if features_shape != shape:
             raise UsageError(
-                f"The released extractor {self.reference} gives features {given}; task {task!r} gives {shape}. Cut the "
-                "task's network where both have one shape."
+                f"The released extractor {self.reference} gives features {features_shape}; task {task!r} gives {shape}. "
+                "Cut the task's network where both have one shape."
             )
         return features
 

@@ -139,7 +139,7 @@ def pieces(batch: Batch, count: int) -> list[Batch]:
     if batch.stacked is None:
         return [Batch(*part) for part in parts]
     views = batch.stacked.unflatten(0, (-1, len(batch.labels))).chunk(count, 1)
-    stacks = [one.flatten(0, 1) for one in views]
+    stacks = [view.flatten(0, 1) for view in views]
     return [
         Batch(stack[: len(labels)], labels, index, stack)
         for stack, (_, labels, index) in zip(stacks, parts, strict=True)
@@ -151,14 +151,15 @@ def together(results: Sequence[StepResult]) -> StepResult:
 
     A loss that a micro-batch lacks counts as 0 there.
     """
-    names = dict.fromkeys(name for one in results for name in one.losses)
+    names = dict.fromkeys(name for result in results for name in result.losses)
     losses = {
-        name: torch.stack([one.losses[name] for one in results if name in one.losses]).sum(0) / len(results)
+        name: torch.stack([result.losses[name] for result in results if name in result.losses]).sum(0)
+        / len(results)
         for name in names
     }
-    predicted = [one.predicted for one in results if one.predicted is not None]
-    true = [one.true for one in results if one.true is not None]
-    sums = [one.images for one in results if one.images is not None]
+    predicted = [result.predicted for result in results if result.predicted is not None]
+    true = [result.true for result in results if result.true is not None]
+    sums = [result.images for result in results if result.images is not None]
     images = torch.stack(sums).sum() if sums else None
     if not predicted:
         return StepResult(losses, images=images)

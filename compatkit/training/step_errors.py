@@ -62,9 +62,9 @@ def without_gradient(step: Step) -> UsageError:
 
 def _explained(error: RuntimeError, step: Step, losses: Sequence[Bound]) -> CompatkitError | None:
     if losses and (FREED in str(error) or MOVED in str(error)):
-        keeping = [one.instance for one in losses if _keeps_graph(one, step)]
+        keeping = [bound.instance for bound in losses if _keeps_graph(bound, step)]
         if not keeping and FREED in str(error):
-            keeping = [one.instance for one in losses]
+            keeping = [bound.instance for bound in losses]
         return _kept_graph(keeping, step) if keeping else None
     if step.precision.dtype != "float32" and any(word in str(error) for word in DTYPES):
         module = _module_of(error, {"extractor": step.task.extractor, "head": step.task.head})
@@ -100,7 +100,7 @@ def _keeps_graph(bound: Bound, step: Step) -> bool:
 
 def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
     seen: set[Node] = set()
-    waiting = [one.grad_fn for one in tensors]
+    waiting = [tensor.grad_fn for tensor in tensors]
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -111,7 +111,11 @@ def _nodes(tensors: Sequence[Tensor]) -> Iterator[Node]:
 
 def _spent(node: Node) -> bool:
     """Return whether what a node saved for the backward pass is gone, or was changed since."""
-    for name in (one for one in dir(node) if one.startswith("_saved_") or one == "saved_tensors"):
+    for name in (
+        attribute
+        for attribute in dir(node)
+        if attribute.startswith("_saved_") or attribute == "saved_tensors"
+    ):
         try:
             getattr(node, name)
         except RuntimeError as error:
@@ -122,6 +126,6 @@ def _spent(node: Node) -> bool:
 
 def _module_of(error: RuntimeError, parts: dict[str, nn.Module]) -> str | None:
     """Return the path of the innermost module of the parts whose code raised the error."""
-    names = {id(one): name for part in parts.values() for name, one in part.named_modules()}
+    names = {id(module): name for part in parts.values() for name, module in part.named_modules()}
     frames = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return next((names[id(one)] for one in reversed(frames) if names.get(id(one))), None)
+    return next((names[id(module)] for module in reversed(frames) if names.get(id(module))), None)

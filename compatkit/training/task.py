@@ -89,9 +89,9 @@ def _segment(instance: object, attribute: object, value: str) -> None:
 
 def _images(instance: object, attribute: object, value: object) -> None:
     if not isinstance(value, DataSet):
-        named = f"ck.data.load({value!r:.60})" if isinstance(value, str) else "ck.data.load(NAME or folder)"
+        example = f"ck.data.load({value!r:.60})" if isinstance(value, str) else "ck.data.load(NAME or folder)"
         raise UsageError(
-            f"Task.data expects a data set, such as {named} gives; got {value!r:.60}.", subject="data"
+            f"Task.data expects a data set, such as {example} gives; got {value!r:.60}.", subject="data"
         )
 
 
@@ -131,7 +131,7 @@ def _size(value: Any) -> tuple[int, int] | None:
         return None
     sides = tuple(value) if isinstance(value, list | tuple) else (value, value)
     if len(sides) != 2 or not all(
-        isinstance(one, Integral) and one is not True and 0 < int(one) <= LARGEST_SIDE for one in sides
+        isinstance(side, Integral) and side is not True and 0 < int(side) <= LARGEST_SIDE for side in sides
     ):
         raise UsageError(
             f"Task.size expects (height, width) in pixels, at most {LARGEST_SIDE} each, or one number for both; got "
@@ -162,13 +162,13 @@ def _loader(instance: Task, attribute: object, value: object) -> None:
     if value is None:
         return
     if isinstance(value, str | Mapping):
-        said = value if isinstance(value, str) else value.get("name")
-        if not isinstance(said, str):
+        name = value if isinstance(value, str) else value.get("name")
+        if not isinstance(name, str):
             raise UsageError(
                 f"Task.loader of task {instance.name!r} names a plugin's loader, alone or in a table of 'name' and "
                 f"settings; got {value!r:.100}."
             )
-        require("loaders", said)
+        require("loaders", name)
     elif not isinstance(value, Iterable) or isinstance(value, Iterator):
         raise UsageError(
             f"Task.loader of task {instance.name!r} expects a DataLoader, or something else that can be iterated once "
@@ -196,12 +196,12 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
     if not isinstance(value, Mapping) or value.keys() != {"mean", "std"}:
         raise UsageError(f"{expected}; got {value!r:.100}.")
     stated: dict[str, tuple[float, ...]] = {}
-    for name, given in value.items():
-        numbers = tuple(given) if isinstance(given, list | tuple) else (given,)
+    for name, values in value.items():
+        numbers = tuple(values) if isinstance(values, list | tuple) else (values,)
         if not numbers or not all(map(Number().takes, numbers)):
-            raise UsageError(f"{expected}; {name} is {given!r:.100}.")
-        stated[str(name)] = tuple(float(one) for one in numbers)
-    if len(stated["mean"]) != len(stated["std"]) or not all(one > 0 for one in stated["std"]):
+            raise UsageError(f"{expected}; {name} is {values!r:.100}.")
+        stated[str(name)] = tuple(float(number) for number in numbers)
+    if len(stated["mean"]) != len(stated["std"]) or not all(deviation > 0 for deviation in stated["std"]):
         raise UsageError(
             f"{expected}, the standard deviations above 0; got {stated['mean']} and {stated['std']}."
         )
@@ -329,11 +329,11 @@ class Task:
         object.__setattr__(self, "builder", builder_for(self.model, self.builder))
         for side in ("extractor", "head"):
             part = getattr(self, side)
-            came = getattr(part, "kind", type(part).__name__)
-            if part is not None and came not in KINDS[side]:
+            kind = getattr(part, "kind", type(part).__name__)
+            if part is not None and kind not in KINDS[side]:
                 raise UsageError(
                     f"Task.{side} of task {self.name!r} expects a component of kind {side}, as registry.task loads it; "
-                    f"got {came}."
+                    f"got {kind}."
                 )
         if self.head is not None and self.extractor is None:
             raise UsageError(
@@ -376,25 +376,25 @@ class Task:
 
     def _check_architecture(self) -> None:
         """Check that width, head and frozen parts go together."""
-        whose = f"Task {self.name!r}"
+        task = f"Task {self.name!r}"
         if self.extractor is not None and self.width is not None:
-            raise UsageError(f"{whose} starts from an extractor, whose width is its own. Leave out width=.")
+            raise UsageError(f"{task} starts from an extractor, whose width is its own. Leave out width=.")
         if self.head is not None and (self.rest is not None or not self.own_head):
-            raise UsageError(f"{whose} starts from a head. Leave out rest= and own_head=, or the head.")
+            raise UsageError(f"{task} starts from a head. Leave out rest= and own_head=, or the head.")
         if self.rest is not None and isinstance(self.weights, Mapping):
             raise UsageError(
-                f"{whose} has weights of a whole network, and a head that is the rest of another. Give the weights as "
+                f"{task} has weights of a whole network, and a head that is the rest of another. Give the weights as "
                 "a file, which the extractor is taken from, or start from components (registry.task)."
             )
         if self.freeze_extractor and (self.extractor is None or not self.supervised):
             raise UsageError(
-                f"{whose} has freeze_extractor=True: it needs an extractor that was trained (registry.task), and "
+                f"{task} has freeze_extractor=True: it needs an extractor that was trained (registry.task), and "
                 "labels that its head learns."
             )
         if self.freeze_extractor and (self.freeze_stages or self.recompute_activations):
             raise UsageError(
-                f"{whose} has freeze_extractor=True: no stage of its extractor is trained, and no activation kept. "
+                f"{task} has freeze_extractor=True: no stage of its extractor is trained, and no activation kept. "
                 "Leave out freeze_stages and recompute_activations."
             )
         if not (self.supervised or self.own_head):
-            raise UsageError(f"{whose} has neither labels nor a head of its own. Leave out own_head=.")
+            raise UsageError(f"{task} has neither labels nor a head of its own. Leave out own_head=.")

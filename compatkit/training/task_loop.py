@@ -104,7 +104,9 @@ class TaskLoop:
         """
         name, size, precision = task.name, settings.batch_size, setup.precision
         own = tuple(
-            made for one, made in optimizers.items() if one == NETWORK + name or not one.startswith(NETWORK)
+            optimizer
+            for owner, optimizer in optimizers.items()
+            if owner == NETWORK + name or not owner.startswith(NETWORK)
         )
         if not own:
             raise UsageError(
@@ -144,11 +146,12 @@ class TaskLoop:
 
     def settle(self) -> None:
         """Call pure views in a row behind one guard from now on: each was checked in the first step of the span."""
-        bounds = [one for one in self._plugins.views if self.span.start in one.phase]
+        bounds = [bound for bound in self._plugins.views if self.span.start in bound.phase]
         views: list[tuple[Callable[..., Any], Stream | None]] = []
-        for pure, some in groupby(zip(bounds, self.views, strict=True), key=lambda one: one[1][1] is None):
-            run = list(some)
-            views += [(views_chain([one for one, _ in run]), None)] if pure else [view for _, view in run]
+        pairs = zip(bounds, self.views, strict=True)
+        for pure, group in groupby(pairs, key=lambda pair: pair[1][1] is None):
+            run = list(group)
+            views += [(views_chain([bound for bound, _ in run]), None)] if pure else [view for _, view in run]
         self.views = tuple(views)
         self.settled = True
 
@@ -165,7 +168,7 @@ class TaskLoop:
             self._setup,
             self._setup.precision.device,
         )
-        phases = [one.phase for event in IN_STEPS for one in getattr(plugins, event)]
+        phases = [bound.phase for event in IN_STEPS for bound in getattr(plugins, event)]
         edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
@@ -173,13 +176,14 @@ class TaskLoop:
         self.next_reach_check = number if plugins.members else 2**62
         self.others = self._other_networks()
         active = {
-            event: tuple(one for one in getattr(plugins, event) if number in one.phase) for event in IN_STEPS
+            event: tuple(bound for bound in getattr(plugins, event) if number in bound.phase)
+            for event in IN_STEPS
         }
         self.views = tuple(
-            (_watched(one, device), None)
-            if one.effect == "pure"
-            else (one.call, Stream.of(setup.seed, one.instance, "views", name, *self._key))
-            for one in active["views"]
+            (_watched(bound, device), None)
+            if bound.effect == "pure"
+            else (bound.call, Stream.of(setup.seed, bound.instance, "views", name, *self._key))
+            for bound in active["views"]
         )
         self.may_spoil_images = bool(self.views) or self.task.task.loader is not None
         losses = active["losses"]
@@ -187,14 +191,14 @@ class TaskLoop:
         # A plugin that changes the images of a batch would leave views of them unchanged.
         self.source.arrange(further.make if len(further) and not self.views else None)
         recorder = setup.recorders.get(name)
-        recording = recorder.follow(one.instance for one in losses) if recorder is not None else None
+        recording = recorder.follow(bound.instance for bound in losses) if recorder is not None else None
         self.objective = Objective(
             setup.owners, losses, setup.precision, further, recording=recording, gradients=setup.gradients
         )
         # Nobody hangs hooks on an objective; calling it as a module would only cost time.
         self.forward = Compiled(self.objective) if compiles else self.objective.forward
         self.captured = None
-        drawing = [(name,), *((one.instance, name) for one in losses)]
+        drawing = [(name,), *((bound.instance, name) for bound in losses)]
         self.seeds = tuple(Stream.of(setup.seed, "network", *key, *self._key) for key in drawing)
         for event in ("after_backward", "after_step", "after_epoch"):
             setattr(self, event, after_chain(active[event], f"compatkit_{event}"))
@@ -221,7 +225,7 @@ def _watched(bound: Bound, device: str) -> Callable[..., Any]:
     def call(step: Step, batch: Batch) -> Batch:
         before = states(device)
         after = bound.call(step, batch)
-        if any(not torch.equal(one, other) for one, other in zip(before, states(device), strict=True)):
+        if any(not torch.equal(state, other) for state, other in zip(before, states(device), strict=True)):
             raise PluginError(
                 f"Plugin {bound.instance!r}: compatkit_views is declared @effect('pure') and draws from torch's global "
                 "generator, which is not seeded for it. Draw from step.rng(...), or declare @effect('device').",

@@ -120,7 +120,7 @@ def assert_metric(
     metric = check_metric(Offer("metrics", NAME, factory), settings)
     usual, made = _usual()
     about = subject if subject is not None else usual
-    parts = made if batches is None else [_observation(one) for one in batches]
+    parts = made if batches is None else [_observation(batch) for batch in batches]
     if len(parts) < 2:
         raise PluginError(
             f"assert_metric needs at least two batches to merge; got {len(parts)}.", plugin=NAME
@@ -140,9 +140,9 @@ def assert_metric(
     advance(metric, left, parts[1], about)
     _same(before, results(left), "updating or merging a copy; make a new state each time")
     for full, empty in zip(whole, results(metric.init()), strict=True):
-        if full.count and any(one.status != "undefined" for one in _cells(empty)):
+        if full.count and any(cell.status != "undefined" for cell in _cells(empty)):
             raise PluginError(
-                f"The metric {empty.name!r} gives {[one.value for one in _cells(empty)]} without any example. "
+                f"The metric {empty.name!r} gives {[cell.value for cell in _cells(empty)]} without any example. "
                 "Give None with the status 'undefined' and a reason.",
                 plugin=NAME,
             )
@@ -174,7 +174,7 @@ def _tasks() -> list[Task]:
         return Split(draw.integers(0, 256, (12, 16, 16, 3), np.uint8), labels, names, name)
 
     sets = [DataSet(name, split(f"{name}/train"), split(f"{name}/test")) for name in ("left", "right")]
-    return [Task(one.name, one, "resnet8_cifar", "layer2", size=16) for one in sets]
+    return [Task(data.name, data, "resnet8_cifar", "layer2", size=16) for data in sets]
 
 
 def _usual() -> tuple[Subject, list[Observation]]:
@@ -194,21 +194,21 @@ def _usual() -> tuple[Subject, list[Observation]]:
         return made.eval()
 
     pair = network(), network()
-    layers = [{name: getattr(one, name) for name in ("hidden", "act", "fc")} for one in pair]
+    layers = [{name: getattr(network, name) for name in ("hidden", "act", "fc")} for network in pair]
     classes = tuple("abcde")
     about = Subject(network=pair[0], layers=layers[0], classes=classes, other=pair[1], other_layers=layers[1])
     batches: list[Observation] = []
     for count in (8, 6, 3):
         images = torch.rand(count, 3, 8, 8, generator=source)
-        fields: dict[str, Any] = {"images": images, "positions": sum(len(one.labels) for one in batches)}
+        fields: dict[str, Any] = {"images": images, "positions": sum(len(batch.labels) for batch in batches)}
         fields["positions"] = torch.arange(count) + fields["positions"]
         fields["labels"] = torch.randint(0, 5, (count,), generator=source)
-        for prefix, one in zip(("", "other_"), pair, strict=True):
+        for prefix, member in zip(("", "other_"), pair, strict=True):
             flat = images.flatten(1)
-            hidden = one.get_submodule("hidden")(flat)
-            act = one.get_submodule("act")(hidden)
+            hidden = member.get_submodule("hidden")(flat)
+            act = member.get_submodule("act")(hidden)
             # Spread out, and with a gradient, as what comes out of a network that is trained.
-            fields[f"{prefix}logits"] = one.get_submodule("fc")(act) * 5
+            fields[f"{prefix}logits"] = member.get_submodule("fc")(act) * 5
             fields[f"{prefix}inputs"] = {"hidden": flat, "act": hidden.detach(), "fc": act.detach()}
             fields[f"{prefix}outputs"] = {
                 "hidden": hidden.detach(),
@@ -229,25 +229,27 @@ def _observation(batch: tuple[Tensor, Tensor] | Observation) -> Observation:
 
 
 def _halved(parts: Sequence[Observation]) -> list[Observation]:
-    cut = [(one, (len(one.labels) + 1) // 2) for one in parts]
-    pieces = [(_rows(one, slice(0, n)), _rows(one, slice(n, None))) for one, n in cut]
+    halves = [(part, (len(part.labels) + 1) // 2) for part in parts]
+    pieces = [(_rows(part, slice(0, n)), _rows(part, slice(n, None))) for part, n in halves]
     return [piece for pair in pieces for piece in pair if len(piece.labels)]
 
 
 def _rows(batch: Observation, rows: slice) -> Observation:
     def taken(value: Any) -> Any:
-        return {name: one[rows] for name, one in value.items()} if isinstance(value, Mapping) else value[rows]
+        if isinstance(value, Mapping):
+            return {name: tensor[rows] for name, tensor in value.items()}
+        return value[rows]
 
-    held: dict[str, Any] = {one.name: getattr(batch, one.name) for one in attrs.fields(Observation)}
-    return attrs.evolve(batch, **{name: taken(one) for name, one in held.items() if one is not None})
+    values = {field.name: getattr(batch, field.name) for field in attrs.fields(Observation)}
+    return attrs.evolve(batch, **{name: taken(value) for name, value in values.items() if value is not None})
 
 
 def _pass(metric: Metric, parts: Sequence[Observation], about: Subject) -> Any:
     state = metric.init()
     if not observed(metric):
         return state
-    for one in parts:
-        state = advance(metric, state, one, about)
+    for batch in parts:
+        state = advance(metric, state, batch, about)
         if state is None:
             raise PluginError(f"update of {metric!r} returned None. Return the new state.", plugin=NAME)
     return state
@@ -257,12 +259,12 @@ def _cells(result: Measured) -> tuple[Cell, ...]:
     return (Cell(result.value, result.status, result.reason),) if isinstance(result, Result) else result.cells
 
 
-def _same(expected: Sequence[Measured], came: Sequence[Measured], change: str) -> None:
-    for whole, part in zip(expected, came, strict=True):
+def _same(expected: Sequence[Measured], actual: Sequence[Measured], change: str) -> None:
+    for whole, part in zip(expected, actual, strict=True):
         pairs = zip(_cells(whole), _cells(part), strict=True)
-        if all(_close(one.value, other.value) for one, other in pairs) and whole.count == part.count:
+        if all(_close(left.value, right.value) for left, right in pairs) and whole.count == part.count:
             continue
-        shown = [[one.value for one in _cells(result)] for result in (whole, part)]
+        shown = [[cell.value for cell in _cells(result)] for result in (whole, part)]
         raise PluginError(
             f"The metric {whole.name!r} changed from {shown[0]} (of {whole.count}) to {shown[1]} "
             f"(of {part.count}) by {change}.",
@@ -270,7 +272,9 @@ def _same(expected: Sequence[Measured], came: Sequence[Measured], change: str) -
         )
 
 
-def _close(one: float | None, other: float | None) -> bool:
-    return one == other or (
-        one is not None and other is not None and math.isclose(one, other, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+def _close(left: float | None, right: float | None) -> bool:
+    return left == right or (
+        left is not None
+        and right is not None
+        and math.isclose(left, right, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
     )

@@ -24,8 +24,8 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.recording import IMAGES, Recorder
 from compatkit.training.state import TaskState
 
-Asked = Literal["auto", "fused", "separate"]
-ASKED: tuple[Asked, ...] = ("auto", "fused", "separate")
+ViewBatchingOption = Literal["auto", "fused", "separate"]
+VIEW_BATCHING_OPTIONS: tuple[ViewBatchingOption, ...] = ("auto", "fused", "separate")
 TRIED = 4
 """Images a view, to try whether an extractor keeps views apart."""
 
@@ -50,8 +50,8 @@ class Viewwise(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         """Replace ``F.batch_norm``, and nothing else."""
-        named = kwargs or {}
-        return _batch_norm(self.views, *args, **named) if func is F.batch_norm else func(*args, **named)
+        keywords = kwargs or {}
+        return _batch_norm(self.views, *args, **keywords) if func is F.batch_norm else func(*args, **keywords)
 
 
 def _batch_norm(
@@ -73,7 +73,7 @@ def _batch_norm(
         return _reduced(views, input, running, weight, bias, momentum, eps)
     first, *others = input.chunk(views)
     parts = [F.batch_norm(first, running_mean, running_var, weight, bias, True, momentum, eps)]
-    parts += [F.batch_norm(one, None, None, weight, bias, True, momentum, eps) for one in others]
+    parts += [F.batch_norm(view, None, None, weight, bias, True, momentum, eps) for view in others]
     return torch.cat(parts)
 
 
@@ -92,9 +92,9 @@ def _reduced(
     variance, mean = torch.var_mean(parts, dim=dims, correction=0, keepdim=True)
     if running is not None:
         count = parts[0].numel() // parts.shape[2]
-        found = mean[0].detach().flatten(), variance[0].detach().flatten() * (count / (count - 1))
-        for value, one in zip(running, found, strict=True):
-            value.lerp_(one.to(value.dtype), momentum)
+        statistics = mean[0].detach().flatten(), variance[0].detach().flatten() * (count / (count - 1))
+        for value, statistic in zip(running, statistics, strict=True):
+            value.lerp_(statistic.to(value.dtype), momentum)
     scaled = (parts - mean) * torch.rsqrt(variance + eps)
     shape = (-1, *(1 for _ in range(3, parts.dim())))
     if weight is not None:
@@ -118,7 +118,7 @@ def mixes(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
     draw = torch.Generator().manual_seed(0)
     images = torch.randn(2 * shape[0], *shape[1:], generator=draw).to(first.device, first.dtype)
     with torch.no_grad(), batch_statistics(extractor):
-        apart = torch.cat([extractor(one) for one in images.chunk(2)])
+        apart = torch.cat([extractor(view) for view in images.chunk(2)])
         with Viewwise(2):
             together = extractor(images)
     if float((apart - together).abs().max()) > CLOSE * float(apart.abs().max()):
@@ -148,12 +148,14 @@ def mixes_records(recorder: Recorder, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def _begins(one: Tensor, other: Tensor) -> bool:
-    """Return whether ``other`` is ``one``, or has as many rows again behind it."""
-    if one.shape != other.shape and (not one.dim() or other.shape != (2 * len(one), *one.shape[1:])):
+def _begins(first: Tensor, second: Tensor) -> bool:
+    """Return whether ``second`` is ``first``, or has as many rows again behind it."""
+    if first.shape != second.shape and (
+        not first.dim() or second.shape != (2 * len(first), *first.shape[1:])
+    ):
         return False
-    most = float(one.detach().abs().max()) if one.numel() else 0.0
-    return not one.numel() or float((one - other[: len(one)]).detach().abs().max()) <= CLOSE * most
+    most = float(first.detach().abs().max()) if first.numel() else 0.0
+    return not first.numel() or float((first - second[: len(first)]).detach().abs().max()) <= CLOSE * most
 
 
 @attrs.frozen
@@ -181,12 +183,12 @@ _RECOMPUTED = "activations are recomputed, and recomputation cannot tell the vie
 
 
 def choose_view_batching(
-    asked: Asked, state: TaskState, device: str, recorder: Recorder | None = None
+    option: ViewBatchingOption, state: TaskState, device: str, recorder: Recorder | None = None
 ) -> ViewBatching:
     """Choose for a task.
 
     Args:
-        asked: The setting ``passes`` of the trainer.
+        option: The setting ``passes`` of the trainer.
         state: Of the task.
         device: Where it runs.
         recorder: Of the task, where some of its layers are recorded.
@@ -194,20 +196,20 @@ def choose_view_batching(
     Raises:
         UsageError: One pass was asked for, and the extractor would mix the views, or the records of its layers.
     """
-    if asked == "separate":
+    if option == "separate":
         return ViewBatching(False, "asked for")
-    if state.task.recompute_activations and asked == "auto":
+    if state.task.recompute_activations and option == "auto":
         return ViewBatching(False, _RECOMPUTED)
     kind = torch.device(device).type
-    if asked == "auto" and kind != "cuda":
+    if option == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
     reason = _RECOMPUTED if state.task.recompute_activations else mixes(state.extractor, (TRIED, *image))
     if reason is None and recorder is not None:
         reason = mixes_records(recorder, image)
     if reason is None:
-        return ViewBatching(True, "asked for" if asked == "fused" else f"fewer launches on {kind}")
-    if asked == "fused":
+        return ViewBatching(True, "asked for" if option == "fused" else f"fewer launches on {kind}")
+    if option == "fused":
         raise UsageError(
             f"passes='fused' was asked for, but in the extractor of task {state.name!r} ({state.task.model}) "
             f"{reason}. Use passes='auto' or 'separate'."
@@ -238,9 +240,9 @@ class ExtraViews:
             size: Height and width of the images.
             fused: Whether further views pass the extractor together with the batch.
         """
-        found = {one: len(one.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for one in hooks}
-        kept = {one: count for one, count in found.items() if count}
-        return cls(tuple(kept), tuple(kept.values()), fused)
+        counts = {hook: len(hook.call(torch.zeros(1, 1, *size, dtype=torch.int64))) for hook in hooks}
+        hook_counts = {hook: count for hook, count in counts.items() if count}
+        return cls(tuple(hook_counts), tuple(hook_counts.values()), fused)
 
     def __len__(self) -> int:
         """Return how many views there are besides the batch itself."""
@@ -252,11 +254,13 @@ class ExtraViews:
         Returns:
             One tensor a view, each in the shape of ``images``.
         """
-        return [view for one in self.wanted for view in one.call(images)]
+        return [view for bound in self.wanted for view in bound.call(images)]
 
     def unchecked(self) -> ExtraViews:
         """Return the same without checks of what plugins return, for a compiler."""
-        return attrs.evolve(self, wanted=tuple(attrs.evolve(one, call=one.function) for one in self.wanted))
+        return attrs.evolve(
+            self, wanted=tuple(attrs.evolve(bound, call=bound.function) for bound in self.wanted)
+        )
 
     def seen(self, extractor: nn.Module, batch: Batch) -> tuple[Tensor, dict[str, list[Tensor]]]:
         """Run the extractor on a batch, and on its further views where that is one pass.
@@ -291,7 +295,7 @@ class ExtraViews:
         return self._by_instance(list(batch.stacked.chunk(1 + len(self))[1:]))
 
     def _by_instance(self, views: list[Tensor]) -> dict[str, list[Tensor]]:
-        found: dict[str, list[Tensor]] = {}
-        for one, count in zip(self.wanted, self.counts, strict=True):
-            found[one.instance], views = views[:count], views[count:]
-        return found
+        views_of: dict[str, list[Tensor]] = {}
+        for bound, count in zip(self.wanted, self.counts, strict=True):
+            views_of[bound.instance], views = views[:count], views[count:]
+        return views_of

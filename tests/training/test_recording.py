@@ -133,7 +133,7 @@ def test_rows_that_are_not_those_of_images_need_passes_of_their_own() -> None:
     reasons = {}
     for name in ("tokens", "windows", "table"):
         recorder = Recorder(Mixed(), nn.Identity())
-        recorder.ask("one", [name])
+        recorder.request("one", [name])
         reasons[name] = mixes_records(recorder, (1, 4, 4))
         rows = recorder.notes[name].rows
         assert rows == ((False, False) if name == "table" else (True, True))
@@ -169,7 +169,7 @@ class Shared(nn.Module):
 
 def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapping[str, Any]:
     recorder = Recorder(extractor, nn.Identity())
-    recorder.ask("one", names)
+    recorder.request("one", names)
     recorder.dry_run(tuple(images.shape[1:]), Precision("cpu", "float32", False))
     recording = recorder.follow(["one"])
     assert recording is not None

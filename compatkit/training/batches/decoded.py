@@ -59,8 +59,8 @@ class _Augmented(Dataset[Any]):
     def __getitem__(self, place: EpochPosition) -> Tensor | CompatkitError:
         epoch, position = place
         try:
-            kept = self._examples if self._pixels is None else self._pixels
-            image = kept.image(position)
+            source = self._examples if self._pixels is None else self._pixels
+            image = source.image(position)
             with seeded(seed_of(self._seed, "augment", self._task, epoch, position)):
                 return self._augmentation(image, self._shape, self._examples.name_of(position))
         except CompatkitError as error:
@@ -198,10 +198,10 @@ class Decoded:
         return iter(loader)
 
 
-def _joined(found: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
+def _joined(images: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
     """Return a batch in one piece of memory, or what went wrong first."""
-    wrong = next((one for one in found if isinstance(one, CompatkitError)), None)
-    return torch.stack(found) if wrong is None else wrong  # type: ignore[arg-type]
+    wrong = next((image for image in images if isinstance(image, CompatkitError)), None)
+    return torch.stack(images) if wrong is None else wrong  # type: ignore[arg-type]
 
 
 def _begin_worker(worker: int) -> None:

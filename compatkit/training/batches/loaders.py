@@ -46,11 +46,11 @@ def unrepeatable(loader: Iterable[Any]) -> str | None:
     return None
 
 
-def loader_of(said: str | Mapping[str, Any], split: Split, data: Data, batch_size: int) -> Iterable[Any]:
+def loader_of(loader: str | Mapping[str, Any], split: Split, data: Data, batch_size: int) -> Iterable[Any]:
     """Return the loader of a plugin for the images of a task.
 
     Args:
-        said: Its name, or a table of its ``name`` and settings.
+        loader: Its name, or a table of its ``name`` and settings.
         split: Training images.
         data: How the network takes them.
         batch_size: Images of a batch.
@@ -59,7 +59,7 @@ def loader_of(said: str | Mapping[str, Any], split: Split, data: Data, batch_siz
         UnknownName: There is none of that name.
         PluginError: Its factory fails, lacks a setting, or returns what cannot be iterated once a pass.
     """
-    settings = {"name": said} if isinstance(said, str) else dict(said)
+    settings = {"name": loader} if isinstance(loader, str) else dict(loader)
     offer = find("loaders", settings.pop("name"))
     made = offer.make({"split": split, "data": data, "batch_size": batch_size, **settings})
     if not isinstance(made, Iterable) or isinstance(made, Iterator):
@@ -86,16 +86,20 @@ def check_order(loader: Iterable[Any], data: Data, task: str) -> None:
         images = getattr(images, "dataset", None)  # of a subset
     if images is None:
         return
-    theirs = [label(str(one)).name for one in sorted(images.class_to_idx, key=images.class_to_idx.get)]
-    mine = [one.name for one in data.labels or ()]
-    if theirs != mine and sorted(theirs) == sorted(mine):
+    loader_names = [
+        label(str(name)).name for name in sorted(images.class_to_idx, key=images.class_to_idx.get)
+    ]
+    own_names = [own_label.name for own_label in data.labels or ()]
+    if loader_names != own_names and sorted(loader_names) == sorted(own_names):
         place = next(
-            number for number, pair in enumerate(zip(theirs, mine, strict=True)) if pair[0] != pair[1]
+            number
+            for number, pair in enumerate(zip(loader_names, own_names, strict=True))
+            if pair[0] != pair[1]
         )
         raise DataError(
-            f"The loader of task {task!r} calls its class {place} {theirs[place]!r}, the task's data {mine[place]!r}: "
-            "the same classes in another order. Bring both into one order.",
-            subject=theirs[place],
+            f"The loader of task {task!r} calls its class {place} {loader_names[place]!r}, the task's data "
+            f"{own_names[place]!r}: the same classes in another order. Bring both into one order.",
+            subject=loader_names[place],
         )
 
 
@@ -106,9 +110,9 @@ def implausible(images: Tensor, data: Data) -> str | None:
         images: ``(N, C, H, W)``.
         data: Mean and standard deviation of each channel.
     """
-    mean, std = (torch.tensor(one, dtype=torch.float64) for one in (data.mean, data.std))
+    mean, std = (torch.tensor(values, dtype=torch.float64) for values in (data.mean, data.std))
     lowest, highest = float((-mean / std).min()), float(((1 - mean) / std).max())
-    least, most = (float(one) for one in images.aminmax())
+    least, most = (float(bound) for bound in images.aminmax())
     width = highest - lowest
     if not math.isfinite(least) or not math.isfinite(most):
         return NOT_FINITE
@@ -196,7 +200,7 @@ class Streamed:
             )
         if wrong is not None:
             mean, std = (
-                ", ".join(f"{value:.3g}" for value in one) for one in (self._data.mean, self._data.std)
+                ", ".join(f"{value:.3g}" for value in values) for values in (self._data.mean, self._data.std)
             )
             warnings.warn(
                 f"The images that the loader of task {self._task!r} gives {wrong}. Expected are bytes, or (values from "
@@ -279,27 +283,27 @@ class Streamed:
         if self._iterator is None:
             return None
         with seeded(seed_of(self._seed, "loader", self._task, self._passed, self._taken)):
-            given = next(self._iterator, None)
-        if given is None:
+            batch = next(self._iterator, None)
+        if batch is None:
             self._iterator = None
             return None
-        images, labels = self._checked(given)
+        images, labels = self._checked(batch)
         if len(images) < self._batch_size:
             self._iterator = None
             return None
         self._taken += 1
         return images, labels
 
-    def _checked(self, given: Any) -> Pair:
+    def _checked(self, batch: Any) -> Pair:
         """Return images and labels after checking them; reads labels that are on the host."""
 
         def wrong(what: str, remedy: str) -> DataError:
             return DataError(f"The loader of task {self._task!r} gave {what}. {remedy}", subject=self._task)
 
-        pair = isinstance(given, list | tuple) and len(given) == 2
-        if not pair or not all(isinstance(one, Tensor) for one in given):
-            raise wrong(f"a batch that is {type_of(given)}", "Give (images, labels), both tensors.")
-        images, labels = given
+        pair = isinstance(batch, list | tuple) and len(batch) == 2
+        if not pair or not all(isinstance(tensor, Tensor) for tensor in batch):
+            raise wrong(f"a batch that is {type_of(batch)}", "Give (images, labels), both tensors.")
+        images, labels = batch
         shape = len(self._data.mean), *self._data.size
         if images.dim() != 4 or tuple(images.shape[1:]) != shape:
             last = tuple(images.shape[1:]) == (*shape[1:], shape[0])
@@ -339,9 +343,9 @@ class Streamed:
     def describe(self) -> str:
         """See ``BatchSource``."""
         reason = self.unrepeatable
-        kept = "seeded before each pass, skipped through when a run goes on" if reason is None else None
+        repeatable = "seeded before each pass, skipped through when a run goes on" if reason is None else None
         return f"a {type(self._loader).__name__}, batch by batch: " + (
-            kept or f"a run cannot go on in the middle of a pass, because {reason}"
+            repeatable or f"a run cannot go on in the middle of a pass, because {reason}"
         )
 
     def get_ready(self) -> None:

@@ -146,19 +146,19 @@ class Placing:
                 )
             workers = min(8, processors()) if self.workers is None else self.workers
             drawn = image_augmentation(task.augment, state.data)
-            given = task.data.train, state.data, order, drawn, precision, workers
-            return Decoded(*given, self.cache, self.steps)
+            arguments = task.data.train, state.data, order, drawn, precision, workers
+            return Decoded(*arguments, self.cache, self.steps)
         moved = Augmentation(cast("tuple[str, ...]", task.augment), seed, task.name)
-        given = state.examples, state.data, order, moved, precision
+        arguments = state.examples, state.data, order, moved, precision
         if self.where != "auto":
-            return Resident(*given) if self.where == "resident" else Prefetched(*given)
+            return Resident(*arguments) if self.where == "resident" else Prefetched(*arguments)
         if device.type != "cuda":
-            return Resident(*given)  # the device's memory is the host's
+            return Resident(*arguments)  # the device's memory is the host's
         free, _ = torch.cuda.mem_get_info(device)
         needed = Resident.needs(state.examples, moved)
         if needed <= self.share * free:
-            return Resident(*given)
+            return Resident(*arguments)
         return Prefetched(
-            *given,
+            *arguments,
             reason=f"{needed / 2**20:,.0f} MiB, more than {self.share:.0%} of {free / 2**20:,.0f} free",
         )

@@ -266,7 +266,7 @@ class Prefetched(Stored):
         if epoch != self._epoch or self._drawn is None:
             self._epoch, self._drawn = epoch, self._draws(epoch)
         order, *drawn = self._drawn
-        index, (moved, mirrored) = order[here], (None if one is None else one[here] for one in drawn)
+        index, (moved, mirrored) = order[here], (None if draw is None else draw[here] for draw in drawn)
         shape = len(index), *self._images.shape[1:]
         images = torch.empty(shape, dtype=torch.uint8, pin_memory=self._stream is not None)
         torch.index_select(self._images, 0, index, out=images)
@@ -274,10 +274,11 @@ class Prefetched(Stored):
         if self._stream is None:
             return Fetched(images, labels, index, moved, mirrored, None)
         with torch.cuda.stream(self._stream):
-            found = [
-                None if one is None else self._sent(one) for one in (images, labels, index, moved, mirrored)
+            sent = [
+                None if tensor is None else self._sent(tensor)
+                for tensor in (images, labels, index, moved, mirrored)
             ]
-            return Fetched(*found, self._stream.record_event())  # type: ignore[arg-type]
+            return Fetched(*sent, self._stream.record_event())  # type: ignore[arg-type]
 
     def _take_over(self, fetched: Fetched) -> None:
         """Let the run's stream wait for the transfer, and keep its memory until then."""
