@@ -85,8 +85,8 @@ class ReleasedExtractor:
         features_shape = tuple(features(torch.zeros(2, len(data.mean), *data.size, device=device)).shape[1:])
         if features_shape != shape:
             raise UsageError(
-                f"The released extractor {self.reference} gives features {features_shape}; task {task!r} gives {shape}. "
-                "Cut the task's network where both have one shape."
+                f"The released extractor {self.reference} gives features {features_shape}; task {task!r} gives "
+                f"{shape}. Cut the task's network where both have one shape."
             )
         return features
 
