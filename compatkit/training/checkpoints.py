@@ -89,7 +89,7 @@ def read(path: Path | None, world: World) -> bytes | None:
     if world.first and path.exists():
         with environment("read", path):
             data = path.read_bytes()
-    return world.from_first(data)
+    return world.broadcast_bytes(data)
 
 
 @attrs.frozen

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from compatkit.errors import EnvironmentFailure, TrainingError, UsageError
-from compatkit.training.failures import Failures, Lost, losing
+from compatkit.training.failures import Failures, ProcessLost, detect_lost_processes
 
 
 @attrs.define(eq=False)
@@ -85,7 +85,7 @@ class World:
         texts = self._gather(json.dumps(value).encode())
         return [json.loads(text) for text in texts]
 
-    def from_first(self, data: bytes | None) -> bytes | None:
+    def broadcast_bytes(self, data: bytes | None) -> bytes | None:
         """Return the bytes that the first process gives; the others give None."""
         if self.size == 1:
             return data
@@ -95,7 +95,7 @@ class World:
     def _gather(self, data: bytes) -> list[bytes]:
         import torch.distributed as dist
 
-        with losing():
+        with detect_lost_processes():
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
             dist.all_gather(sizes, torch.tensor([len(data)]), group=self._control)
             most = max(int(size) for size in sizes)
@@ -105,26 +105,26 @@ class World:
             dist.all_gather(texts, own, group=self._control)
         return [text[: int(size)].numpy().tobytes() for text, size in zip(texts, sizes, strict=True)]
 
-    def union(self, flags: Tensor) -> None:
+    def all_reduce_max(self, flags: Tensor) -> None:
         """Set each of ``flags`` (uint8, on the CPU) in place that any process sets; no device waits for it."""
         import torch.distributed as dist
 
-        with losing():
+        with detect_lost_processes():
             dist.all_reduce(flags, dist.ReduceOp.MAX, group=self._control)
 
-    def add_up(self, values: Tensor) -> None:
+    def all_reduce_sum(self, values: Tensor) -> None:
         """Sum ``values`` over the processes in place; on a GPU its stream waits, not this process."""
         import torch.distributed as dist
 
-        with losing():
+        with detect_lost_processes():
             dist.all_reduce(values, group=self._devices)
 
-    def copy_first(self, value: Tensor) -> None:
+    def broadcast(self, value: Tensor) -> None:
         """Overwrite ``value`` in place with that of the first process."""
         import torch.distributed as dist
 
         laid = value.contiguous()
-        with losing():
+        with detect_lost_processes():
             dist.broadcast(laid.view(-1).view(torch.uint8), 0, group=self._devices)
         if laid.data_ptr() != value.data_ptr():
             value.copy_(laid)
@@ -188,7 +188,7 @@ _runs = itertools.count()
 
 
 @contextmanager
-def spread(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Iterator[World]:
+def join_processes(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Iterator[World]:
     """Join the other processes of this run, if there are any, and leave them afterwards.
 
     Args:
@@ -213,7 +213,7 @@ def spread(device: str, checkpoint: str | os.PathLike[str] | None = None) -> Ite
         world = World(rank, size, device, control, devices)
         address = [socket.gethostname(), os.getpid()]
         failures = Failures(rank, size, store, world.gather(address), checkpoint)
-    except (RuntimeError, ValueError, Lost) as error:
+    except (RuntimeError, ValueError, ProcessLost) as error:
         raise EnvironmentFailure(
             f"Process {rank} of {size} cannot reach the others ({error}). Start all of them with torchrun, which sets "
             "MASTER_ADDR and MASTER_PORT to where process 0 listens."

@@ -30,7 +30,7 @@ GRACE = 30.0
 """Seconds in which torchrun terminates the others."""
 
 
-class Lost(Exception):
+class ProcessLost(Exception):
     """Another process did not answer."""
 
 
@@ -39,12 +39,12 @@ class Ended(BaseException):
 
 
 @contextmanager
-def losing() -> Iterator[None]:
-    """Turn errors of the connection into ``Lost``."""
+def detect_lost_processes() -> Iterator[None]:
+    """Turn errors of the connection into ``ProcessLost``."""
     try:
         yield
     except RuntimeError as error:
-        raise Lost(str(error).splitlines()[0]) from error
+        raise ProcessLost(str(error).splitlines()[0]) from error
 
 
 @attrs.define(eq=False)
@@ -83,7 +83,7 @@ class Failures:
             before = signal.signal(signal.SIGTERM, self._end)
         try:
             yield
-        except (Lost, Ended) as error:
+        except (ProcessLost, Ended) as error:
             self._over = True
             self._give_up(error)
         except Exception as error:
@@ -103,7 +103,7 @@ class Failures:
         if not self._over:
             raise Ended
 
-    def _give_up(self, error: Lost | Ended) -> NoReturn:
+    def _give_up(self, error: ProcessLost | Ended) -> NoReturn:
         """Raise the error of a run that another process ended."""
         gone = self._gone()
         if gone:

@@ -200,7 +200,7 @@ class Fit(Shown):
             name: head if head.frozen else attrs.evolve(head, module=averaged(head.module, f"shared.{name}"))
             for name, head in self.auxiliary.items()
         }
-        anchor(tasks, heads)
+        set_anchors(tasks, heads)
         run = {**self.run, "weights": "averages"}
         return attrs.evolve(self, tasks=tasks, auxiliary=heads, run=run, averages=None)
 
@@ -230,7 +230,7 @@ class Fit(Shown):
         }
 
 
-def anchor(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
+def set_anchors(tasks: Mapping[str, TaskState], auxiliary: Mapping[str, AuxiliaryHead]) -> None:
     """Set the anchors of every task: shared initial weights and auxiliary heads that it was trained against.
 
     A head behind a frozen extractor also gets the anchors of the extractor's own auxiliary heads.

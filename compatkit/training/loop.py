@@ -28,12 +28,12 @@ from compatkit.training.optim import (
     set_lr,
 )
 from compatkit.training.randomness import reseed, seed_of
-from compatkit.training.reach import check_no_gradients, check_reach, crosses_tasks
-from compatkit.training.replicas import GradientAllReduce, even_statistics
+from compatkit.training.reach import check_no_gradients, check_reach, cross_task_error
+from compatkit.training.replicas import GradientAllReduce, average_statistics
 from compatkit.training.set_up import SetUp
 from compatkit.training.settings import Settings
 from compatkit.training.state import TaskState
-from compatkit.training.step import NO_LABEL, Step, StepResult, pieces, together
+from compatkit.training.step import NO_LABEL, Step, StepResult, combine_results, split_batch
 from compatkit.training.step_errors import explaining, without_gradient
 from compatkit.training.task_loop import NETWORK, TaskLoop
 
@@ -104,14 +104,14 @@ class Loop:
             for layer in state.frozen_norms:
                 layer.eval()
 
-    def go_on_from(self, number: int) -> None:
+    def resume_at(self, number: int) -> None:
         """Prepare every task's images for the step at which a resumed run goes on.
 
         Raises:
             TrainingError: A loader cannot be repeated up to there.
         """
         for task_loop in self.task_loops.values():
-            task_loop.source.go_on_from(number)
+            task_loop.source.resume_at(number)
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
@@ -158,9 +158,9 @@ class Loop:
             for name, value in state.items()
         }
 
-    def even_statistics(self) -> None:
-        """Average the running statistics of all processes; see ``replicas.even_statistics``."""
-        even_statistics(self.world, self.setup.owners, self.averages)
+    def average_statistics(self) -> None:
+        """Average the running statistics of all processes; see ``replicas.average_statistics``."""
+        average_statistics(self.world, self.setup.owners, self.averages)
 
     def close(self) -> None:
         """Close the sources of images and stop recording layers; no step follows."""
@@ -240,13 +240,13 @@ class Loop:
         if task_loop.accumulation_steps == 1:
             steps = [whole]
         else:
-            batches = pieces(whole.batch, task_loop.accumulation_steps)
+            batches = split_batch(whole.batch, task_loop.accumulation_steps)
             steps = [attrs.evolve(whole, batch=batch, piece=piece) for piece, batch in enumerate(batches)]
         if task_loop.views:
             for step in steps:
                 self.view(task_loop, step)
-            if not task_loop.settled:
-                task_loop.settle()
+            if not task_loop.views_chained:
+                task_loop.chain_views()
             self.mark("hooks")
         if task_loop.mixing is not None:
             for step in steps:
@@ -274,7 +274,7 @@ class Loop:
         """
         for call, stream in task_loop.views:
             if stream is not None:
-                reseed(self.setup.precision.device, stream.at(_turn(task_loop, step)))
+                reseed(self.setup.precision.device, stream.at(_micro_batch_index(task_loop, step)))
             step.batch = call(step, step.batch)
 
     def mix(self, task_loop: TaskLoop, mixing: Mixing, step: Step) -> None:
@@ -285,7 +285,7 @@ class Loop:
             mixing: Mixup or CutMix of the task.
             step: Changed in place: mixed images and their soft labels.
         """
-        with seeded(seed_of(self.setup.seed, "mix", step.task.name, _turn(task_loop, step))):
+        with seeded(seed_of(self.setup.seed, "mix", step.task.name, _micro_batch_index(task_loop, step))):
             images, step.mixed_labels = mixing(step.batch.images, step.batch.labels)
         if task_loop.objective.losses:
             step.mixed_images = images
@@ -302,7 +302,7 @@ class Loop:
         if len(steps) == 1:
             result = self.gradients(task_loop, steps[0])
         else:
-            result = together([self.gradients(task_loop, step) for step in steps])
+            result = combine_results([self.gradients(task_loop, step) for step in steps])
         if self.all_reduce is not None:
             self.all_reduce(task_loop.task.name)
         self.mark("backward")
@@ -311,7 +311,7 @@ class Loop:
         for other, parameters in task_loop.others.items():
             if any(parameter.grad is not None for parameter in parameters):
                 losses = task_loop.objective.losses
-                raise crosses_tasks(losses, self.plugins.after_backward, steps[-1], other, parameters)
+                raise cross_task_error(losses, self.plugins.after_backward, steps[-1], other, parameters)
         self.mark("hooks")
         if self.settings.clip_norm is not None:
             norm = torch.nn.utils.clip_grad_norm_(task_loop.trainable, self.settings.clip_norm)
@@ -331,7 +331,7 @@ class Loop:
             step: With its batch; after views and mixing.
         """
         # A captured step cannot seed; steps that draw random numbers are not captured (selection.py).
-        turn = _turn(task_loop, step)
+        turn = _micro_batch_index(task_loop, step)
         seeds = () if self.captures else [stream.at(turn) for stream in task_loop.seeds]
         self.mark("rest")
         with explaining(step, task_loop.objective.losses):
@@ -401,6 +401,6 @@ def _groups(settings: Settings, setup: SetUp, name: str, moved: list[Tensor]) ->
     return parameter_groups([(shared and shared.blueprint, setup.owners[name])], rule.weight_decay)
 
 
-def _turn(task_loop: TaskLoop, step: Step) -> int:
+def _micro_batch_index(task_loop: TaskLoop, step: Step) -> int:
     """Return the number of a micro-batch among all of its task, from which its random numbers follow."""
     return step.number * task_loop.accumulation_steps + step.piece

@@ -19,7 +19,7 @@ SIGNS = (
 """Messages of allocators without an error class of their own: of the CPU and of CUDA's libraries."""
 
 
-def ran_out(error: BaseException) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error, or one that caused it, is about lack of memory."""
     cause: BaseException | None = error
     while cause is not None:
@@ -31,7 +31,7 @@ def ran_out(error: BaseException) -> bool:
     return False
 
 
-def let_go(error: BaseException) -> None:
+def free_memory(error: BaseException) -> None:
     """Free the tensors that the frames of an error hold, and return their memory to the device."""
     cause: BaseException | None = error
     while cause is not None:
@@ -41,7 +41,7 @@ def let_go(error: BaseException) -> None:
         torch.cuda.empty_cache()
 
 
-def does_not_fit(
+def out_of_memory_error(
     task: str, step: int, batch_size: int, pieces: int, device: str, world: World
 ) -> EnvironmentFailure:
     """Return the error of a step that ran out of memory: task, size of the batch, and settings that need less.

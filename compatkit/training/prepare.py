@@ -23,8 +23,8 @@ from compatkit.foundation.codec import digest, dumps
 from compatkit.plugins import RunPlugins, Use
 from compatkit.registry.weights.tensorchecks import UNUSABLE, check_values
 from compatkit.training import checkpoints
-from compatkit.training.batches.loaders import deaths_named
-from compatkit.training.distributed import World, spread
+from compatkit.training.batches.loaders import name_worker_deaths
+from compatkit.training.distributed import World, join_processes
 from compatkit.training.execution import Execution
 from compatkit.training.fit import Fit
 from compatkit.training.loggers import RunLog
@@ -148,19 +148,19 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
     """
     settings = request.settings
     with (
-        spread(settings.device, settings.checkpoint) as world,
+        join_processes(settings.device, settings.checkpoint) as world,
         silent(not (world.first and settings.progress)),
     ):
         world.check_batch(settings.batch_size, settings.accumulate)
         plugins = RunPlugins.create(request.regularizers, factories=request.factories)
         request = attrs.evolve(
-            request, tasks=[changed(task, plugins, settings.seed) for task in request.tasks]
+            request, tasks=[apply_task_hooks(task, plugins, settings.seed) for task in request.tasks]
         )
         _check(request, world)
         log = RunLog.of(settings.loggers, settings.batch_size)
         precision = Precision.choose(world.device, settings.precision, settings.channels_last)
         tasks, held_out = hold_out(request.tasks, settings.validation, settings.seed)
-        with deaths_named(), preserved(), determined(precision.device, on=settings.deterministic):
+        with name_worker_deaths(), preserved(), determined(precision.device, on=settings.deterministic):
             setup = _set_up(attrs.evolve(request, tasks=tasks), plugins, precision)
             normalizing = (*setup.owners.values(), *(head.module for head in setup.frozen.values()))
             with (
@@ -184,7 +184,7 @@ def prepare(request: FitRequest) -> Iterator[PreparedRun]:
                 yield PreparedRun(loop, manifest, held_out, log)
 
 
-def changed(task: Task, plugins: RunPlugins, seed: int) -> Task:
+def apply_task_hooks(task: Task, plugins: RunPlugins, seed: int) -> Task:
     """Return what plugins make of a task before its network is built.
 
     Args:

@@ -16,7 +16,7 @@ import attrs
 from compatkit.errors import FormatError, PluginError, type_of
 from compatkit.foundation.codec import dumps
 from compatkit.hooks import Batch
-from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.loop import Loop
 from compatkit.training.networks import initial_digest
 from compatkit.training.progress import Bar
@@ -34,12 +34,12 @@ class Pretraining:
 
     Attributes:
         setup: Of the run.
-        placing: Where images are kept.
+        image_placement: Where images are kept.
         shown: Whether progress is shown.
     """
 
     setup: SetUp
-    placing: Placing
+    image_placement: ImagePlacement
     shown: bool = False
 
     def batches(self, task: TaskState, *key: str | int, steps: int, batch_size: int) -> Iterator[Batch]:
@@ -55,7 +55,7 @@ class Pretraining:
             DataError: There are fewer images.
         """
         seed = seed_of(self.setup.seed, "plugin", *key)
-        with closing(self.placing.source(task, seed, batch_size, self.setup.precision)) as source:
+        with closing(self.image_placement.source(task, seed, batch_size, self.setup.precision)) as source:
             for number in range(steps):
                 yield source.batch(number)
 
@@ -87,7 +87,7 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
     hooks, setup, world = loop.plugins.pretrain, loop.setup, loop.world
     if not hooks:
         return None
-    pretraining, reports = Pretraining(setup, loop.settings.placing, shown), dict[str, Any]()
+    pretraining, reports = Pretraining(setup, loop.settings.image_placement, shown), dict[str, Any]()
     for bound in hooks:
         reseed(setup.precision.device, seed_of(setup.seed, "pretrain", bound.instance))
         reports[bound.instance] = _plain(bound.instance, bound.call(setup, pretraining))
@@ -96,14 +96,14 @@ def pretrain(loop: Loop, shown: bool) -> Pretrained | None:
         module.zero_grad(set_to_none=True)
         if world.size > 1:
             for value in module.state_dict().values():
-                world.copy_first(value)
+                world.broadcast(value)
     loop.train_mode()
     if loop.averages is not None:
         loop.averages.begin_from(setup.owners)
     for state in setup.tasks.values():
         state.initial = initial_digest(state)
     facts = {"plugins": reports, "initial": {name: state.initial for name, state in setup.tasks.items()}}
-    first_facts = world.from_first(json.dumps(facts).encode() if world.first else None)
+    first_facts = world.broadcast_bytes(json.dumps(facts).encode() if world.first else None)
     return json.loads(first_facts or b"{}")
 
 

@@ -48,7 +48,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
             raise PluginError(f"Plugin {names}: {message}", hook=hook)
 
 
-def crosses_tasks(
+def cross_task_error(
     losses: Sequence[Bound],
     after_backward: Sequence[Bound],
     step: StepLike,

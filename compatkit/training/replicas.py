@@ -97,7 +97,7 @@ class GradientAllReduce:
         """Give every process the mean gradients of the parameters that a step of ``task`` updates.
 
         Raises:
-            Lost: Another process does not answer.
+            ProcessLost: Another process does not answer.
         """
         for bucket in self._buckets[task]:
             present, on_cpu = bucket.presence(), bucket.memory.device.type == "cpu"
@@ -105,10 +105,10 @@ class GradientAllReduce:
             if on_cpu:
                 bucket.flags.copy_(present)
             else:
-                self.world.union(
+                self.world.all_reduce_max(
                     present
                 )  # over the CPU's connection, so that no process waits for the device
-            self.world.add_up(bucket.memory)
+            self.world.all_reduce_sum(bucket.memory)
             bucket.memory /= self.world.size
             bucket.give((bucket.flags > 0 if on_cpu else present > 0).tolist())
 
@@ -130,7 +130,7 @@ def _strides(tensor: Tensor) -> tuple[int, ...]:
 RUNNING = ("running_mean", "running_var")
 
 
-def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
+def average_statistics(world: World, owners: Mapping[str, nn.Module], averages: Averages | None) -> None:
     """Give every process the mean running statistics of batch normalization, and the other buffers of process 0.
 
     Running statistics are moving averages, so their mean equals the result of averaging in every step.
@@ -154,10 +154,10 @@ def even_statistics(world: World, owners: Mapping[str, nn.Module], averages: Ave
         known = {name + which for name in names for which in (*RUNNING, "num_batches_tracked")}
         for name, value in module.named_buffers():
             if name not in known:
-                world.copy_first(value)
+                world.broadcast(value)
     if running:
         flat = torch.cat([value.flatten() for value in running])
-        world.add_up(flat)
+        world.all_reduce_sum(flat)
         flat /= world.size
         parts = flat.split([value.numel() for value in running])
         for value, part in zip(running, parts, strict=True):

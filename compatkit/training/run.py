@@ -19,11 +19,11 @@ from compatkit.errors import CompatkitError, EnvironmentFailure, TrainingError
 from compatkit.training import checkpoints
 from compatkit.training.batches.loaders import Streamed
 from compatkit.training.evaluating import Evaluator, Stopper
-from compatkit.training.fit import Fit, anchor
+from compatkit.training.fit import Fit, set_anchors
 from compatkit.training.loggers import RunLog
 from compatkit.training.loop import Loop
 from compatkit.training.loss_history import LossHistory
-from compatkit.training.memory import does_not_fit, ran_out
+from compatkit.training.memory import is_out_of_memory, out_of_memory_error
 from compatkit.training.prepare import PreparedRun
 from compatkit.training.pretraining import Pretrained, pretrain
 from compatkit.training.progress import Bar
@@ -72,7 +72,7 @@ def run(prepared: PreparedRun) -> Fit:
         reseed(setup.precision.device, seed_of(setup.seed, "finish", bound.instance))
         bound.call(setup)
         check_weights(setup, f"Plugin {bound.instance!r} left unusable weights in compatkit_finish")
-    anchor(setup.tasks, setup.auxiliary)
+    set_anchors(setup.tasks, setup.auxiliary)
     averages = loop.averages.values if loop.averages is not None else None
     facts, rows = state.facts(), state.history.rows
     return Fit(setup.tasks, setup.auxiliary, facts, rows, prepared.plan, state.evaluations, averages)
@@ -221,13 +221,13 @@ class Run:
             try:
                 self.history.add(task.name, loop.step(task, number, reports))
             except Exception as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     if isinstance(error, CompatkitError):
                         self._add_checkpoint(error)
                     raise
                 device = loop.setup.precision.device
                 size, pieces = settings.batch_size, settings.accumulate
-                raise does_not_fit(task.name, number, size, pieces, device, loop.world) from error
+                raise out_of_memory_error(task.name, number, size, pieces, device, loop.world) from error
 
     def _evaluate(self, done: int, bar: Bar) -> None:
         evaluator = self.evaluator
@@ -236,13 +236,13 @@ class Run:
         began = time.perf_counter()
         try:
             self.history.check(done)
-            self.loop.even_statistics()
+            self.loop.average_statistics()
             rows = evaluator.measure(self.loop.setup, self.loop.averages, done)
         except TrainingError as error:
             self._add_checkpoint(error)
             raise
         except Exception as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             device = self.loop.setup.precision.device
             raise EnvironmentFailure(
@@ -271,7 +271,7 @@ class Run:
         return row and (done % rows == 0 or self.loop.world.gather(late)[0])
 
     def _close(self, done: int, bar: Bar) -> None:
-        self.loop.even_statistics()
+        self.loop.average_statistics()
         try:
             rows = self.history.close(done)
         except TrainingError as error:

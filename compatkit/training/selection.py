@@ -12,7 +12,7 @@ from torch import Tensor
 
 from compatkit.training.execution import EAGER, MODES, Captured, Execution, ExecutionOption, Mode
 from compatkit.training.loop import Loop
-from compatkit.training.memory import let_go, ran_out
+from compatkit.training.memory import free_memory, is_out_of_memory
 from compatkit.training.objective import Compiled, Outcome
 from compatkit.training.optim import CAPTURED
 from compatkit.training.randomness import reseed, states
@@ -41,10 +41,10 @@ def select_execution(loop: Loop) -> Execution:
     try:
         return _select(loop, loop.settings.execution)
     except Exception as error:
-        if not ran_out(error):
+        if not is_out_of_memory(error):
             raise
         failure = error
-    let_go(failure)
+    free_memory(failure)
     loop.zero_grad()
     return Execution("eager", "there is no memory left to try another way")
 
@@ -67,10 +67,10 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
         if loop.world.size > 1:
             return Execution("eager", "several processes would each find another way the fastest")
         return fastest(loop)
-    return possible(loop, option)
+    return possible_execution(loop, option)
 
 
-def possible(loop: Loop, mode: Mode) -> Execution:
+def possible_execution(loop: Loop, mode: Mode) -> Execution:
     """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest.
 
     Args:
@@ -115,12 +115,12 @@ def compile_blocker(loop: Loop) -> str | None:
     for task_loop in loop.task_loops.values():
         if task_loop.task.task.recompute_activations:
             return f"the network of the task {task_loop.task.name!r} recomputes its activations"
-        if draws(loop, task_loop):
+        if draws_random_numbers(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training (dropout or the "
                 "like), and would draw others"
             )
-        if (reason := disagreement(loop, task_loop)) is not None:
+        if (reason := compile_difference(loop, task_loop)) is not None:
             return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
     return None
 
@@ -152,12 +152,12 @@ def capture_blocker(loop: Loop, *, compiles: bool) -> str | None:
     for task_loop in loop.task_loops.values():
         if task_loop.task.task.recompute_activations:
             return f"the network of the task {task_loop.task.name!r} recomputes its activations"
-        if draws(loop, task_loop):
+        if draws_random_numbers(loop, task_loop):
             return (
                 f"the network of the task {task_loop.task.name!r} draws random numbers in training, which are seeded "
                 "for every step"
             )
-        if (reason := replay_disagreement(loop, task_loop, mode)) is not None:
+        if (reason := replay_difference(loop, task_loop, mode)) is not None:
             return f"task {task_loop.task.name!r}{_recorded(task_loop)}: {reason}"
     return None
 
@@ -168,7 +168,7 @@ def _recorded(task_loop: TaskLoop) -> str:
     return "" if recording is None else f", with layers recorded for {', '.join(map(repr, recording.names))}"
 
 
-def draws(loop: Loop, task_loop: TaskLoop) -> bool:
+def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
     """Return whether a task's forward pass draws random numbers.
 
     Args:
@@ -184,7 +184,7 @@ def draws(loop: Loop, task_loop: TaskLoop) -> bool:
         return any(not torch.equal(state, other) for state, other in zip(before, states(device), strict=True))
 
 
-def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
+def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
     """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right.
 
     Args:
@@ -200,7 +200,7 @@ def disagreement(loop: Loop, task_loop: TaskLoop) -> str | None:
     return _difference(loop, expected, compiled, "compiled gradients")
 
 
-def replay_disagreement(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
+def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
     """Return how a replayed step moves weights differently, or why it cannot be captured; None where it is right.
 
     Args:
@@ -272,7 +272,7 @@ def fastest(loop: Loop) -> Execution:
         if mode.startswith("compile") and least * loop.settings.steps < SHORT:
             reasons.append(f"{mode} would take longer to make than it could save")
             continue
-        candidate = possible(loop, mode)
+        candidate = possible_execution(loop, mode)
         if candidate.mode != mode:
             reasons.append(candidate.reason)
             continue

@@ -15,7 +15,7 @@ from compatkit.foundation.codec import dumps, loads
 from compatkit.limits import COUNT, FLAG, PATH, SEED, WHOLE, Number, OfType, OneOf
 from compatkit.plugins.discovery import require
 from compatkit.training.batches.decoded import Cache
-from compatkit.training.batches.sources import PLACES, Place, Placing
+from compatkit.training.batches.sources import IMAGE_STORAGE, ImagePlacement, ImageStorage
 from compatkit.training.evaluating import EarlyStopping, On
 from compatkit.training.execution import ExecutionOption
 from compatkit.training.optim import DECAYS, PAPERS, Schedule, check_options
@@ -120,7 +120,9 @@ class Settings:
         default="auto", validator=OneOf(get_args(ExecutionOption)), metadata=_HIDDEN
     )
     deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    image_storage: Place = attrs.field(default="auto", validator=OneOf(PLACES), metadata=_HIDDEN)
+    image_storage: ImageStorage = attrs.field(
+        default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
+    )
     memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
     workers: int | None = attrs.field(
         default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
@@ -168,9 +170,9 @@ class Settings:
         return self.schedule if isinstance(self.schedule, Schedule) else Schedule(self.schedule, self.warmup)
 
     @property
-    def placing(self) -> Placing:
+    def image_placement(self) -> ImagePlacement:
         """Where training images are kept."""
-        return Placing(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
+        return ImagePlacement(self.image_storage, self.memory_share, self.workers, self.cache, self.steps)
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that the manifest of a run states, by the metadata of their fields."""

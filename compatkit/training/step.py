@@ -128,7 +128,7 @@ class Step:
         return generator(self.seed, "plugin", self.task.name, turn, *key)
 
 
-def pieces(batch: Batch, count: int) -> list[Batch]:
+def split_batch(batch: Batch, count: int) -> list[Batch]:
     """Return ``count`` micro-batches of a batch, of equal size and in order; they share its memory.
 
     Args:
@@ -146,7 +146,7 @@ def pieces(batch: Batch, count: int) -> list[Batch]:
     ]
 
 
-def together(results: Sequence[StepResult]) -> StepResult:
+def combine_results(results: Sequence[StepResult]) -> StepResult:
     """Return the result of the whole batch: mean losses of its micro-batches, and all predictions; nothing is read.
 
     A loss that a micro-batch lacks counts as 0 there.

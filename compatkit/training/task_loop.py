@@ -47,7 +47,7 @@ class TaskLoop:
         forward: The same, or its compiled form.
         mixing: Mixes images and labels, or None.
         span: The steps for which the attributes below are right: no plugin begins or ends in them.
-        settled: Whether a step of the span was taken, after which pure views need no check.
+        views_chained: Whether a step of the span was taken, after which pure views need no check.
         next_reach_check: Step at which the graph of the loss is next followed to all parameters it reaches: the first
             of the span, then the powers of two; never without plugins.
         may_spoil_images: Whether images may not be finite: a loader's, or those that a plugin changed.
@@ -71,7 +71,7 @@ class TaskLoop:
     forward: Callable[..., Outcome]
     mixing: Mixing | None = None
     span: range = range(0)
-    settled: bool = False
+    views_chained: bool = False
     next_reach_check: int = 0
     may_spoil_images: bool = False
     captured: Captured | None = None
@@ -114,7 +114,7 @@ class TaskLoop:
                 "shared, are frozen (requires_grad is False). Leave some of them free.",
                 subject=name,
             )
-        source = settings.placing.source(task, setup.seed, size, precision, world.share(size))
+        source = settings.image_placement.source(task, setup.seed, size, precision, world.share(size))
         recorder, passes = setup.recorders.get(name), SEPARATE
         if recorder is not None:
             recorder.dry_run((len(task.data.mean), *task.data.size), precision)
@@ -144,7 +144,7 @@ class TaskLoop:
             mixing,
         )
 
-    def settle(self) -> None:
+    def chain_views(self) -> None:
         """Call pure views in a row behind one guard from now on: each was checked in the first step of the span."""
         bounds = [bound for bound in self._plugins.views if self.span.start in bound.phase]
         views: list[tuple[Callable[..., Any], Stream | None]] = []
@@ -153,7 +153,7 @@ class TaskLoop:
             run = list(group)
             views += [(views_chain([bound for bound, _ in run]), None)] if pure else [view for _, view in run]
         self.views = tuple(views)
-        self.settled = True
+        self.views_chained = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
         """Find the plugins that are active at a step, and the span of steps for which they are; compile if asked.
@@ -172,7 +172,7 @@ class TaskLoop:
         edges = {edge for phase in phases for edge in (phase.start, phase.stop) if edge is not None}
         begin = max((edge for edge in edges if edge <= number), default=0)
         end = min((edge for edge in edges if edge > number), default=2**62)
-        self.span, self.settled = range(begin, end), False
+        self.span, self.views_chained = range(begin, end), False
         self.next_reach_check = number if plugins.members else 2**62
         self.others = self._other_networks()
         active = {

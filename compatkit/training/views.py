@@ -104,7 +104,7 @@ def _reduced(
     return scaled.to(input.dtype).flatten(0, 1)
 
 
-def mixes(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
+def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
     """Return why an extractor would mix views in one pass, or None where it keeps them apart.
 
     Args:
@@ -126,7 +126,7 @@ def mixes(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
     return None
 
 
-def mixes_records(recorder: Recorder, shape: tuple[int, ...]) -> str | None:
+def record_mixing_reason(recorder: Recorder, shape: tuple[int, ...]) -> str | None:
     """Return why the records of a batch cannot be taken from a pass of several views, or None.
 
     Args:
@@ -204,9 +204,11 @@ def choose_view_batching(
     if option == "auto" and kind != "cuda":
         return ViewBatching(False, f"on {kind} one pass gains nothing over several")
     image = len(state.data.mean), *state.data.size
-    reason = _RECOMPUTED if state.task.recompute_activations else mixes(state.extractor, (TRIED, *image))
+    reason = (
+        _RECOMPUTED if state.task.recompute_activations else mixing_reason(state.extractor, (TRIED, *image))
+    )
     if reason is None and recorder is not None:
-        reason = mixes_records(recorder, image)
+        reason = record_mixing_reason(recorder, image)
     if reason is None:
         return ViewBatching(True, "asked for" if option == "fused" else f"fewer launches on {kind}")
     if option == "fused":

@@ -33,7 +33,7 @@ from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.experiments.recipes import read
 from compatkit.registry.weights.tensorfile import deserialize, metadata
 from compatkit.training.batches.sampler import Sampler
-from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.distributed import World
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
@@ -257,7 +257,7 @@ def test_shares_of_a_batch_are_the_whole_batch(where: str) -> None:
         prepare_task(task, 0, Precision("cpu", "float32", True)),
         Precision("cpu", "float32", True),
     )
-    place = Placing("auto" if where == "loader" else where)  # type: ignore[arg-type]
+    place = ImagePlacement("auto" if where == "loader" else where)  # type: ignore[arg-type]
 
     def batches(share: slice) -> list[Any]:
         with closing(place.source(state, 0, 6, precision, share)) as source:

@@ -18,7 +18,7 @@ from compatkit.training import objective, selection
 from compatkit.training.execution import Execution
 from compatkit.training.objective import Objective, Outcome
 from compatkit.training.prepare import FitRequest, prepare
-from compatkit.training.selection import replay_disagreement
+from compatkit.training.selection import replay_difference
 from compatkit.training.step import Step
 
 ALL = ["identical_init", "dcc", "rotation_prediction"]
@@ -279,7 +279,7 @@ def test_a_replayed_step_is_compared_before_the_first(
     with prepare(FitRequest(quick(steps=2), pair()[:1], ["dcc"])) as start:
         (task_loop,) = start.loop.task_loops.values()
         before = [one.detach().clone() for one in start.loop.trainable]
-        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
+        found = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
         assert found is None if said is None else said in str(found)
         assert all(torch.equal(one, old) for one, old in zip(start.loop.trainable, before, strict=True))
         assert start.loop.execution.mode == "eager"
@@ -289,5 +289,5 @@ def test_a_replayed_step_is_compared_before_the_first(
 def test_a_step_that_cannot_be_captured_says_why() -> None:
     with prepare(FitRequest(quick(steps=2), pair()[:1])) as start:
         (task_loop,) = start.loop.task_loops.values()
-        found = replay_disagreement(start.loop, task_loop, Execution("graph", "on trial"))
+        found = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
     assert str(found).startswith("the step cannot be captured (")

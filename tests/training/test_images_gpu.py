@@ -11,7 +11,7 @@ import compatkit as ck
 from compatkit.contracts.contract import Data
 from compatkit.data.dataset import Split
 from compatkit.training.batches.sampler import Augmentation, Sampler
-from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.batches.stored import Prefetched, Resident
 from compatkit.training.precision import Precision
 
@@ -72,7 +72,7 @@ def test_images_that_take_more_than_their_share_are_prefetched() -> None:
     told = quick(steps=1, device="cuda", memory_share=0.0).explain([task]).tasks[0]["source"]
     assert "in host memory (0 MiB, more than 0% of" in told
     assert "on cuda" in quick(steps=1, device="cuda").explain([task]).tasks[0]["source"]
-    assert Placing().share == 0.5
+    assert ImagePlacement().share == 0.5
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])

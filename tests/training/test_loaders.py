@@ -78,7 +78,7 @@ def test_a_run_that_goes_on_sees_what_an_undisturbed_one_sees(workers: int, star
     whole.close()
     torch.manual_seed(99)
     later = streamed(loader())
-    later.go_on_from(start)
+    later.resume_at(start)
     for step in (start, start + 1):
         assert torch.equal(later.batch(step).images, batches[step].images)
     later.close()
@@ -131,13 +131,13 @@ class Plain:
 def test_what_cannot_be_repeated_trains_but_does_not_go_on(loader: Any, reason: str) -> None:
     source = streamed(loader)
     with pytest.raises(TrainingError, match=rf"cannot go on from step 3.*task 'a'.*{reason}"):
-        source.go_on_from(3)
+        source.resume_at(3)
     assert "a run cannot go on in the middle of a pass" in source.describe()
 
 
 def test_a_pass_that_was_seen_whole_is_no_obstacle() -> None:
     source = streamed(Plain())
-    source.go_on_from(2)
+    source.resume_at(2)
     assert source.batch(2).index.tolist() == [0, 1, 2, 3]
 
 
@@ -194,7 +194,7 @@ def test_a_loader_that_gives_nothing_or_less_than_it_says_is_named() -> None:
             return 12
 
     with pytest.raises(DataError, match="says that a pass has 3 batches and gave 2 at most"):
-        streamed(fixed(12, sampler=Short())).go_on_from(2)
+        streamed(fixed(12, sampler=Short())).resume_at(2)
 
 
 def test_loaders_that_a_task_cannot_have_are_refused() -> None:

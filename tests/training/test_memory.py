@@ -12,7 +12,7 @@ from small import data_set, quick, same_parts
 import compatkit as ck
 from compatkit.errors import EnvironmentFailure
 from compatkit.training.distributed import World
-from compatkit.training.memory import does_not_fit
+from compatkit.training.memory import out_of_memory_error
 
 
 def refused() -> RuntimeError:
@@ -106,7 +106,7 @@ def test_pieces_of_two_images_are_not_cut_further() -> None:
 
 @pytest.mark.parametrize("size", [12, 15, 16, 30])
 def test_what_is_advised_can_be_set(size: int) -> None:
-    said = str(does_not_fit("left", 0, size, 1, "cpu", World()))
+    said = str(out_of_memory_error("left", 0, size, 1, "cpu", World()))
     more = int(said.split("accumulate=")[1].split(",")[0])
     assert size % more == 0 and size // more >= 2
     assert not [one for one in range(2, more) if size % one == 0]

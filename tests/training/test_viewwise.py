@@ -17,7 +17,7 @@ import compatkit as ck
 from compatkit.errors import PluginError, UsageError
 from compatkit.evaluation.normalization import batch_statistics
 from compatkit.hooks import effect
-from compatkit.training.views import Viewwise, mixes
+from compatkit.training.views import Viewwise, mixing_reason
 from compatkit_plugins.networks.residual import resnet8_cifar
 
 NETWORKS: dict[str, Callable[[], nn.Module]] = {
@@ -152,12 +152,14 @@ def test_extractors_that_mix_a_batch_are_found() -> None:
     for kind in NETWORKS:
         module = network(kind, torch.float32)
         before = copy.deepcopy(module.state_dict())
-        assert mixes(module, shape) is None
+        assert mixing_reason(module, shape) is None
         assert module.training
         assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
-    assert "in a way of their own" in (mixes(nn.Sequential(nn.Conv2d(3, 4, 3), Centered()), shape) or "")
+    assert "in a way of their own" in (
+        mixing_reason(nn.Sequential(nn.Conv2d(3, 4, 3), Centered()), shape) or ""
+    )
     synchronized = nn.SyncBatchNorm.convert_sync_batchnorm(network("batch norm", torch.float32))
-    assert "synchronizes statistics" in (mixes(synchronized, shape) or "")
+    assert "synchronizes statistics" in (mixing_reason(synchronized, shape) or "")
 
 
 def tasks(**settings: Any) -> list[ck.Task]:
@@ -258,7 +260,7 @@ def test_views_end_with_the_phase_of_their_plugin() -> None:
 def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("compatkit.training.views.mixes", lambda extractor, shape: "images are mixed")
+    monkeypatch.setattr("compatkit.training.views.mixing_reason", lambda extractor, shape: "images are mixed")
     with pytest.raises(
         UsageError, match=r"passes='fused' was asked for, but.*task 'left' \(resnet8_cifar\) images are"
     ):

@@ -159,7 +159,7 @@ class Streamed:
             DataError: The loader gave something that the task cannot use, or nothing.
         """
         if step != self._step:
-            self.go_on_from(step)
+            self.resume_at(step)
         if self._upcoming is None:
             self._begin(self._passed + 1)
         if self._upcoming is None:
@@ -214,7 +214,7 @@ class Streamed:
         """See ``BatchSource``."""
         return self._upcoming is None
 
-    def go_on_from(self, step: int) -> None:
+    def resume_at(self, step: int) -> None:
         """See ``BatchSource``: restarts the pass and skips the batches already seen.
 
         Raises:
@@ -358,7 +358,7 @@ class Streamed:
 
 
 @contextmanager
-def deaths_named() -> Iterator[None]:
+def name_worker_deaths() -> Iterator[None]:
     """Turn the error of a worker process that died, which torch raises wherever the run is, into one that helps.
 
     Raises:

@@ -16,12 +16,12 @@ from compatkit.training.batches.decoded import Cache, Decoded
 from compatkit.training.batches.loaders import Streamed, loader_of
 from compatkit.training.batches.sampler import Augmentation, Further, Sampler
 from compatkit.training.batches.stored import Prefetched, Resident
-from compatkit.training.memory import ran_out
+from compatkit.training.memory import is_out_of_memory
 from compatkit.training.precision import Precision
 from compatkit.training.state import TaskState
 
-Place = Literal["auto", "resident", "prefetched"]
-PLACES: tuple[Place, ...] = ("auto", "resident", "prefetched")
+ImageStorage = Literal["auto", "resident", "prefetched"]
+IMAGE_STORAGE: tuple[ImageStorage, ...] = ("auto", "resident", "prefetched")
 
 
 class BatchSource(Protocol):
@@ -48,7 +48,7 @@ class BatchSource(Protocol):
         """Return whether the step's batch is the last of a pass through the data; called after ``batch``."""
         ...
 
-    def go_on_from(self, step: int) -> None:
+    def resume_at(self, step: int) -> None:
         """Prepare for ``step`` in a run that resumes from a checkpoint.
 
         Raises:
@@ -70,7 +70,7 @@ class BatchSource(Protocol):
 
 
 @attrs.frozen
-class Placing:
+class ImagePlacement:
     """Where training images are kept.
 
     Attributes:
@@ -81,7 +81,7 @@ class Placing:
         steps: Of the run.
     """
 
-    where: Place = "auto"
+    where: ImageStorage = "auto"
     share: float = 0.5
     workers: int | None = None
     cache: Cache = "off"
@@ -112,7 +112,7 @@ class Placing:
         try:
             return self._source(state, seed, batch_size, precision, share)
         except Exception as error:
-            if not ran_out(error):
+            if not is_out_of_memory(error):
                 raise
             count, (height, width) = len(state.examples), state.data.size
             raise EnvironmentFailure(

@@ -108,7 +108,7 @@ class Stored:
         """See ``BatchSource``."""
         return self._order.ends_epoch(step)
 
-    def go_on_from(self, step: int) -> None:
+    def resume_at(self, step: int) -> None:
         """See ``BatchSource``; nothing to do."""
 
     def get_ready(self) -> None:

@@ -33,7 +33,7 @@ from compatkit.evaluation.preprocessing import normalize, prepare
 from compatkit.hooks import Batch
 from compatkit.training.batches.decoded import Decoded
 from compatkit.training.batches.sampler import Sampler
-from compatkit.training.batches.sources import Placing
+from compatkit.training.batches.sources import ImagePlacement
 from compatkit.training.networks import prepare_task
 from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
@@ -53,7 +53,7 @@ def source(
     data: ck.data.DataSet, workers: int = 0, seed: int = 0, share: slice = slice(None), **settings: Any
 ) -> Decoded:
     state = prepare_task(task(data, **settings), 0, CPU)
-    made = Placing(workers=workers).source(state, seed, 8, CPU, share)
+    made = ImagePlacement(workers=workers).source(state, seed, 8, CPU, share)
     assert isinstance(made, Decoded)
     return made
 
