@@ -150,7 +150,7 @@ def measure(
 
 
 def metrics_of(metrics: Any) -> list[Metric]:
-    """Return metrics, and make those that are given by name.
+    """Return metrics; make those that are named.
 
     Raises:
         UsageError: An item is neither a name nor a metric, or they are no list; ``subject`` is the wrong value.

@@ -170,7 +170,7 @@ class Loop:
             recorder.close()
 
     def set_execution(self, execution: Execution) -> None:
-        """Execute steps in another way from now on."""
+        """Change how steps are executed."""
         self.execution = execution
         for task_loop in self.task_loops.values():
             task_loop.span, task_loop.captured = range(0), None
@@ -293,7 +293,7 @@ class Loop:
             step.batch = attrs.evolve(step.batch, images=images, stacked=None)
 
     def train_step(self, task_loop: TaskLoop, steps: Sequence[Step]) -> StepResult:
-        """Go forward and backward, and update this task's network and every shared module; a CUDA graph can hold it.
+        """Run forward and backward pass, and update this task's network and every shared module; may be captured.
 
         Args:
             task_loop: Of the task.

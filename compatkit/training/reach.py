@@ -23,7 +23,7 @@ def check_reach(loss: Tensor, trained: Iterable[Tensor], members: Iterable[Membe
 
     Args:
         loss: Of a step, with its graph.
-        trained: Parameters that optimizers move, or that a task keeps frozen.
+        trained: Parameters that optimizers update, or that a task keeps frozen.
         members: The plugins of the run.
 
     Raises:
@@ -55,7 +55,7 @@ def cross_task_error(
     other: str,
     parameters: Iterable[Tensor],
 ) -> PluginError:
-    """Return the error for gradients of another task's network, which a step of this task would not move.
+    """Return the error for gradients of another task's network, which a step of this task would not update.
 
     Args:
         losses: Regularizers that are active in the step; each is called again, to find the culprit.

@@ -27,7 +27,7 @@ _CONTAINERS = (nn.Module, nn.Sequential, nn.ModuleList)
 
 @contextmanager
 def recomputing(tasks: Iterable[TaskState]) -> Iterator[None]:
-    """Let the blocks of the tasks that ask for it keep no activations inside; afterwards they are as before.
+    """Recompute the activations of blocks for tasks that request it; restore the blocks afterwards.
 
     Raises:
         UsageError: A network does not tell its layers, or has no block.

@@ -106,7 +106,7 @@ class Notes:
             self.calls.append(call)
 
     def narrow(self, views: int) -> None:
-        """Keep of each call the rows of the batch, the first of ``views`` equal parts that passed together."""
+        """Keep only the batch's rows of each call: the first of ``views`` equal parts of one pass."""
 
         def first(call: Tensor, rows: bool) -> Tensor:
             return call.narrow(0, 0, len(call) // views) if rows else call
@@ -159,7 +159,7 @@ class LayerRecording:
         self._during.open = True
 
     def narrow(self, views: int) -> None:
-        """Keep of all calls so far the rows of the batch; see ``Notes.narrow``."""
+        """Keep only the batch's rows of all calls so far; see ``Notes.narrow``."""
         for notes in self.notes.values():
             notes.narrow(views)
 
@@ -261,7 +261,7 @@ class Recorder:
         return LayerRecording(names, notes, aliases, self._during)
 
     def close(self) -> None:
-        """Leave no trace in the modules."""
+        """Remove hooks and notes from the modules."""
         self._during.open = False
         for module, hook in self._hooks:
             hook.remove()

@@ -341,7 +341,7 @@ def _figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def _warn_of_loaders(loop: Loop) -> None:
-    """Say at the start of a run with checkpoints which passes it could not go on in."""
+    """Warn of loaders whose passes a run could not resume from its checkpoint."""
     for name, task_loop in loop.task_loops.items():
         source = task_loop.source
         if isinstance(source, Streamed) and (why := source.unrepeatable) is not None:

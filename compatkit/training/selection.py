@@ -30,7 +30,7 @@ SHORT = 60
 
 
 def select_execution(loop: Loop) -> Execution:
-    """Return how a run is executed: as asked for, or the part of it that nothing prevents.
+    """Return how a run is executed: as requested, or the part of that which is possible.
 
     Only hooks without side effects are called, and the run does not change. ``"auto"`` times the modes on a GPU; where
     a trial runs out of memory, steps stay eager.
@@ -71,11 +71,11 @@ def _select(loop: Loop, option: ExecutionOption) -> Execution:
 
 
 def possible_execution(loop: Loop, mode: Mode) -> Execution:
-    """Return ``mode``, or the part of it that nothing prevents, with the reason why not the rest.
+    """Return ``mode``, or the part of it that is possible, with the reason why not the rest.
 
     Args:
         loop: Of a prepared run.
-        mode: That was asked for.
+        mode: The requested mode.
     """
     wanted = Execution(mode, "asked for")
     if mixing := [name for name, state in loop.setup.tasks.items() if state.task.mixes]:
@@ -185,7 +185,7 @@ def draws_random_numbers(loop: Loop, task_loop: TaskLoop) -> bool:
 
 
 def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
-    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it is right.
+    """Return how a compiled loss differs from the eager one, or why it cannot be compiled; None where it agrees.
 
     Args:
         loop: Of a prepared run.
@@ -201,7 +201,7 @@ def compile_difference(loop: Loop, task_loop: TaskLoop) -> str | None:
 
 
 def replay_difference(loop: Loop, task_loop: TaskLoop, execution: Execution) -> str | None:
-    """Return how a replayed step moves weights differently, or why it cannot be captured; None where it is right.
+    """Return how a replayed step updates weights differently, or why it cannot be captured; None where it agrees.
 
     Args:
         loop: Before its first step.

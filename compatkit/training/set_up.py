@@ -78,7 +78,7 @@ class SetUp:
         self.reset(task, stream, seed, class_layer)
 
     def own(self, name: str, module: nn.Module) -> nn.Module:
-        """Let the run own a module of the plugin: it is trained like a network, and saved in checkpoints.
+        """Hand a module of the plugin to the run: it is trained like a network, and saved in checkpoints.
 
         It is moved to the run's device in place and gets an optimizer of its own, which updates it in every step of
         every task, except parameters whose ``requires_grad`` is False. ``Trainer.explain`` lists it as
@@ -325,12 +325,12 @@ class SetUp:
         )
 
     def unmoved(self) -> dict[str, nn.Module]:
-        """Return the modules that were given as frozen, as ``frozen.<name>``."""
+        """Return the modules that were passed in with ``frozen=``, as ``frozen.<name>``."""
         modules = {f"frozen.{name}": head.module for name, head in self.frozen.items()}
         return modules if self.released is None else {**modules, f"frozen.{EXTRACTOR}": self.released.module}
 
     def released_head(self) -> AuxiliaryHead:
-        """Take the released target head that was given as frozen (``registry.released``).
+        """Take the released target head that was passed in with ``frozen=`` (``registry.released``).
 
         Raises:
             UsageError: There is none, it is taken already, or does not take the tasks' features.
@@ -362,7 +362,7 @@ class SetUp:
         return self.released.on(task.data, task.feature_shape[1:], task.name, self.precision.device)
 
     def _add_head(self, name: str, head: AuxiliaryHead) -> AuxiliaryHead:
-        """Add a head to those of this run, with the plugin that asked for it."""
+        """Add a head to those of this run, with the plugin that requested it."""
         head.plugin = self.instance or head.plugin
         self.auxiliary[name] = head
         return head

@@ -15,18 +15,18 @@ from compatkit.plugins.calls import Bound
 from compatkit.training.step import Step
 
 FREED, MOVED = "backward through the graph a second time", "modified by an inplace operation"
-"""What torch says of a graph that was used before, and of one whose weights have moved since."""
+"""Messages of torch about a graph that was used before, and about one whose weights have changed since."""
 DTYPES = ("dtype", "BFloat16", "bfloat16", "Half")
-"""Words of its messages on types of numbers that do not go together."""
+"""Words in torch's messages about mismatched number types."""
 
 
 @contextmanager
 def explaining(step: Step, losses: Sequence[Bound]) -> Iterator[None]:
-    """Raise a better error in the place of one of torch, where its cause is known.
+    """Replace an error of torch by one that names its cause, where that is known.
 
     Args:
         step: Whose forward or backward pass follows.
-        losses: Regularizers that are active in it; those after a kept graph are called again, to find the one.
+        losses: Regularizers that are active in it; they are called again to find the one that kept a graph.
 
     Raises:
         PluginError: A loss reaches a graph of an earlier step.

@@ -34,7 +34,7 @@ IN_STEPS = ("views", "further_views", "losses", "after_backward", "after_step", 
 
 @attrs.define(eq=False)
 class TaskLoop:
-    """One task's way through its steps.
+    """Takes the steps of one task.
 
     Attributes:
         task: The task.
@@ -145,7 +145,7 @@ class TaskLoop:
         )
 
     def chain_views(self) -> None:
-        """Call pure views in a row behind one guard from now on: each was checked in the first step of the span."""
+        """Chain consecutive pure views behind one guard: each was checked in the first step of the span."""
         bounds = [bound for bound in self._plugins.views if self.span.start in bound.phase]
         views: list[tuple[Callable[..., Any], Stream | None]] = []
         pairs = zip(bounds, self.views, strict=True)
@@ -156,7 +156,7 @@ class TaskLoop:
         self.views_chained = True
 
     def resolve(self, number: int, *, compiles: bool = False) -> None:
-        """Find the plugins that are active at a step, and the span of steps for which they are; compile if asked.
+        """Resolve the plugins that are active at a step, and the span of steps in which they are; compile on request.
 
         Args:
             number: Of the step, from 0.

@@ -105,7 +105,7 @@ def _reduced(
 
 
 def mixing_reason(extractor: nn.Module, shape: tuple[int, ...]) -> str | None:
-    """Return why an extractor would mix views in one pass, or None where it keeps them apart.
+    """Return why one pass would mix the views of an extractor; None where it keeps them apart.
 
     Args:
         extractor: Tried in evaluation mode, but for batch normalization; left as it was.

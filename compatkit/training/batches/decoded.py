@@ -29,14 +29,14 @@ from compatkit.training.precision import Precision
 from compatkit.training.randomness import seed_of
 
 AHEAD = 4
-"""Batches that each worker prepares before they are asked for."""
+"""Batches that each worker prefetches."""
 Cache = Literal["auto", "off", "on"]
 EpochPosition = tuple[int, int]
 """Epoch and position of an image."""
 
 
 class _Augmented(Dataset[Any]):
-    """Images by epoch and position; what goes wrong with one is returned, since an error would lose its type."""
+    """Images by epoch and position; an error is returned, not raised, as it would lose its type on the way."""
 
     def __init__(
         self,
@@ -199,12 +199,12 @@ class Decoded:
 
 
 def _joined(images: list[Tensor | CompatkitError]) -> Tensor | CompatkitError:
-    """Return a batch in one piece of memory, or what went wrong first."""
+    """Stack images to a batch, or return the first error."""
     wrong = next((image for image in images if isinstance(image, CompatkitError)), None)
     return torch.stack(images) if wrong is None else wrong  # type: ignore[arg-type]
 
 
 def _begin_worker(worker: int) -> None:
-    """Leave Ctrl-C to the run, which ends its workers once its state is kept."""
+    """Ignore Ctrl-C: the run ends its workers once its state is saved."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)

@@ -32,7 +32,7 @@ from compatkit.training.randomness import seed_of
 Pair = tuple[Tensor, Tensor]
 NOT_FINITE = "hold numbers that are not finite"
 LOOKED_AT = 3
-"""Batches whose numbers are looked at before they are believed."""
+"""Batches at the start of a run whose values are checked."""
 
 
 def unrepeatable(loader: Iterable[Any]) -> str | None:
@@ -359,7 +359,7 @@ class Streamed:
 
 @contextmanager
 def name_worker_deaths() -> Iterator[None]:
-    """Turn the error of a worker process that died, which torch raises wherever the run is, into one that helps.
+    """Replace torch's error for a dead worker process, which it raises anywhere in the run, by one with a remedy.
 
     Raises:
         EnvironmentFailure: A worker process of a loader ended.

@@ -55,7 +55,7 @@ class Views:
         return self.normalized(gather(pixels, self._tables, starts, mirrored))
 
     def normalized(self, pixels: Tensor) -> Tensor:
-        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)``, laid out as asked.
+        """Return ``(n, channels, height, width)`` of bytes ``(n, height * width * channels)`` in the requested layout.
 
         Returns:
             float32.
@@ -198,7 +198,7 @@ def _stored(images: Tensor, grid: StoreGrid, device: torch.device) -> Tensor:
 
 
 AHEAD = 2
-"""Batches that are fetched before they are asked for."""
+"""Batches that are prefetched."""
 
 
 @attrs.frozen(eq=False)
