@@ -124,8 +124,9 @@ class Objective(nn.Module):
             balances = self.gradients.get(bound.instance)
             if losses and step.logits is not None and (balances or (balances is not None and step.reports)):
                 own_norm, task_norm = (
-                    gradient_norm(step.task, loss) for loss in (sum(losses.values()), of_task)
-                )  # type: ignore[arg-type]
+                    gradient_norm(step.task, loss)  # type: ignore[arg-type]
+                    for loss in (sum(losses.values()), of_task)
+                )
                 if balances:
                     weight = torch.where(own_norm > LEAST_NORM, weight * task_norm / own_norm, 0.0)
                 reported = (

@@ -17,7 +17,7 @@ from compatkit.errors import CompatkitError, PluginError, UnknownName, UsageErro
 from compatkit.training import objective
 from compatkit.training.precision import Precision
 from compatkit.training.recording import LayerCall, Recorder
-from compatkit.training.views import mixes_records
+from compatkit.training.views import record_mixing_reason
 
 Look = Callable[[ck.Step], None]
 NAMES = ("conv1", "layer2.0.conv1", "fc")
@@ -134,7 +134,7 @@ def test_rows_that_are_not_those_of_images_need_passes_of_their_own() -> None:
     for name in ("tokens", "windows", "table"):
         recorder = Recorder(Mixed(), nn.Identity())
         recorder.request("one", [name])
-        reasons[name] = mixes_records(recorder, (1, 4, 4))
+        reasons[name] = record_mixing_reason(recorder, (1, 4, 4))
         rows = recorder.notes[name].rows
         assert rows == ((False, False) if name == "table" else (True, True))
     assert reasons == {
