@@ -63,7 +63,7 @@ MEDIA_TYPES: dict[Role, str] = {
     "blob": "application/vnd.compatkit.blob.v1",
     "signature": "application/vnd.compatkit.signature.v1",
 }
-ROLES = {media_type: role for role, media_type in MEDIA_TYPES.items()}
+ROLES: dict[str, Role] = {media_type: role for role, media_type in MEDIA_TYPES.items()}
 TITLE = "org.opencontainers.image.title"
 REF_NAME = "org.opencontainers.image.ref.name"
 NAME, VERSION, KIND, COMPONENT, SIGNS = (

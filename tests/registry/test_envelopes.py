@@ -138,8 +138,8 @@ def test_every_bit_of_the_digest_counts(key: SigningKey) -> None:
     for bit in range(256):
         flipped = bytearray(bytes.fromhex("ab" * 32))
         flipped[bit // 8] ^= 1 << bit % 8
-        found = judge(data, f"sha256:{flipped.hex()}", trusted, now=MOMENT)
-        assert isinstance(found.error, OtherDigest)
+        verdict = judge(data, f"sha256:{flipped.hex()}", trusted, now=MOMENT)
+        assert isinstance(verdict.error, OtherDigest)
 
 
 MOMENTS = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(
@@ -163,10 +163,10 @@ def test_whatever_is_signed_is_read_back_judged_by_the_clock_and_refused_when_ch
     statement = Statement(whole, name, key.public.id, signed, expires)
     assert Statement.from_bytes(envelope.payload) == statement
     data = envelope.to_bytes()
-    found = judge(data, whole, trusting(key), name=name, now=now)
-    assert found.statement == statement
+    verdict = judge(data, whole, trusting(key), name=name, now=now)
+    assert verdict.statement == statement
     in_time = signed - now <= SKEW and (expires is None or now - expires <= SKEW)
-    assert found.good == in_time
+    assert verdict.good == in_time
     changed = bytearray(data)
     changed[bit // 8 % len(data)] ^= 1 << bit % 8
     assert not judge(bytes(changed), whole, trusting(key), name=name, now=now).good
@@ -199,8 +199,8 @@ PIECES = st.sampled_from(
 
 @given(st.binary(max_size=200) | st.lists(PIECES | st.binary(max_size=4), max_size=12).map(b"".join))
 def test_verification_is_total(key: SigningKey, data: bytes) -> None:
-    found = judge(data, DIGEST, trusting(key), name=NAME)
-    assert isinstance(found.error, SignatureError)
+    verdict = judge(data, DIGEST, trusting(key), name=NAME)
+    assert isinstance(verdict.error, SignatureError)
     with pytest.raises(SignatureError):
         judge_all(DIGEST, [data], trusting(key))
 
@@ -222,8 +222,8 @@ def test_a_statement_of_other_values_is_malformed_also_when_it_is_signed(
     except FormatError:  # NaN, half a surrogate: what nobody can write canonically
         payload = json.dumps({**good, place: value}).encode()
     envelope = Envelope(payload, key.public.id, key._private.sign(pae(PAYLOAD_TYPE, payload)))
-    found = judge(envelope.to_bytes(), DIGEST, trusting(key), now=MOMENT)
-    assert isinstance(found.error, MalformedSignature)
+    verdict = judge(envelope.to_bytes(), DIGEST, trusting(key), now=MOMENT)
+    assert isinstance(verdict.error, MalformedSignature)
 
 
 def changed(data: bytes, **values: Any) -> bytes:
@@ -232,11 +232,11 @@ def changed(data: bytes, **values: Any) -> bytes:
 
 def test_what_is_no_envelope_says_what_one_is(key: SigningKey) -> None:
     data = key.sign(DIGEST, NAME, now=MOMENT).to_bytes()
-    one = json.loads(data)["signatures"][0]
+    item = json.loads(data)["signatures"][0]
     short = base64.b64encode(bytes(63)).decode()
     unpadded = base64.b64encode(Envelope.from_bytes(data).signature).decode().rstrip("=")
     trailing = (
-        one["sig"][:-3] + chr(ord(one["sig"][-3]) + 1) + "=="
+        item["sig"][:-3] + chr(ord(item["sig"][-3]) + 1) + "=="
     )  # its last bits are no part of the 64 bytes
     for wrong, expected in {
         b"": "empty",
@@ -249,19 +249,19 @@ def test_what_is_no_envelope_says_what_one_is(key: SigningKey) -> None:
         data.replace(b'"payload"', b'"payload":"","payload"'): "twice",
         changed(data, more=1): "DSSE envelope",
         changed(data, signatures=[]): "DSSE envelope",
-        changed(data, signatures=[one, one]): "DSSE envelope",
+        changed(data, signatures=[item, item]): "DSSE envelope",
         changed(data, signatures={"keyid": 1}): "DSSE envelope",
-        changed(data, signatures=[{**one, "cert": ""}]): "DSSE envelope",
+        changed(data, signatures=[{**item, "cert": ""}]): "DSSE envelope",
         changed(data, payloadType="text/plain"): "payloadType",
         changed(data, payload=1): "base64",
         changed(data, payload="*"): "base64",
         changed(data, payload="é"): "base64",
-        changed(data, signatures=[{**one, "keyid": "RSA"}]): "keyid",
-        changed(data, signatures=[{**one, "keyid": 7}]): "keyid",
-        changed(data, signatures=[{**one, "keyid": one["keyid"].upper()}]): "keyid",
-        changed(data, signatures=[{**one, "sig": short}]): "64 bytes",
-        changed(data, signatures=[{**one, "sig": unpadded}]): "base64",
-        changed(data, signatures=[{**one, "sig": trailing}]): "canonical JSON",
+        changed(data, signatures=[{**item, "keyid": "RSA"}]): "keyid",
+        changed(data, signatures=[{**item, "keyid": 7}]): "keyid",
+        changed(data, signatures=[{**item, "keyid": item["keyid"].upper()}]): "keyid",
+        changed(data, signatures=[{**item, "sig": short}]): "64 bytes",
+        changed(data, signatures=[{**item, "sig": unpadded}]): "base64",
+        changed(data, signatures=[{**item, "sig": trailing}]): "canonical JSON",
     }.items():
         with pytest.raises(MalformedSignature, match=expected):
             Envelope.from_bytes(wrong)
@@ -270,8 +270,8 @@ def test_what_is_no_envelope_says_what_one_is(key: SigningKey) -> None:
 def test_a_statement_must_name_the_key_of_its_envelope(key: SigningKey) -> None:
     envelope = key.sign(DIGEST, NAME, now=MOMENT)
     other = "ed25519:" + "12" * 32
-    found = judge(Envelope(envelope.payload, other, envelope.signature).to_bytes(), DIGEST, trusting(key))
-    assert isinstance(found.error, MalformedSignature) and other in str(found.error)
+    verdict = judge(Envelope(envelope.payload, other, envelope.signature).to_bytes(), DIGEST, trusting(key))
+    assert isinstance(verdict.error, MalformedSignature) and other in str(verdict.error)
 
 
 @pytest.mark.parametrize(
@@ -308,8 +308,8 @@ def test_of_several_signatures_one_that_counts_is_enough_and_else_the_nearest_te
     forged = Envelope.from_bytes(data)
     forged = Envelope(forged.payload, forged.key, bytes(64)).to_bytes()
     trusted = trusting(key)
-    found = judge_all(DIGEST, [b"junk", other, forged, data], trusted, name=NAME, now=MOMENT)
-    assert [one.good for one in found] == [False, False, False, True]
+    verdict = judge_all(DIGEST, [b"junk", other, forged, data], trusted, name=NAME, now=MOMENT)
+    assert [item.good for item in verdict] == [False, False, False, True]
     with pytest.raises(BadSignature, match=r"none of 3 signatures is valid: \(1\).*\(2\).*\(3\)"):
         judge_all(DIGEST, [b"junk", other, forged], trusted, name=NAME, now=MOMENT)
     with pytest.raises(UnknownSigner, match=f"keys trust {stranger.public.id}"):

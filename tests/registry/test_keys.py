@@ -288,14 +288,14 @@ def test_nothing_is_signed_with_a_key_that_ended_and_no_signature_outlives_its_k
     with pytest.raises(KeyExpired, match="expired on 2030-01-31T00:00:00Z"):
         key.sign(digest, None, now=ENDS)
     before = ENDS - timedelta(days=1)
-    for asked, came in {
+    for requests, pulled in {
         None: ENDS,
         ENDS + timedelta(days=9): ENDS,
         before + timedelta(hours=1): before + timedelta(hours=1),
     }.items():
         assert (
-            f'"expires":"{dates.written(came)}"'
-            in key.sign(digest, None, expires=asked, now=before).payload.decode()
+            f'"expires":"{dates.written(pulled)}"'
+            in key.sign(digest, None, expires=requests, now=before).payload.decode()
         )
 
 
@@ -324,23 +324,25 @@ def test_a_folder_trusts_what_it_holds(tmp_path: Path) -> None:
     alice, bob = SigningKey.new("alice", expires=ENDS).public, SigningKey.new("bob").public
     assert folder.trust(alice) == alice
     assert folder.trust(bob, name="robert", expires=ENDS) == PublicKey(bob.id, "robert", ENDS)
-    found = folder.read()
-    assert found.keys == {alice.id: alice, bob.id: PublicKey(bob.id, "robert", ENDS)} and not found.distrusted
+    result = folder.read()
+    assert (
+        result.keys == {alice.id: alice, bob.id: PublicKey(bob.id, "robert", ENDS)} and not result.distrusted
+    )
     assert (
         folder.trust(alice, name="alicia").name == "alicia" and folder.read().keys[alice.id].name == "alicia"
     )
     (folder.path / "README").write_text("other files mean nothing")
     (folder.path / ".hidden.pub").write_text("nor do these")
     (folder.path / "team.pub").write_bytes(SigningKey.new("team").public.to_bytes())
-    assert sorted(one.name for one in folder.read().keys.values()) == ["alicia", "robert", "team"]
+    assert sorted(key.name for key in folder.read().keys.values()) == ["alicia", "robert", "team"]
 
 
 def test_distrust_lasts_whatever_is_put_beside_it(tmp_path: Path) -> None:
     folder, alice = Folder(tmp_path / "trusted"), SigningKey.new("alice").public
     folder.trust(alice)
     assert folder.distrust("alice", "laptop stolen") == alice
-    found = folder.read()
-    assert found.keys == {alice.id: alice} and found.distrusted[alice.id].reason == "laptop stolen"
+    result = folder.read()
+    assert result.keys == {alice.id: alice} and result.distrusted[alice.id].reason == "laptop stolen"
     with pytest.raises(KeyFileError, match=r"was distrusted on .*laptop stolen.*--again"):
         folder.trust(alice)
     folder.distrust(alice.id, "another reason")
@@ -466,6 +468,6 @@ else:
 
 def test_every_error_is_of_this_library() -> None:
     assert all(
-        issubclass(one, CompatkitError) for one in (KeyFileError, KeyTypeError, WrongPassphrase, KeyExpired)
+        issubclass(item, CompatkitError) for item in (KeyFileError, KeyTypeError, WrongPassphrase, KeyExpired)
     )
-    assert {one.exit_code for one in (KeyFileError, KeyTypeError, WrongPassphrase, KeyExpired)} == {2}
+    assert {item.exit_code for item in (KeyFileError, KeyTypeError, WrongPassphrase, KeyExpired)} == {2}

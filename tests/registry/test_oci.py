@@ -56,8 +56,8 @@ def blob(layout: Path, digest: str) -> Path:
 
 
 def entries(layout: Path) -> dict[str, Any]:
-    found = json.loads((layout / "index.json").read_bytes())["manifests"]
-    return {one["annotations"][REF_NAME]: one for one in found}
+    manifests = json.loads((layout / "index.json").read_bytes())["manifests"]
+    return {item["annotations"][REF_NAME]: item for item in manifests}
 
 
 def image(layout: Path, name: str) -> Any:
@@ -73,34 +73,37 @@ def test_a_layout_is_valid_by_the_specification(layout: Path):
     assert sorted(entries(layout)) == [f"{EXTRACTOR}:1.0.0", f"{HEAD}:2.0.0"], "withdrawn versions stay"
     reached = {entry["digest"] for entry in entries(layout).values()}
     for name, entry in entries(layout).items():
-        found = image(layout, name)
-        jsonschema.validate(found, oci_schemas.MANIFEST)
-        assert found["artifactType"] == entry["artifactType"] == "application/vnd.compatkit.component.v1"
-        for one in (entry, found["config"], *found["layers"]):
-            data = blob(layout, one["digest"]).read_bytes()
-            assert len(data) == one["size"] and f"sha256:{hashlib.sha256(data).hexdigest()}" == one["digest"]
-            reached.add(one["digest"])
-    assert {path.name for path in (layout / "blobs" / "sha256").iterdir()} == {one[7:] for one in reached}
+        manifest = image(layout, name)
+        jsonschema.validate(manifest, oci_schemas.MANIFEST)
+        assert manifest["artifactType"] == entry["artifactType"] == "application/vnd.compatkit.component.v1"
+        for layer in (entry, manifest["config"], *manifest["layers"]):
+            data = blob(layout, layer["digest"]).read_bytes()
+            assert (
+                len(data) == layer["size"] and f"sha256:{hashlib.sha256(data).hexdigest()}" == layer["digest"]
+            )
+            reached.add(layer["digest"])
+    assert {path.name for path in (layout / "blobs" / "sha256").iterdir()} == {item[7:] for item in reached}
 
 
 def test_an_image_holds_a_component_and_all_that_it_refers_to(layout: Path, source: Store):
-    found = image(layout, f"{HEAD}:2.0.0")
-    head, extractor = (source.resolve(one).digest for one in (HEAD, EXTRACTOR))
+    manifest = image(layout, f"{HEAD}:2.0.0")
+    head, extractor = (source.resolve(item).digest for item in (HEAD, EXTRACTOR))
     kinds = {
-        one["digest"]: one["mediaType"].removeprefix("application/vnd.compatkit.") for one in found["layers"]
+        layer["digest"]: layer["mediaType"].removeprefix("application/vnd.compatkit.")
+        for layer in manifest["layers"]
     }
     assert next(iter(kinds.items())) == (head, "manifest.v1+json"), "its own manifest comes first"
-    weights = [source.manifest(one).payload.file.blob for one in (HEAD, EXTRACTOR)]
+    weights = [source.manifest(item).payload.file.blob for item in (HEAD, EXTRACTOR)]
     expected = {head: "manifest.v1+json", extractor: "manifest.v1+json"} | dict.fromkeys(
         weights, "weights.v1.safetensors"
     )
     assert expected.items() <= kinds.items()
     assert sorted(kinds.values()).count("blob.v1") == 1 and sorted(kinds.values()).count("signature.v1") == 1
-    notes = found["annotations"]
+    notes = manifest["annotations"]
     assert notes["vnd.compatkit.name"] == HEAD and notes["org.opencontainers.image.version"] == "2.0.0"
     titles = {
-        one["digest"]: one.get("annotations", {}).get("org.opencontainers.image.title")
-        for one in found["layers"]
+        layer["digest"]: layer.get("annotations", {}).get("org.opencontainers.image.title")
+        for layer in manifest["layers"]
     }
     assert (titles[head], titles[weights[0]]) == ("manifest.json", "weights.safetensors")
 
@@ -109,8 +112,12 @@ def test_what_is_told_to_people_stands_in_the_annotations(tmp_path: Path, store:
     publish(store, "a", about=About("Digits", "Reads digits.", license="MIT"))
     export(store, tmp_path / "layout")
     notes = image(tmp_path / "layout", "a:1.0.0")["annotations"]
-    told = {key.removeprefix("org.opencontainers.image."): text for key, text in notes.items()}
-    assert (told["title"], told["description"], told["licenses"]) == ("Digits", "Reads digits.", "MIT")
+    message = {key.removeprefix("org.opencontainers.image."): text for key, text in notes.items()}
+    assert (message["title"], message["description"], message["licenses"]) == (
+        "Digits",
+        "Reads digits.",
+        "MIT",
+    )
 
 
 def test_the_same_components_give_the_same_bytes(tmp_path: Path, source: Store, layout: Path):
@@ -144,20 +151,20 @@ def test_a_number_that_belongs_to_another_component_in_the_layout_is_refused(
     moved = export(other, layout)
     with pytest.raises(Incomplete) as error:
         moved.check()
-    assert isinstance(error.value.errors[0], VersionExists) and [one.what for one in moved.refused] == [
-        f"{EXTRACTOR}@1.0.0"
-    ]
+    assert isinstance(error.value.errors[0], VersionExists) and [
+        refusal.what for refusal in moved.refused
+    ] == [f"{EXTRACTOR}@1.0.0"]
     assert entries(layout) == {**before, "new:1.0.0": entries(layout)["new:1.0.0"]}
 
 
 def test_a_component_that_was_signed_meanwhile_takes_its_own_place(source: Store, layout: Path):
     digest = str(source.resolve(EXTRACTOR).digest)
     source.signatures.add(digest, signature(digest))
-    assert [str(one) for one in export(source, layout).check().existing] == [
+    assert [str(reference) for reference in export(source, layout).check().existing] == [
         f"{EXTRACTOR}@1.0.0",
         f"{HEAD}@2.0.0",
     ]
-    kinds = [one["mediaType"] for one in image(layout, f"{EXTRACTOR}:1.0.0")["layers"]]
+    kinds = [layer["mediaType"] for layer in image(layout, f"{EXTRACTOR}:1.0.0")["layers"]]
     assert kinds.count("application/vnd.compatkit.signature.v1") == 1
 
 
@@ -206,7 +213,7 @@ def test_an_export_that_is_cut_off_anywhere_leaves_a_valid_layout_and_goes_on(
         monkeypatch.setattr(durable, "step", lambda operation, path: None)
         if (folder / "index.json").exists():
             for name in entries(folder):
-                assert all(blob(folder, one["digest"]).exists() for one in image(folder, name)["layers"])
+                assert all(blob(folder, layer["digest"]).exists() for layer in image(folder, name)["layers"])
         export(source, folder).check()
         assert tree(folder) == whole
         at += 3
@@ -232,10 +239,13 @@ def test_a_layout_is_a_remote_by_its_address(tmp_path: Path, store: Store, sourc
 
 
 def test_what_was_exported_and_imported_is_the_same(store: Store, source: Store, layout: Path):
-    came = import_layout(store, layout).check()
-    assert sorted(map(str, came.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"] and came.signatures == 1
-    here, there = content(store.root), content(source.root)
-    assert here.items() <= there.items() and examine(store).sound
+    imported = import_layout(store, layout).check()
+    assert (
+        sorted(map(str, imported.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@2.0.0"]
+        and imported.signatures == 1
+    )
+    here, target = content(store.root), content(source.root)
+    assert here.items() <= target.items() and examine(store).sound
     assert import_layout(store, layout).check().blobs == 0
     for name in (EXTRACTOR, HEAD):
         assert store.resolve(name) == source.resolve(name)
@@ -243,8 +253,8 @@ def test_what_was_exported_and_imported_is_the_same(store: Store, source: Store,
 
 def test_patterns_say_what_comes_and_a_plan_brings_nothing(store: Store, layout: Path):
     planned = import_layout(store, layout, [EXTRACTOR], choice=Choice(dry_run=True))
-    assert [str(one) for one in planned.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == []
-    assert [str(one) for one in import_layout(store, layout, ["digits/*.extractor"]).made] == [
+    assert [str(reference) for reference in planned.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == []
+    assert [str(reference) for reference in import_layout(store, layout, ["digits/*.extractor"]).made] == [
         f"{EXTRACTOR}@1.0.0"
     ]
     with pytest.raises(NotFound, match=f"perhaps {EXTRACTOR}"):
@@ -253,23 +263,27 @@ def test_patterns_say_what_comes_and_a_plan_brings_nothing(store: Store, layout:
 
 def test_a_differing_version_is_never_overwritten(store: Store, layout: Path, publish: Publish):
     mine = publish(store, EXTRACTOR, 77)
-    came = import_layout(store, layout)
-    assert [(one.what, type(one.error)) for one in came.refused] == [(f"{EXTRACTOR}@1.0.0", VersionExists)]
+    imported = import_layout(store, layout)
+    assert [(refusal.what, type(refusal.error)) for refusal in imported.refused] == [
+        (f"{EXTRACTOR}@1.0.0", VersionExists)
+    ]
     assert store.resolve(EXTRACTOR) == mine and HEAD in store.names() and examine(store).sound
 
 
 def test_who_accepts_is_given_the_signatures(store: Store, source: Store, layout: Path):
-    asked: dict[str, list[bytes]] = {}
+    requests: dict[str, list[bytes]] = {}
 
     def accept(digest: str, signatures: Any, name: str) -> None:
-        asked[name] = list(signatures)
+        requests[name] = list(signatures)
         if not signatures:
             raise CompatkitError("unsigned")
 
-    came = import_layout(store, layout, choice=Choice(accept=accept))
+    imported = import_layout(store, layout, choice=Choice(accept=accept))
     head = str(source.resolve(HEAD).digest)
-    assert asked == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [signature(head)]}
-    assert [one.what for one in came.refused] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [HEAD]
+    assert requests == {f"{EXTRACTOR}@1.0.0": [], f"{HEAD}@2.0.0": [signature(head)]}
+    assert [refusal.what for refusal in imported.refused] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [
+        HEAD
+    ]
 
 
 def changed(name: str, change: Callable[[Any], None]) -> Callable[[Path, Store], None]:
@@ -282,9 +296,9 @@ def changed(name: str, change: Callable[[Any], None]) -> Callable[[Path, Store],
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         blob(layout, digest).write_bytes(data)
         index = json.loads((layout / "index.json").read_bytes())
-        for one in index["manifests"]:
-            if one["annotations"][REF_NAME] == name:
-                one.update(digest=digest, size=len(data))
+        for entry in index["manifests"]:
+            if entry["annotations"][REF_NAME] == name:
+                entry.update(digest=digest, size=len(data))
         (layout / "index.json").write_bytes(dumps(index))
 
     return lie
@@ -353,12 +367,14 @@ def test_what_a_layout_lies_about_is_refused_and_the_rest_comes(
 ):
     LIES[kind](layout, source)
     before = {str(path): path.lstat().st_size for path in layout.rglob("*")}
-    came = import_layout(store, layout)
-    assert came.refused and all(isinstance(one.error, IntegrityError) for one in came.refused)
+    imported = import_layout(store, layout)
+    assert imported.refused and all(isinstance(refusal.error, IntegrityError) for refusal in imported.refused)
     with pytest.raises(Incomplete) as error:
-        came.check()
+        imported.check()
     assert error.value.exit_code == 3 and "/remote-" not in str(error.value)
-    assert [str(one) for one in came.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [EXTRACTOR]
+    assert [str(reference) for reference in imported.made] == [f"{EXTRACTOR}@1.0.0"] and store.names() == [
+        EXTRACTOR
+    ]
     assert examine(store).sound and not list(tmp_path.rglob("*evil*"))
     assert {str(path): path.lstat().st_size for path in layout.rglob("*")} == before
 
@@ -411,8 +427,8 @@ def test_what_is_no_layout_is_refused(
 def test_an_entry_that_is_no_descriptor_is_refused(store: Store, layout: Path, entry: Any):
     value = json.loads((layout / "index.json").read_bytes())
     (layout / "index.json").write_bytes(dumps({**value, "manifests": [entry, *value["manifests"]]}))
-    came = import_layout(store, layout)
-    assert [type(one.error) for one in came.refused] == [FormatError] and len(came.made) == 2
+    imported = import_layout(store, layout)
+    assert [type(refusal.error) for refusal in imported.refused] == [FormatError] and len(imported.made) == 2
 
 
 ODD: list[Any] = [None, True, -1, 2**70, "x", "", [], {}, [{}], {"a": 1}]
@@ -495,8 +511,8 @@ def test_images_of_something_else_are_left_alone(tmp_path: Path, store: Store, s
         "size": 3,
     }
     (layout / "index.json").write_bytes(dumps({**value, "manifests": [nested, *value["manifests"]]}))
-    assert [str(one) for one in import_layout(store, layout).check().made] == [f"{HEAD}@2.0.0"]
-    assert [str(one) for one in import_layout(store, layout).check().unnamed] == []
+    assert [str(reference) for reference in import_layout(store, layout).check().made] == [f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in import_layout(store, layout).check().unnamed] == []
 
 
 # --- other programs
@@ -518,8 +534,8 @@ def test_skopeo_reads_an_image_and_copies_it_to_another_layout(
         raw = skopeo("inspect", "--raw", f"oci:{layout}:{name}")
         assert json.loads(raw) == image(layout, name)
         skopeo("copy", f"oci:{layout}:{name}", f"oci:{tmp_path / 'copy'}:{name}")
-    assert {name: one["digest"] for name, one in entries(tmp_path / "copy").items()} == {
-        name: one["digest"] for name, one in entries(layout).items()
+    assert {name: item["digest"] for name, item in entries(tmp_path / "copy").items()} == {
+        name: item["digest"] for name, item in entries(layout).items()
     }
     import_layout(store, tmp_path / "copy").check()
     assert store.resolve(HEAD) == source.resolve(HEAD) and examine(store).sound
@@ -559,9 +575,9 @@ def test_a_container_registry_carries_components(
     tmp_path: Path, store: Store, source: Store, layout: Path, container_registry: str
 ):
     for name in entries(layout):
-        there = f"docker://{container_registry}/team/{name}"
-        skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}:{name}", there)
-        skopeo("copy", "--src-tls-verify=false", there, f"oci:{tmp_path / 'back'}:{name}")
-    came = import_layout(store, tmp_path / "back").check()
-    assert len(came.made) == 2 and came.signatures == 1
+        target = f"docker://{container_registry}/team/{name}"
+        skopeo("copy", "--dest-tls-verify=false", f"oci:{layout}:{name}", target)
+        skopeo("copy", "--src-tls-verify=false", target, f"oci:{tmp_path / 'back'}:{name}")
+    imported = import_layout(store, tmp_path / "back").check()
+    assert len(imported.made) == 2 and imported.signatures == 1
     assert store.resolve(HEAD) == source.resolve(HEAD) and examine(store).sound

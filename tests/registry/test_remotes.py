@@ -68,12 +68,12 @@ def remote(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(store: Store, source: Store, remote: str):
     sent = push(source, remote).check()
     assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
-    came = pull(store, remote).check()
+    pulled = pull(store, remote).check()
     assert content(store.root) == content(source.root)
-    assert (came.blobs, came.bytes) == (sent.blobs, sent.bytes)
-    assert (came.results, came.signatures) == (1, 1)
-    assert sorted(came.aliases) == [f"{HEAD}:old", f"{HEAD}:prod"]
-    assert [(str(one.reference), one.reason) for one in came.withdrawn] == [
+    assert (pulled.blobs, pulled.bytes) == (sent.blobs, sent.bytes)
+    assert (pulled.results, pulled.signatures) == (1, 1)
+    assert sorted(pulled.aliases) == [f"{HEAD}:old", f"{HEAD}:prod"]
+    assert [(str(withdrawal.reference), withdrawal.reason) for withdrawal in pulled.withdrawn] == [
         (f"{HEAD}@1.0.0", "trained on the test set")
     ]
     assert examine(store).sound
@@ -109,9 +109,9 @@ def test_patterns_say_what_moves_and_parents_come_along(
         ("sent", lambda to: push(source, str(to.root), patterns, choice=choice)),
         ("came", lambda to: pull(to, memory, patterns, choice=choice)),
     ):
-        there = Store.init(tmp_path / name)
-        assert sorted(map(str, move(there).check().made)) == expected
-        assert examine(there).sound
+        target = Store.init(tmp_path / name)
+        assert sorted(map(str, move(target).check().made)) == expected
+        assert examine(target).sound
 
 
 @pytest.mark.parametrize("pattern", ["nothing", "n*", f"{HEAD}@9.9.9", f"{HEAD}:none", f"{HEAD}@1.0.0"])
@@ -137,7 +137,7 @@ def test_a_plan_says_what_would_move_and_moves_nothing(tmp_path: Path, source: S
     assert (planned.planned, planned.made) == (True, sent.made)
     results = len(sent.items) - len(planned.items)  # what was measured is looked for when the parts are there
     assert results == sent.results == 1
-    assert {one.digest for one in planned.items} <= {one.digest for one in sent.items}
+    assert {item.digest for item in planned.items} <= {item.digest for item in sent.items}
     target = Store.init(tmp_path / "here")
     before = content(target.root)
     wanted = pull(target, remote, choice=Choice(dry_run=True))
@@ -147,8 +147,8 @@ def test_a_plan_says_what_would_move_and_moves_nothing(tmp_path: Path, source: S
 
 def test_results_and_aliases_can_be_left_behind(store: Store, source: Store, memory: str):
     push(source, memory)
-    came = pull(store, memory, choice=Choice(aliases=False, evidence=False))
-    assert (came.results, came.aliases) == (0, [])
+    pulled = pull(store, memory, choice=Choice(aliases=False, evidence=False))
+    assert (pulled.results, pulled.aliases) == (0, [])
     assert not [path for path in content(store.root) if path.startswith("evidence") or "/@log/" in path]
 
 
@@ -228,18 +228,22 @@ def test_a_differing_version_is_never_overwritten_and_the_rest_moves(
     push(source, memory)
     mine = publish(store, EXTRACTOR, 77)
     theirs = source.resolve(EXTRACTOR)
-    came = pull(store, memory)
+    pulled = pull(store, memory)
     with pytest.raises(
         Incomplete, match=f"1 refused.*{mine.digest} in .*{theirs.digest} in memory://"
     ) as error:
-        came.check()
+        pulled.check()
     assert isinstance(error.value.errors[0], VersionExists) and error.value.exit_code == 2
-    assert [one.what for one in came.refused] == [f"{EXTRACTOR}@1.0.0"] and error.value.subject is came
-    assert [str(one) for one in came.made] == [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
+    assert [refusal.what for refusal in pulled.refused] == [
+        f"{EXTRACTOR}@1.0.0"
+    ] and error.value.subject is pulled
+    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@1.0.0", f"{HEAD}@2.0.0"]
     assert store.resolve(EXTRACTOR) == mine
     assert store.manifest(str(theirs.digest)), "the heads' own extractor came, without a name"
     sent = push(store, memory)
-    assert [(one.what, type(one.error)) for one in sent.refused] == [(f"{EXTRACTOR}@1.0.0", VersionExists)]
+    assert [(refusal.what, type(refusal.error)) for refusal in sent.refused] == [
+        (f"{EXTRACTOR}@1.0.0", VersionExists)
+    ]
     assert pull(Store.init(tmp_path / "third"), memory).check().made and examine(store).sound
 
 
@@ -248,8 +252,8 @@ def test_a_parent_whose_number_is_taken_comes_without_it(
 ):
     push(source, memory)
     publish(store, EXTRACTOR, 77)
-    came = pull(store, memory, [HEAD]).check()
-    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"]
+    pulled = pull(store, memory, [HEAD]).check()
+    assert [str(reference) for reference in pulled.unnamed] == [f"{EXTRACTOR}@1.0.0"]
     assert examine(store).sound
 
 
@@ -259,9 +263,13 @@ def test_a_version_that_was_withdrawn_there_is_told_and_withdrawn_here(
     push(source, memory)
     pull(store, memory)
     source.withdraw(EXTRACTOR, "1.0.0", "a bug")
-    assert [str(one.reference) for one in push(source, memory).withdrawn] == [f"{EXTRACTOR}@1.0.0"]
-    came = pull(store, memory)
-    assert [(str(one.reference), one.reason) for one in came.withdrawn] == [(f"{EXTRACTOR}@1.0.0", "a bug")]
+    assert [str(withdrawal.reference) for withdrawal in push(source, memory).withdrawn] == [
+        f"{EXTRACTOR}@1.0.0"
+    ]
+    pulled = pull(store, memory)
+    assert [(str(withdrawal.reference), withdrawal.reason) for withdrawal in pulled.withdrawn] == [
+        (f"{EXTRACTOR}@1.0.0", "a bug")
+    ]
     assert store.tombstone(EXTRACTOR, "1.0.0") == source.tombstone(EXTRACTOR, "1.0.0")
 
 
@@ -271,7 +279,9 @@ def test_whoever_pushes_what_was_withdrawn_there_is_told(store: Store, source: S
     source.withdraw(EXTRACTOR, "1.0.0", "a bug")
     push(source, memory)
     sent = push(store, memory)
-    assert [(str(one.reference), one.reason) for one in sent.withdrawn] == [(f"{EXTRACTOR}@1.0.0", "a bug")]
+    assert [(str(withdrawal.reference), withdrawal.reason) for withdrawal in sent.withdrawn] == [
+        (f"{EXTRACTOR}@1.0.0", "a bug")
+    ]
     assert store.tombstone(EXTRACTOR, "1.0.0") is None
 
 
@@ -290,10 +300,10 @@ def test_an_alias_follows_where_its_log_goes_on_and_stays_where_both_moved_it(
     source.set_alias(HEAD, "best", "2.0.0")
     push(source, remote)
     here = store.alias_log(HEAD, "best")
-    came = pull(store, remote)
-    assert came.aliases == [f"{HEAD}:prod"]
+    pulled = pull(store, remote)
+    assert pulled.aliases == [f"{HEAD}:prod"]
     if here != source.alias_log(HEAD, "best"):  # within a second, both moves are the same
-        assert [one.partition(" is ")[0] for one in came.apart] == [f"{HEAD}:best"]
+        assert [item.partition(" is ")[0] for item in pulled.apart] == [f"{HEAD}:best"]
     assert store.alias_log(HEAD, "best") == here
 
 
@@ -308,17 +318,17 @@ def test_aliases_that_both_sides_moved_stay_and_are_told(store: Store, source: S
         b'{"from":"2.0.0","time":"2020-01-01T00:00:00+00:00","to":"2.0.0"}\n',
     )
     push(source, memory)
-    came = pull(store, memory).check()
-    assert came.aliases == [f"{EXTRACTOR}:best"]
-    assert came.apart == [f"{HEAD}:prod is 2.0.0 in {memory} and removed in {store.root}"]
+    pulled = pull(store, memory).check()
+    assert pulled.aliases == [f"{EXTRACTOR}:best"]
+    assert pulled.apart == [f"{HEAD}:prod is 2.0.0 in {memory} and removed in {store.root}"]
     assert store.aliases(HEAD) == {}
 
 
 def test_an_alias_of_a_version_that_does_not_come_stays_behind(store: Store, source: Store, memory: str):
     source.set_alias(HEAD, "prod", "2.0.0")
     push(source, memory)
-    came = pull(store, memory, [EXTRACTOR]).check()
-    assert came.aliases == [] and store.aliases(EXTRACTOR) == {}
+    pulled = pull(store, memory, [EXTRACTOR]).check()
+    assert pulled.aliases == [] and store.aliases(EXTRACTOR) == {}
     other = fsspec.filesystem("memory").cat_file(f"{memory}/refs/{HEAD}/@aliases/prod")
     assert other == b"2.0.0 2\n"
 
@@ -326,7 +336,7 @@ def test_an_alias_of_a_version_that_does_not_come_stays_behind(store: Store, sou
 def test_policies_stay_where_they_were_set(store: Store, source: Store, memory: str):
     push(source, memory).check()
     pull(store, memory).check()
-    assert [one.scope for one in source.policies.all()] == ["digits/*"]
+    assert [item.scope for item in source.policies.all()] == ["digits/*"]
     assert store.policies.all() == [] and not fsspec.filesystem("memory").find(f"{memory}/policies")
 
 
@@ -344,7 +354,9 @@ def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
 
     monkeypatch.setattr(files, "step", step)
     sent = push(source, memory)
-    assert [(one.what, type(one.error)) for one in sent.refused] == [(f"{HEAD}@2.0.0", VersionExists)]
+    assert [(refusal.what, type(refusal.error)) for refusal in sent.refused] == [
+        (f"{HEAD}@2.0.0", VersionExists)
+    ]
     assert f"{theirs.digest} there" in str(sent.refused[0].error)
     assert sorted(map(str, sent.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
     here = Store.init(tmp_path / "here")
@@ -357,21 +369,21 @@ def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
 
 def test_who_accepts_is_asked_before_anything_of_a_component_comes(store: Store, source: Store, memory: str):
     push(source, memory)
-    asked: dict[str, list[bytes]] = {}
+    requests: dict[str, list[bytes]] = {}
 
     def accept(digest: str, signatures: Any, name: str) -> None:
         assert not blobs_in(store)
-        asked[f"{name} {digest}"] = list(signatures)
+        requests[f"{name} {digest}"] = list(signatures)
         if not signatures:
             raise CompatkitError(f"{name} has no signature")
 
-    came = pull(store, memory, choice=Choice(accept=accept))
+    pulled = pull(store, memory, choice=Choice(accept=accept))
     head = source.resolve(HEAD)
-    assert asked.pop(f"{HEAD}@2.0.0 {head.digest}") == [signature(str(head.digest))]
-    assert set(map(len, asked.values())) == {0}
-    assert [str(one) for one in came.made] == [f"{HEAD}@2.0.0"]
-    assert sorted(one.what for one in came.refused) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
-    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"], (
+    assert requests.pop(f"{HEAD}@2.0.0 {head.digest}") == [signature(str(head.digest))]
+    assert set(map(len, requests.values())) == {0}
+    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@2.0.0"]
+    assert sorted(refusal.what for refusal in pulled.refused) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert [str(reference) for reference in pulled.unnamed] == [f"{EXTRACTOR}@1.0.0"], (
         "its digest stands in what was accepted"
     )
     assert store.names() == [HEAD] and examine(store).sound
@@ -410,13 +422,13 @@ def test_a_push_that_is_cut_off_anywhere_leaves_nothing_that_dangles_and_goes_on
         except EnvironmentFailure as error:
             assert "goes on where it was" in str(error)
         reachable(system, remote)
-        there = {path.removeprefix(f"{remote.removeprefix('memory:/')}/") for path in system.find(remote)}
+        present = {path.removeprefix(f"{remote.removeprefix('memory:/')}/") for path in system.find(remote)}
         fault.mend()
         push(source, remote).check()
-        again = there & set(fault.written(("put", "upload")))
+        again = present & set(fault.written(("put", "upload")))
         assert not [path for path in again if path.startswith("blobs/")], "moved twice"
-        found = {path: system.cat_file(f"{remote}/{path}") for path in whole}
-        assert found == whole
+        files = {path: system.cat_file(f"{remote}/{path}") for path in whole}
+        assert files == whole
         at += stride
     assert at > 40
 
@@ -436,14 +448,14 @@ def test_a_pull_that_is_cut_off_anywhere_names_nothing_that_is_not_whole_and_goe
             pull(here, memory).check()
             break
         except EnvironmentFailure:
-            held = {path for path in content(here.root) if path.startswith("blobs/")}
+            digests = {path for path in content(here.root) if path.startswith("blobs/")}
         for name, version in here.references.each():
             assert here.read_blob(
                 here.manifest(f"{name}@{here.references.digest(name, version)}").payload.file.blob
             )
         fault.mend()
         pull(here, memory).check()
-        assert not held & {path for operation, path in fault.calls if operation == "read"}, "moved twice"
+        assert not digests & {path for operation, path in fault.calls if operation == "read"}, "moved twice"
         assert content(here.root) == whole
         shutil.rmtree(here.root)
         at += stride
@@ -700,19 +712,19 @@ def test_what_a_remote_lies_about_is_refused_and_named_and_the_rest_comes(
     push(source, memory)
     lie, what, expected = LIES[kind]
     lie(fsspec.filesystem("memory"), memory, source)
-    came = pull(store, memory)
-    assert [one.what for one in came.refused if one.what.startswith(what)], came.refused
-    assert all(isinstance(one.error, expected) for one in came.refused), came.refused
-    told = " ".join(str(one.error) for one in came.refused)
-    assert "/remote-" not in told and (
-        memory in told or "its manifest gives" in told or "promises" in told
-    ), told
+    pulled = pull(store, memory)
+    assert [refusal.what for refusal in pulled.refused if refusal.what.startswith(what)], pulled.refused
+    assert all(isinstance(refusal.error, expected) for refusal in pulled.refused), pulled.refused
+    message = " ".join(str(refusal.error) for refusal in pulled.refused)
+    assert "/remote-" not in message and (
+        memory in message or "its manifest gives" in message or "promises" in message
+    ), message
     with pytest.raises(Incomplete) as error:
-        came.check()
+        pulled.check()
     assert error.value.exit_code == 3
-    assert f"{EXTRACTOR}@1.0.0" in map(str, came.made)
+    assert f"{EXTRACTOR}@1.0.0" in map(str, pulled.made)
     if what == HEAD_2:
-        assert [str(one) for one in store.versions(HEAD)] == [] and f"{HEAD}@1.0.0" in map(str, came.made)
+        assert [str(item) for item in store.versions(HEAD)] == [] and f"{HEAD}@1.0.0" in map(str, pulled.made)
     assert not list((store.root / "tmp").iterdir())
     if not what.startswith(HEAD):  # an alias and its versions are sound beside what was refused
         assert examine(store).sound
@@ -762,7 +774,7 @@ def test_damage_here_is_not_pushed(source: Store, memory: str):
     digest = source.manifest(HEAD).payload.file.blob
     write(source, blob_path(digest), b"?")
     sent = push(Store.open(source.root), memory)
-    assert [one.what for one in sent.refused] == [HEAD_2] and isinstance(
+    assert [refusal.what for refusal in sent.refused] == [HEAD_2] and isinstance(
         sent.refused[0].error, IntegrityError
     )
     assert not fsspec.filesystem("memory").exists(f"{memory}/{blob_path(digest)}")
@@ -804,7 +816,10 @@ def test_what_is_refused_is_an_error_in_python(tmp_path: Path, store: Store, sou
     overwrite(weights, lambda data: data[:-1] + b"?")(fsspec.filesystem("memory"), memory, source)
     with pytest.raises(Incomplete, match="1 refused, the rest came: 2 new") as error:
         Registry(store).pull(memory)
-    assert [str(one) for one in error.value.subject.made] == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert [str(reference) for reference in error.value.subject.made] == [
+        f"{EXTRACTOR}@1.0.0",
+        f"{HEAD}@1.0.0",
+    ]
     with pytest.raises(Incomplete):
         Registry.clone(memory, tmp_path / "copy")
     assert Store.open(tmp_path / "copy").names() == [EXTRACTOR, HEAD], "the rest came"
@@ -832,16 +847,16 @@ def test_ranges_come_in_order_whatever_is_asked_for_at_once(
     monkeypatch: pytest.MonkeyPatch, size: int, count: int
 ):
     monkeypatch.setattr(durable, "CHUNK", 10)
-    data, asked = bytes(range(size)), list[tuple[int, int]]()
+    data, requests = bytes(range(size)), list[tuple[int, int]]()
 
     def ask(at: int, many: int) -> bytes:
-        asked.append((at, many))
+        requests.append((at, many))
         return data[at : at + many]
 
     with far_side.read_ahead(ask, size) as read:
         pieces = list(iter(lambda: read(count), b""))
-    assert b"".join(pieces) == data and all(len(one) <= count for one in pieces)
-    assert all(many <= max(count, 10) and at + many <= size for at, many in asked)
+    assert b"".join(pieces) == data and all(len(item) <= count for item in pieces)
+    assert all(many <= max(count, 10) and at + many <= size for at, many in requests)
 
 
 def test_a_range_that_fails_is_told_in_its_turn(monkeypatch: pytest.MonkeyPatch):

@@ -30,9 +30,9 @@ REMOTE = "hf://datasets/user/parts/team"
 
 @pytest.fixture
 def repository() -> Repository:
-    found = Repository()
-    found.files[".gitattributes"] = b"* -text\n"
-    return found
+    made = Repository()
+    made.files[".gitattributes"] = b"* -text\n"
+    return made
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def options(repository: Repository, monkeypatch: pytest.MonkeyPatch) -> Iterator
 
 
 def inside(repository: Repository) -> dict[str, bytes]:
-    found = {
+    files = {
         path.removeprefix("team/"): data
         for path, data in repository.files.items()
         if path.startswith("team/")
     }
-    return {path: data for path, data in found.items() if path != "compatkit.json"}
+    return {path: data for path, data in files.items() if path != "compatkit.json"}
 
 
 @pytest.mark.parametrize("remote", [REMOTE, f"{REMOTE.replace('/parts', '/parts@main')}"])
@@ -62,9 +62,9 @@ def test_what_is_pushed_and_pulled_is_the_same_byte_by_byte(
 ):
     sent = push(source, remote, options=options).check()
     assert len(sent.made) == 3 and inside(repository) == content(source.root)
-    came = pull(store, remote, options=options).check()
+    pulled = pull(store, remote, options=options).check()
     assert content(store.root) == content(source.root) and examine(store).sound
-    assert (came.results, came.signatures) == (1, 1)
+    assert (pulled.results, pulled.signatures) == (1, 1)
     commits = len(repository.commits)
     assert push(source, remote, options=options).check().made == [] and len(repository.commits) == commits
 
@@ -133,28 +133,30 @@ def test_a_pusher_who_is_slower_loses_and_overwrites_nothing(
 
     repository.before = come_first
     sent = push(source, REMOTE, options=options)
-    assert [(one.what, type(one.error)) for one in sent.refused] == [(f"{HEAD}@2.0.0", VersionExists)]
+    assert [(refusal.what, type(refusal.error)) for refusal in sent.refused] == [
+        (f"{HEAD}@2.0.0", VersionExists)
+    ]
     here = Store.init(tmp_path / "here")
     pull(here, REMOTE, options=options).check()
     assert here.resolve(f"{HEAD}@2.0.0") == theirs and EXTRACTOR in here.names() and examine(here).sound
 
 
 def test_who_always_comes_second_gives_up(source: Store, repository: Repository, options: dict[str, Any]):
-    found = locate(REMOTE, options)
-    assert isinstance(found, Files) and isinstance(found.store, HubStore)
+    remote = locate(REMOTE, options)
+    assert isinstance(remote, Files) and isinstance(remote.store, HubStore)
     repository.before = lambda: repository.commits.append("somebody else's")
     with pytest.raises(EnvironmentFailure, match="10 tries were not enough"):
-        found.store.create("refs/a/@versions/1.0.0", b"1\n")
+        remote.store.create("refs/a/@versions/1.0.0", b"1\n")
 
 
 def test_tampering_is_refused(store: Store, source: Store, repository: Repository, options: dict[str, Any]):
     push(source, REMOTE, options=options)
     path = f"team/{blob_path(source.manifest(HEAD).payload.file.blob)}"
     repository.files[path] = repository.files[path][:-1] + b"?"
-    came = pull(store, REMOTE, options=options)
-    assert [one.what for one in came.refused] == [f"{HEAD}@2.0.0"]
-    assert isinstance(came.refused[0].error, IntegrityError) and f"{REMOTE}/blobs" in str(
-        came.refused[0].error
+    pulled = pull(store, REMOTE, options=options)
+    assert [refusal.what for refusal in pulled.refused] == [f"{HEAD}@2.0.0"]
+    assert isinstance(pulled.refused[0].error, IntegrityError) and f"{REMOTE}/blobs" in str(
+        pulled.refused[0].error
     )
 
 

@@ -64,9 +64,9 @@ def s3(
 
 
 def reach(address: str, options: dict[str, Any]) -> files.Files:
-    found = locate(address, options)
-    assert isinstance(found, files.Files)
-    return found
+    remote = locate(address, options)
+    assert isinstance(remote, files.Files)
+    return remote
 
 
 def system_of(found: files.Files) -> Any:
@@ -82,17 +82,17 @@ def test_what_is_pushed_cut_off_resumed_and_pulled_is_the_same_byte_by_byte(
     with pytest.raises(EnvironmentFailure, match="goes on where it was"):
         push(source, remote, options=options)
     fault.mend()
-    there = set(reach(remote, options).listed("blobs"))
-    assert 0 < len(there) < 8 and not reach(remote, options).listed("refs")
+    target = set(reach(remote, options).listed("blobs"))
+    assert 0 < len(target) < 8 and not reach(remote, options).listed("refs")
     fault.mend()
     assert len(push(source, remote, options=options).check().made) == 3
-    assert not there & set(fault.written(("put", "upload"))), "moved twice"
+    assert not target & set(fault.written(("put", "upload"))), "moved twice"
     fault.at = 20
     with pytest.raises(EnvironmentFailure):
         pull(store, remote, options=options)
     fault.mend()
-    came = pull(store, remote, options=options).check()
-    assert (came.results, came.signatures) == (1, 1)
+    pulled = pull(store, remote, options=options).check()
+    assert (pulled.results, pulled.signatures) == (1, 1)
     assert content(store.root) == content(source.root) and examine(store).sound
 
 
@@ -119,31 +119,31 @@ def test_a_push_and_a_pull_that_are_cut_off_at_every_request_go_on(
 
     ended = False
     while not ended:
-        here, there = Store.init(tmp_path / f"here{at}"), f"{remote}/{at}"
-        sent = went_through(partial(push, source, there, options=options))
-        came = went_through(partial(pull, here, there, options=options))
-        ended = sent and came
+        here, target = Store.init(tmp_path / f"here{at}"), f"{remote}/{at}"
+        sent = went_through(partial(push, source, target, options=options))
+        pulled = went_through(partial(pull, here, target, options=options))
+        ended = sent and pulled
         assert content(here.root) == whole
         at += 1
     assert at > 40
 
 
 def test_a_version_is_created_by_a_conditional_write_which_one_of_many_wins(s3: tuple[str, dict[str, Any]]):
-    found = reach(*s3)
+    remote = reach(*s3)
     won: list[int] = []
     start = threading.Barrier(6)
 
     def write(number: int) -> None:
         start.wait()
-        if found.create("refs/a/@versions/1.0.0", f"{number}\n".encode()):
+        if remote.create("refs/a/@versions/1.0.0", f"{number}\n".encode()):
             won.append(number)
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(6)]
-    for one in writers:
-        one.start()
-    for one in writers:
-        one.join()
-    assert len(won) == 1 and found.read("refs/a/@versions/1.0.0", 0, 99) == f"{won[0]}\n".encode()
+    for item in writers:
+        item.start()
+    for item in writers:
+        item.join()
+    assert len(won) == 1 and remote.read("refs/a/@versions/1.0.0", 0, 99) == f"{won[0]}\n".encode()
 
 
 def test_of_two_pushers_of_one_number_one_is_refused(
@@ -157,13 +157,13 @@ def test_of_two_pushers_of_one_number_one_is_refused(
     def send(store: Store) -> None:
         moved[store.root.name] = push(store, remote, options=options)
 
-    pushers = [threading.Thread(target=send, args=(one,)) for one in (source, rival)]
-    for one in pushers:
-        one.start()
-    for one in pushers:
-        one.join()
-    refused = [refusal for one in moved.values() for refusal in one.refused]
-    assert [(one.what, type(one.error)) for one in refused] == [(f"{HEAD}@2.0.0", VersionExists)]
+    pushers = [threading.Thread(target=send, args=(item,)) for item in (source, rival)]
+    for item in pushers:
+        item.start()
+    for item in pushers:
+        item.join()
+    refused = [refusal for item in moved.values() for refusal in item.refused]
+    assert [(item.what, type(item.error)) for item in refused] == [(f"{HEAD}@2.0.0", VersionExists)]
     here = Store.init(tmp_path / "here")
     pull(here, remote, options=options).check()
     assert examine(here).sound and EXTRACTOR in here.names()
@@ -172,8 +172,8 @@ def test_of_two_pushers_of_one_number_one_is_refused(
 def test_a_server_without_conditional_writes_is_asked_first(
     source: Store, s3: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ):
-    found, calls = reach(*s3), list[str]()
-    original = system_of(found).pipe_file
+    remote, calls = reach(*s3), list[str]()
+    original = system_of(remote).pipe_file
 
     def pipe_file(path: str, data: bytes, **others: Any) -> Any:
         calls.append(others.get("mode", "plain"))
@@ -181,11 +181,11 @@ def test_a_server_without_conditional_writes_is_asked_first(
             raise OSError(38, "A header you provided implies functionality that is not implemented")
         return original(path, data, **others)
 
-    monkeypatch.setattr(system_of(found), "pipe_file", pipe_file)
-    assert found.create("refs/a/@versions/1.0.0", b"1") and calls == ["create", "plain"]
+    monkeypatch.setattr(system_of(remote), "pipe_file", pipe_file)
+    assert remote.create("refs/a/@versions/1.0.0", b"1") and calls == ["create", "plain"]
     assert (
-        not found.create("refs/a/@versions/1.0.0", b"2")
-        and found.read("refs/a/@versions/1.0.0", 0, 9) == b"1"
+        not remote.create("refs/a/@versions/1.0.0", b"2")
+        and remote.read("refs/a/@versions/1.0.0", 0, 9) == b"1"
     )
 
 
@@ -218,15 +218,15 @@ def test_an_object_that_was_tampered_with_is_refused_and_named(
     remote, options = s3
     push(source, remote, options=options)
     digest = source.manifest(HEAD).payload.file.blob
-    there = reach(remote, options)
-    there.put(blob_path(digest), (there.read(blob_path(digest), 0, 999) or b"")[:-1] + b"?")
-    came = pull(store, remote, options=options)
-    assert [one.what for one in came.refused] == [f"{HEAD}@2.0.0"]
-    assert isinstance(came.refused[0].error, IntegrityError)
-    assert f"{remote}/{blob_path(digest)}" in str(came.refused[0].error) and digest in str(
-        came.refused[0].error
+    target = reach(remote, options)
+    target.put(blob_path(digest), (target.read(blob_path(digest), 0, 999) or b"")[:-1] + b"?")
+    pulled = pull(store, remote, options=options)
+    assert [refusal.what for refusal in pulled.refused] == [f"{HEAD}@2.0.0"]
+    assert isinstance(pulled.refused[0].error, IntegrityError)
+    assert f"{remote}/{blob_path(digest)}" in str(pulled.refused[0].error) and digest in str(
+        pulled.refused[0].error
     )
-    assert sorted(map(str, came.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
+    assert sorted(map(str, pulled.made)) == [f"{EXTRACTOR}@1.0.0", f"{HEAD}@1.0.0"]
 
 
 def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: tuple[str, dict[str, Any]]):
@@ -245,10 +245,10 @@ def test_what_is_wrong_with_an_address_is_told(store: Store, source: Store, s3: 
 
 
 def test_an_empty_object_is_read_as_nothing(s3: tuple[str, dict[str, Any]]):
-    found = reach(*s3)
-    found.put("empty", b"")
-    assert found.read("empty", 0, 10) == b"" and found.size("empty") == 0
-    assert found.read("missing", 0, 10) is None and found.size("missing") is None
+    remote = reach(*s3)
+    remote.put("empty", b"")
+    assert remote.read("empty", 0, 10) == b"" and remote.size("empty") == 0
+    assert remote.read("missing", 0, 10) is None and remote.size("missing") is None
 
 
 def test_where_signatures_are_required_nothing_else_comes(
@@ -258,8 +258,8 @@ def test_where_signatures_are_required_nothing_else_comes(
     key = SigningKey.new("alice")
     choice = Choice().requiring(key.public.id)
     push(source, remote, options=options).check()
-    came = pull(store, remote, options=options, choice=choice)
-    assert {one.what: one.error.code for one in came.refused} == {
+    pulled = pull(store, remote, options=options, choice=choice)
+    assert {refusal.what: refusal.error.code for refusal in pulled.refused} == {
         f"{EXTRACTOR}@1.0.0": "unsigned",
         f"{HEAD}@1.0.0": "unsigned",
         f"{HEAD}@2.0.0": "unknown-signer",

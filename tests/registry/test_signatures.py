@@ -66,13 +66,13 @@ def test_what_is_signed_lies_in_one_small_file_and_verifies(
 ) -> None:
     (done,) = sign(store, HEAD, key, now=NOW)
     assert done.made and done.subject == SignedPart(head.digest, f"{HEAD}@1.0.0")
-    (path,) = (one for one in (store.root / "signatures").rglob("*") if one.is_file())
+    (path,) = (file for file in (store.root / "signatures").rglob("*") if file.is_file())
     assert path.parent.name == head.digest.removeprefix("sha256:")
     assert path.name == file_name(path.read_bytes(), head.digest)
     assert path.name.startswith(key.public.id.removeprefix("ed25519:")[:16]) and path.stat().st_size < 1000
     assert path.stat().st_mode & 0o222 == 0
-    (found,) = verify(store, HEAD, trusted, now=NOW)
-    assert found.good and found.key == key.public and found.statement == done.statement
+    (result,) = verify(store, HEAD, trusted, now=NOW)
+    assert result.good and result.key == key.public and result.statement == done.statement
     assert examine(store).faults == ()
 
 
@@ -94,7 +94,7 @@ def test_signing_again_makes_a_file_only_where_it_says_more(
     other = SigningKey.new("bob")
     assert sign(store, HEAD, other, now=NOW)[0].made
     assert len(store.signatures.files(head.digest)) == 5
-    assert sum(one.good for one in verify(store, HEAD, trusted, now=NOW)) == 4
+    assert sum(verdict.good for verdict in verify(store, HEAD, trusted, now=NOW)) == 4
 
 
 def test_a_signature_that_does_not_count_any_more_is_made_again(
@@ -121,7 +121,7 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
         SignedPart(first.digest, "digits/a.head@1.0.0"),
         SignedPart(first.digest),
     ]
-    assert [one.statement.name for one in sign(store, first.digest, key)] == [None]
+    assert [signed.statement.name for signed in sign(store, first.digest, key)] == [None]
     assert subjects(store, "digits/*", every=True) == [
         SignedPart(first.digest, "digits/a.head@1.0.0"),
         SignedPart(second.digest, "digits/a.head@2.0.0"),
@@ -131,7 +131,7 @@ def test_patterns_mean_what_they_mean_elsewhere(store: Store, publish: Publish, 
         SignedPart(first.digest, "digits/a.head@1.0.0")
     ]
     store.withdraw("digits/a.head", "1.0.0", "wrong data")
-    assert [str(one.subject) for one in sign(store, "digits/a.head", key, every=True)] == [
+    assert [str(signed.subject) for signed in sign(store, "digits/a.head", key, every=True)] == [
         "digits/a.head@2.0.0"
     ]
     with pytest.raises(NotFound):
@@ -152,7 +152,9 @@ def test_nobody_vouches_for_what_is_missing_or_damaged(store: Store, head: Any, 
 
 
 @pytest.mark.parametrize(
-    ("stage", "error", "exit_code", "code", "words"), REASONS, ids=lambda one: getattr(one, "__name__", "")
+    ("stage", "error", "exit_code", "code", "words"),
+    REASONS,
+    ids=lambda verdict: getattr(verdict, "__name__", ""),
 )
 def test_each_reason_has_its_own_error_code_and_words(
     store: Store,
@@ -186,7 +188,7 @@ def test_each_reason_has_its_own_error_code_and_words(
 def test_every_reason_is_a_class_of_its_own() -> None:
     shown = {error for _, error, *_ in REASONS}
     assert shown == set(SignatureError.__subclasses__())
-    assert len({one.code for one in shown}) == len(shown)
+    assert len({item.code for item in shown}) == len(shown)
 
 
 def test_clocks_may_be_five_minutes_apart(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
@@ -228,9 +230,9 @@ def test_an_older_signed_version_is_found_out_where_a_version_is_pinned(
 
 def test_statements_are_told_without_any_key(store: Store, head: Any, key: SigningKey) -> None:
     sign(store, HEAD, key, now=NOW)
-    (found,) = statements(store, HEAD)
-    assert not found.good and found.statement is not None and found.statement.signer == key.public.id
-    assert found.to_json()["signed_as"] == f"{HEAD}@1.0.0"
+    (result,) = statements(store, HEAD)
+    assert not result.good and result.statement is not None and result.statement.signer == key.public.id
+    assert result.to_json()["signed_as"] == f"{HEAD}@1.0.0"
 
 
 def test_unknown_files_are_left_alone(store: Store, head: Any, key: SigningKey, trusted: Trusted) -> None:
@@ -240,7 +242,7 @@ def test_unknown_files_are_left_alone(store: Store, head: Any, key: SigningKey, 
     (folder / f"{'0' * 16}-{'0' * 64}.json.orig").write_text("")
     (folder / "deep").mkdir()
     assert len(verify(store, HEAD, trusted, now=NOW)) == 1
-    assert {one.code for one in examine(store).faults} == {"stray"}
+    assert {item.code for item in examine(store).faults} == {"stray"}
 
 
 def test_a_folder_that_is_a_link_is_not_followed(
@@ -315,9 +317,9 @@ def test_a_failure_at_any_step_leaves_no_half_signature_and_a_retry_makes_it(
                 break
             except EnvironmentFailure:
                 pass
-        assert all(Envelope.from_bytes(one) for one in Signatures(store.root).of(head.digest))
+        assert all(Envelope.from_bytes(digest) for digest in Signatures(store.root).of(head.digest))
     assert allowed > 3 and len(store.signatures.of(head.digest)) == 1
-    assert [one.code for one in examine(store).faults if one.severity == "error"] == []
+    assert [item.code for item in examine(store).faults if item.severity == "error"] == []
 
 
 def test_one_that_is_being_written_without_hard_links_is_waited_for(
@@ -375,12 +377,14 @@ def test_an_import_that_requires_signatures_brings_nothing_else(
     sign(store, HEAD, key, now=NOW)
     done = import_components(store, target, [HEAD], choice=Choice(accept=accept))
     # the parent's bytes are vouched for, for its digest stands in what is signed; its name and number are not
-    assert [str(one) for one in done.made] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
-    assert [one.digest for one in done.unnamed] == [extractor.digest]
+    assert [str(reference) for reference in done.made] == [f"{HEAD}@1.0.0"] and target.names() == [HEAD]
+    assert [reference.digest for reference in done.unnamed] == [extractor.digest]
     assert target.manifest(extractor.digest) and target.resolve(HEAD).digest == head.digest
     sign(store, "digits/mnist.extractor", key, now=NOW)
     again = import_components(store, target, [HEAD], choice=Choice(accept=accept))
-    assert [str(one) for one in again.made] == ["digits/mnist.extractor@1.0.0"] and not again.unnamed
+    assert [str(reference) for reference in again.made] == [
+        "digits/mnist.extractor@1.0.0"
+    ] and not again.unnamed
 
 
 def age(store: Store) -> None:
@@ -399,7 +403,7 @@ def test_a_signature_keeps_nothing_alive_and_waits_for_its_manifest(
     fresh = Store.open(store.root)
     plan(fresh).apply()
     assert not list((store.root / "blobs/sha256").glob("*/*"))
-    (fault,) = (one for one in examine(fresh).faults if one.code != "trash")
+    (fault,) = (item for item in examine(fresh).faults if item.code != "trash")
     assert (fault.code, fault.severity) == ("signature-orphan", "info") and head.digest[7:] in fault.path
     fresh.put_blob(payload)
     fresh.publish(HEAD, manifest)
@@ -421,26 +425,26 @@ def test_the_weights_of_a_withdrawn_version_may_go_though_it_is_signed(
 def test_the_examination_looks_at_the_signatures_of_what_is_asked_for(
     store: Store, publish: Publish, key: SigningKey, trusted: Trusted
 ) -> None:
-    one, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
-    for digest in (one.digest, other.digest):
+    item, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
+    for digest in (item.digest, other.digest):
         store.signatures.folder(digest).mkdir()
         (store.signatures.folder(digest) / f"{'0' * 16}-{'0' * 64}.json").write_bytes(b"{}")
     (fault,) = examine(store, patterns=["digits/a.head"]).faults
     assert fault.code == "signature-damaged" and fault.whose == ("digits/a.head@1.0.0",)
-    assert [one.code for one in examine(store).faults] == ["signature-damaged"] * 2
+    assert [item.code for item in examine(store).faults] == ["signature-damaged"] * 2
 
 
 def test_the_examination_compares_a_signature_with_its_name_and_place(
     store: Store, publish: Publish, key: SigningKey
 ) -> None:
-    one, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
+    item, other = publish(store, "digits/a.head", 1), publish(store, "digits/b.head", 2)
     sign(store, "digits/a.head", key, now=NOW)
-    (path,) = store.signatures.files(one.digest)
+    (path,) = store.signatures.files(item.digest)
     store.signatures.folder(other.digest).mkdir()
     shutil.copy(path, store.signatures.folder(other.digest) / path.name)
     renamed = path.with_name(path.name[:20] + "0" * 61 + ".json")
     path.rename(renamed)
-    found = {fault.path.rpartition("/")[2]: fault for fault in examine(store).faults}
-    assert {fault.code for fault in found.values()} == {"signature-damaged"} and len(found) == 2
-    assert "its name says other bytes" in found[renamed.name].what
-    assert f"not over {other.digest}" in found[path.name].what
+    result = {fault.path.rpartition("/")[2]: fault for fault in examine(store).faults}
+    assert {fault.code for fault in result.values()} == {"signature-damaged"} and len(result) == 2
+    assert "its name says other bytes" in result[renamed.name].what
+    assert f"not over {other.digest}" in result[path.name].what

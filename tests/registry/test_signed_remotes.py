@@ -46,8 +46,8 @@ def withdrawn(store: Store) -> str:
 
 @pytest.mark.parametrize(
     ("stage", "error", "exit_code", "code", "words"),
-    [one for one in REASONS if one[0] is not a_link_to_a_good_one],
-    ids=lambda one: getattr(one, "__name__", ""),
+    [item for item in REASONS if item[0] is not a_link_to_a_good_one],
+    ids=lambda each_error: getattr(each_error, "__name__", ""),
 )
 def test_each_reason_refuses_with_its_own_words_before_anything_comes(
     tmp_path: Path,
@@ -61,14 +61,14 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
     code: str,
     words: str,
 ):
-    there = Store.init(tmp_path / "there")
-    head = publish(there, HEAD, 1)
-    there.set_alias(HEAD, "prod", "1.0.0")
-    whom = stage(there, head, key, trusted) or trusted
+    target = Store.init(tmp_path / "there")
+    head = publish(target, HEAD, 1)
+    target.set_alias(HEAD, "prod", "1.0.0")
+    whom = stage(target, head, key, trusted) or trusted
     choice = Choice(accept=require(whom, now=lambda: NOW))
-    came = pull(store, str(there.root), choice=choice)
+    pulled = pull(store, str(target.root), choice=choice)
     with pytest.raises(Incomplete, match=f"(?s){HEAD}@1.0.0.*{words}") as refused:
-        came.check()
+        pulled.check()
     assert [type(one) for one in refused.value.errors] == [error]
     assert (refused.value.errors[0].code, refused.value.exit_code) == (code, exit_code)
     assert not named(store) and not blobs_in(store)
@@ -77,10 +77,10 @@ def test_each_reason_refuses_with_its_own_words_before_anything_comes(
 def test_a_link_in_the_place_of_a_signature_stops_the_pull(
     tmp_path: Path, store: Store, publish: Publish, key: SigningKey, trusted: Trusted
 ):
-    there = Store.init(tmp_path / "there")
-    a_link_to_a_good_one(there, publish(there, HEAD, 1), key, trusted)
+    target = Store.init(tmp_path / "there")
+    a_link_to_a_good_one(target, publish(target, HEAD, 1), key, trusted)
     with pytest.raises(IntegrityError, match="signatures/"):
-        pull(store, str(there.root), choice=Choice().requiring(trusted))
+        pull(store, str(target.root), choice=Choice().requiring(trusted))
     assert not named(store)
 
 
@@ -92,21 +92,21 @@ def test_what_is_signed_comes_and_the_rest_is_refused(
     choice = Choice().requiring(trusted)
     if kind == "layout":
         export(source, tmp_path / "layout").check()
-        came = import_layout(store, tmp_path / "layout", choice=choice)
+        pulled = import_layout(store, tmp_path / "layout", choice=choice)
     else:
         remote = str(source.root) if kind == "folder" else memory
         if kind == "memory":
             push(source, memory).check()
         planned = pull(store, remote, choice=Choice(dry_run=True).requiring(trusted))
-        assert [str(one) for one in planned.made] == [f"{HEAD}@2.0.0"] and planned.refused
-        came = pull(store, remote, choice=choice)
+        assert [str(reference) for reference in planned.made] == [f"{HEAD}@2.0.0"] and planned.refused
+        pulled = pull(store, remote, choice=choice)
     withdrawn = [] if kind == "layout" else [f"{HEAD}@1.0.0"]  # which stays behind, signed or not
-    assert sorted(one.what for one in came.refused) == [f"{EXTRACTOR}@1.0.0", *withdrawn]
-    assert {type(one.error) for one in came.refused} == {Unsigned}
-    assert [str(one) for one in came.made] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
-    assert [str(one) for one in store.versions(HEAD)] == ["2.0.0"]
+    assert sorted(refusal.what for refusal in pulled.refused) == [f"{EXTRACTOR}@1.0.0", *withdrawn]
+    assert {type(refusal.error) for refusal in pulled.refused} == {Unsigned}
+    assert [str(reference) for reference in pulled.made] == [f"{HEAD}@2.0.0"] and store.names() == [HEAD]
+    assert [str(item) for item in store.versions(HEAD)] == ["2.0.0"]
     # the parent's bytes are vouched for by the head's signature; its name is not
-    assert [str(one) for one in came.unnamed] == [f"{EXTRACTOR}@1.0.0"]
+    assert [str(reference) for reference in pulled.unnamed] == [f"{EXTRACTOR}@1.0.0"]
     assert examine(store).sound
 
 
@@ -119,14 +119,16 @@ def test_no_alias_is_moved_to_a_version_that_was_refused(
         source.set_alias(HEAD, "prod", f"{value}.0.0")
     sign(source, f"{HEAD}@1.0.0", key)
     push(source, memory).check()
-    came = pull(store, memory, choice=Choice().requiring(trusted))
-    assert [str(one) for one in came.made] == [f"{HEAD}@1.0.0"] and f"{HEAD}:prod" not in came.aliases
-    assert any(f"{HEAD}:prod is 2.0.0" in one and "which is not in" in one for one in came.apart)
+    pulled = pull(store, memory, choice=Choice().requiring(trusted))
+    assert [str(reference) for reference in pulled.made] == [
+        f"{HEAD}@1.0.0"
+    ] and f"{HEAD}:prod" not in pulled.aliases
+    assert any(f"{HEAD}:prod is 2.0.0" in item and "which is not in" in item for item in pulled.apart)
     assert "prod" not in store.aliases(HEAD)
     sign(source, HEAD, key)
     push(source, memory).check()
-    came = pull(store, memory, [HEAD], choice=Choice().requiring(trusted))
-    assert f"{HEAD}:prod" in came.aliases and store.aliases(HEAD)["prod"] == "2.0.0"
+    pulled = pull(store, memory, [HEAD], choice=Choice().requiring(trusted))
+    assert f"{HEAD}:prod" in pulled.aliases and store.aliases(HEAD)["prod"] == "2.0.0"
 
 
 def test_a_signature_over_other_bytes_does_not_help_what_was_swapped(
@@ -141,11 +143,11 @@ def test_a_signature_over_other_bytes_does_not_help_what_was_swapped(
     weights = source.manifest(EXTRACTOR).payload.file.blob.removeprefix("sha256:")
     path = f"{memory}/blobs/sha256/{weights[:2]}/{weights}"
     system.pipe_file(path, system.cat_file(path)[:-1] + b"?")
-    came = pull(store, memory, choice=Choice().requiring(trusted))
-    found = {one.what: one.error for one in came.refused}
-    assert isinstance(found[f"{HEAD}@2.0.0"], Unsigned)
-    assert isinstance(found[f"{EXTRACTOR}@1.0.0"], IntegrityError) and weights in str(
-        found[f"{EXTRACTOR}@1.0.0"]
+    pulled = pull(store, memory, choice=Choice().requiring(trusted))
+    result = {refusal.what: refusal.error for refusal in pulled.refused}
+    assert isinstance(result[f"{HEAD}@2.0.0"], Unsigned)
+    assert isinstance(result[f"{EXTRACTOR}@1.0.0"], IntegrityError) and weights in str(
+        result[f"{EXTRACTOR}@1.0.0"]
     )
     assert not named(store)
 
@@ -182,12 +184,12 @@ def test_whatever_brings_components_asks_for_the_signatures_that_the_store_asks_
     with pytest.raises(Unsigned) as error:
         Registry(strict).care.import_from(source, [EXTRACTOR])
     assert error.value.subject == source.resolve(EXTRACTOR).digest
-    for came in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
-        assert came.refused and all(isinstance(one.error, SignatureError) for one in came.refused)
+    for pulled in (pull(strict, str(source.root), [EXTRACTOR]), import_layout(strict, tmp_path / "layout")):
+        assert pulled.refused and all(isinstance(refusal.error, SignatureError) for refusal in pulled.refused)
     assert not named(strict) and not blobs_in(strict)
     done = Registry(strict).care.import_from(source, [HEAD], versions="latest")
-    assert [str(one) for one in done.made] == [f"{HEAD}@2.0.0"]
-    assert [str(one) for one in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]
+    assert [str(reference) for reference in done.made] == [f"{HEAD}@2.0.0"]
+    assert [str(reference) for reference in done.unnamed] == [f"{EXTRACTOR}@1.0.0"]
 
 
 def test_who_accepts_may_ask_for_more_than_a_signature(
@@ -200,9 +202,9 @@ def test_who_accepts_may_ask_for_more_than_a_signature(
             raise CompatkitError("heads stay away")
 
     choice = Choice(accept=accept, versions="latest").requiring(trusted)
-    came = pull(store, str(source.root), choice=choice)
-    assert [str(one) for one in came.made] == [f"{EXTRACTOR}@1.0.0"]
-    assert [str(one.error) for one in came.refused] == ["heads stay away"]
+    pulled = pull(store, str(source.root), choice=choice)
+    assert [str(reference) for reference in pulled.made] == [f"{EXTRACTOR}@1.0.0"]
+    assert [str(refusal.error) for refusal in pulled.refused] == ["heads stay away"]
 
 
 def test_a_clone_of_what_is_all_signed_is_the_same(
@@ -216,8 +218,10 @@ def test_a_clone_of_what_is_all_signed_is_the_same(
 
 
 def test_programs_are_told_the_code_of_each_refusal(source: Store, store: Store, trusted: Trusted):
-    told = json.loads(json.dumps(pull(store, str(source.root), choice=Choice().requiring(trusted)).to_json()))
-    assert {one["what"]: one["code"] for one in told["refused"]} == {
+    message = json.loads(
+        json.dumps(pull(store, str(source.root), choice=Choice().requiring(trusted)).to_json())
+    )
+    assert {item["what"]: item["code"] for item in message["refused"]} == {
         f"{EXTRACTOR}@1.0.0": "unsigned",
         f"{HEAD}@1.0.0": "unsigned",
         f"{HEAD}@2.0.0": "unknown-signer",
