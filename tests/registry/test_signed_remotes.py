@@ -165,7 +165,7 @@ def test_the_registry_asks_as_it_was_opened_and_as_it_is_told(tmp_path: Path, so
         strict.pull(str(source.root), EXTRACTOR)
     with pytest.raises(Incomplete):  # both are asked for
         strict.pull(str(source.root), HEAD, require_signature=other, versions="latest")
-    assert strict.names() == []
+    assert strict.store.names() == []
     assert len(strict.pull(str(source.root), HEAD, require_signature=mine, versions="latest").made) == 1
     with pytest.raises(Incomplete, match="is not signed"):
         Registry.clone(str(source.root), tmp_path / "copy", require_signature=mine)
