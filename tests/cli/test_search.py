@@ -214,7 +214,7 @@ def test_ls_prints_long_lists_as_they_come(run: Run, hand: Hand, monkeypatch: py
         "kind": "head",
         "parameters": 16,
         "model": "vgg13",
-        "split": "layer2",
+        "cut": "layer2",
         "aliases": {},
     }
 

@@ -82,7 +82,7 @@ def test_an_interrupted_sweep_says_how_it_goes_on(run: Any, tmp_path: Path, monk
         ('trainer.checkpoint = ["a"]', "cannot vary: a sweep keeps the checkpoints"),
         ('prefix = ["a"]', "has the unknown key 'prefix'"),
         ('tasks.name = ["a"]', "cannot vary: each run keeps the names of its tasks"),
-        ('tasks.splt = ["a"]', "has the unknown key 'splt'. Did you mean 'split'?"),
+        ('tasks.ct = ["a"]', "has the unknown key 'ct'. Did you mean 'cut'?"),
         ('tasks.lft.cut = ["a"]', "has the unknown key 'lft'. Did you mean 'left'?"),
         ("tasks.data.trian = [8]", "has the unknown key 'trian'. Did you mean 'train'?"),
         ("tasks.size.width = [8]", "leads into a value that has no parts"),
