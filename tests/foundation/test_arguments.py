@@ -24,10 +24,10 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str, str]] = {
         "regularisers",
         "Trainer.fit has no argument 'regularisers'; did you mean 'regularizers'?",
     ),
-    "task without a split point": (
+    "task without a cut": (
         lambda registry: ck.Task("a", None, "resnet8_cifar"),
-        "split",
-        "lacks 'split'",
+        "cut",
+        "lacks 'cut'",
     ),  # type: ignore[call-arg]
     "weight by its place": (
         lambda registry: ck.use("dcc", 0.5),  # type: ignore[misc]

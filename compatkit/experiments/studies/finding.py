@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -138,21 +139,29 @@ def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | N
 
 
 def read_changes(texts: Iterable[str]) -> dict[str, Any]:
-    """Parse ``NAME=VALUE`` texts; a value is written as in TOML, or is a bare text.
+    """Parse ``NAME=VALUE`` texts; a value is written as in TOML or JSON, or is a bare text.
 
     Raises:
         UsageError: A text has no ``=``.
     """
-    found: dict[str, Any] = {}
+    changes: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
             raise UsageError(f"A setting is changed by NAME=VALUE, such as steps=100; got {text!r}.")
-        try:
-            found[name.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[name.strip()] = value.strip()
-    return found
+        changes[name.strip()] = _value(value.strip())
+    return changes
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        pass
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _like(value: Any, example: Any, what: str) -> Any:
