@@ -198,7 +198,7 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
     source = BUILDERS[builder]
     arguments: dict[str, Any] = json_kwargs(model, kwargs)
     _refuse(model, arguments.keys() & set(source.barred))
-    _check_model(source, builder, model)
+    check_model(builder, model)
     try:
         whole = source.create(model, **arguments, **({"pretrained": True} if pretrained else {}))
     except CompatkitError:
@@ -212,6 +212,40 @@ def create(builder: str, model: str, kwargs: Mapping[str, Any], *, pretrained: b
         raise UsageError(f"Builder {builder!r} gave {type_of(whole)} for {model!r}, not a module.")
     check_buildable(whole, model)
     return whole
+
+
+def check_model(builder: str, model: str) -> None:
+    """Raise for a builder or a model that is not known, with the nearest name, before the builder sees it.
+
+    Args:
+        builder: A key of ``BUILDERS``, such as ``"timm"``.
+        model: Model name; of a plugin that lists no names, any is taken.
+
+    Raises:
+        UnknownName: No such builder or model.
+        PluginError: The plugin that builds it is broken or blocked.
+    """
+    source = BUILDERS[builder]
+    if not _MODEL.fullmatch(model):
+        raise UnknownName(
+            f"No model is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
+            "repositories (hf-hub:...) are not taken, because a name may come from somebody else's file.",
+            subject=model,
+        )
+    if source.knows(model) if source.knows else source.names is None:
+        return
+    known = list(source.names()) if source.names else []
+    if source.knows is None and model in known:
+        return
+    name = model.partition(".")[0]
+    own = NETWORKS if builder == RECORDED_AS else ()
+    longer = [other for other in sorted(own) if other.startswith(f"{name}_")]  # resnet8: resnet8_cifar
+    close = list(dict.fromkeys([*longer, *near(name, [*known, *own], 3)]))[:3]
+    hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
+    others = [other for other in (OWN, *BUILT_IN) if other != builder and _has(other, model)]
+    if others:
+        hint = f"{' and '.join(others)} has one of this name: say so as builder."
+    raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)
 
 
 def json_kwargs(model: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -293,27 +327,3 @@ def _refuse(model: str, barred: Collection[str]) -> None:
             "which weights it gets (ask for weights='pretrained' instead), which code runs, nor on which device.",
             subject=sorted(barred),
         )
-
-
-def _check_model(source: Builder, builder: str, model: str) -> None:
-    """Refuse a model that the builder does not know, before it sees the name."""
-    if not _MODEL.fullmatch(model):
-        raise UnknownName(
-            f"No model is called {model!r:.100}: a name is letters, digits and '_.+-'. Names of files and of "
-            "repositories (hf-hub:...) are not taken, because a name may come from somebody else's file.",
-            subject=model,
-        )
-    if source.knows(model) if source.knows else source.names is None:
-        return
-    known = list(source.names()) if source.names else []
-    if source.knows is None and model in known:
-        return
-    name = model.partition(".")[0]
-    own = NETWORKS if builder == RECORDED_AS else ()
-    longer = [other for other in sorted(own) if other.startswith(f"{name}_")]  # resnet8: resnet8_cifar
-    close = list(dict.fromkeys([*longer, *near(name, [*known, *own], 3)]))[:3]
-    hint = f"did you mean {' or '.join(close)}?" if close else f"look it up among the models of {builder}."
-    others = [other for other in (OWN, *BUILT_IN) if other != builder and _has(other, model)]
-    if others:
-        hint = f"{' and '.join(others)} has one of this name: say so as builder."
-    raise UnknownName(f"No model is called {model!r}; {hint}", subject=model)

@@ -12,7 +12,7 @@ import attrs
 from torch import Tensor
 
 from compatkit.adapters.augmentation import MOVING, PRESETS, check_arguments
-from compatkit.adapters.builders import builder_for
+from compatkit.adapters.builders import builder_for, check_model
 from compatkit.contracts.contract import HEADS
 from compatkit.contracts.contract_rules import LARGEST_WIDTH
 from compatkit.data.checking import LARGEST_SIDE
@@ -43,6 +43,7 @@ class Rest:
 
     def __attrs_post_init__(self) -> None:
         object.__setattr__(self, "builder", builder_for(self.model, self.builder))
+        check_model(self.builder, self.model)
 
     @classmethod
     def of(cls, value: object) -> Rest | None:
@@ -270,6 +271,8 @@ class Task:
             backward pass: less memory for more time, with the same results (timm's ``set_grad_checkpointing``).
 
     Raises:
+        UnknownName: No such builder or model; the message has the nearest name.
+        PluginError: The plugin of the builder is broken or blocked.
         UsageError: An augmentation is unknown, or a loader is given and is to be augmented, or cannot be iterated
             more than once; the normalization is none, or a class layer is to be kept that is not given; components
             that are no extractor and head, or given beside ``weights`` or a normalization; a task without labels that
@@ -327,6 +330,7 @@ class Task:
     def __attrs_post_init__(self) -> None:
         """Find the builder, check the start of the network, and drop the labels of a task that does not learn them."""
         object.__setattr__(self, "builder", builder_for(self.model, self.builder))
+        check_model(self.builder, self.model)
         for side in ("extractor", "head"):
             part = getattr(self, side)
             kind = getattr(part, "kind", type(part).__name__)
