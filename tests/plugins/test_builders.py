@@ -12,7 +12,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from small import data_set
 
+import compatkit as ck
 from compatkit.adapters.blueprints import build, build_pair, plan
 from compatkit.adapters.builders import create, library_note
 from compatkit.errors import EnvironmentFailure, PluginError, UnknownName, UsageError
@@ -93,6 +95,9 @@ def test_models_that_are_not_listed_are_refused_before_the_factory_sees_them(plu
     for path in ("/etc/passwd", "../small", "hf-hub:small"):
         with pytest.raises(UnknownName, match="No model is called"):
             create("mynets", path, {})
+    with pytest.raises(UnknownName) as caught:
+        ck.Task("a", data_set("a"), "smal", "0", builder="mynets")
+    assert caught.value.subject == "smal" and "small" in str(caught.value)
 
 
 def test_a_factory_without_names_is_asked(plugin: Write) -> None:

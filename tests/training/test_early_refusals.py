@@ -9,7 +9,7 @@ import pytest
 from small import data_set, quick
 
 import compatkit as ck
-from compatkit.errors import CompatkitError, DataError, InvalidName, UsageError
+from compatkit.errors import CompatkitError, DataError, InvalidName, UnknownName, UsageError
 
 
 def task(name: str = "a", classes: tuple[str, ...] = ("0", "1", "2"), **settings: Any) -> ck.Task:
@@ -32,6 +32,26 @@ def task(name: str = "a", classes: tuple[str, ...] = ("0", "1", "2"), **settings
 def test_what_would_be_refused_late(make: Callable[[], Any], kind: type[CompatkitError]) -> None:
     with pytest.raises(kind):
         make()
+
+
+@pytest.mark.parametrize(
+    ("settings", "subject", "near"),
+    [
+        ({"model": "resnet20"}, "resnet20", "resnet20_cifar"),
+        ({"model": "resnet8_cifra"}, "resnet8_cifra", "resnet8_cifar"),
+        ({"model": "resnet181", "builder": "torchvision"}, "resnet181", "resnet18"),
+        ({"model": "hf-hub:timm/resnet18"}, "hf-hub:timm/resnet18", "a name is letters"),
+        ({"model": "resnet18", "builder": "tim"}, "tim", "timm"),
+        ({"model": "resnet8_cifar", "rest": {"model": "lenet5", "cut": "conv1"}}, "lenet5", "lenet"),
+    ],
+)
+def test_a_task_of_an_unknown_model_is_refused_when_it_is_made(
+    settings: dict[str, Any], subject: str, near: str
+) -> None:
+    with pytest.raises(UnknownName) as caught:
+        ck.Task("a", data_set("a"), cut="layer2", **settings)
+    assert (caught.value.code, caught.value.subject) == ("unknown-name", subject)
+    assert near in str(caught.value)
 
 
 @pytest.mark.parametrize(
