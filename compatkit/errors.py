@@ -74,7 +74,7 @@ class UsageError(CompatkitError):
 
 
 class UnknownName(UsageError):
-    """A model, split point, class, plugin, data set or reference does not exist."""
+    """A model, cut, class, plugin, data set or reference does not exist."""
 
     code = "unknown-name"
 
@@ -130,7 +130,7 @@ class DamagedImage(DataError):
 
 
 class CutError(UsageError):
-    """A network cannot be cut at this split point, or its parts do not reproduce it."""
+    """A network cannot be cut there, or its parts do not reproduce it."""
 
     code = "cut"
 

@@ -260,7 +260,7 @@ class Registration:
 
     @hookspec
     def compatkit_builders(self, register: Register) -> None:
-        """Offer builders of backbones: ``factory(model, **kwargs) -> torch.nn.Module``.
+        """Offer builders of networks: ``factory(model, **kwargs) -> torch.nn.Module``.
 
         The same name and keyword arguments (JSON values) must give the same modules in every process, with weights
         drawn from torch alone. A factory must not read files: both may come from an untrusted manifest.

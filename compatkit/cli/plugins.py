@@ -31,7 +31,7 @@ class PluginsOptions(Options):
 @command(
     "plugins",
     PluginsOptions,
-    help="List what a run can name, by kind, one line each: regularizers, metrics, builders of backbones, data sets, "
+    help="List what a run can name, by kind, one line each: regularizers, metrics, builders of networks, data sets, "
     "studies. With WORD, list those with it in name or description; with the NAME of one, show its details: status, "
     "settings, hooks, order, source.",
     registry=False,

@@ -1,1 +1,1 @@
-"""Contracts: what crosses a seam, which rules two contracts meet, and what evidence says; plain values, no torch."""
+"""Contracts: what crosses a cut, which rules two contracts meet, and what evidence says; plain values, no torch."""

@@ -184,7 +184,7 @@ def compare(
 
 
 def check_kind(manifest: Manifest, place: Literal["first", "second"], name: str) -> None:
-    """Raise if a component cannot be on this side of a seam.
+    """Raise if a component cannot be on this side of a cut.
 
     Args:
         manifest: Manifest of the component.

@@ -91,7 +91,7 @@ def inputs_of(ports: Sequence[Port], data: Data) -> Inputs:
 
 
 class WiringDifference(NamedTuple):
-    """A difference at a seam.
+    """A difference at a cut.
 
     Attributes:
         adapter: Adapter that resolves it; None if there is none.

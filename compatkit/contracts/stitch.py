@@ -1,7 +1,7 @@
 """Adapters between an extractor and a head as plain values, and the ports behind them.
 
 There are no tensors here: an adapter is a blueprint, so a check can name exactly the adapter that a recombination would
-insert. ``match.py`` chooses adapters, ``adapters/seam.py`` builds the modules.
+insert. ``match.py`` chooses adapters, ``adapters/stitching`` builds the modules.
 """
 
 from __future__ import annotations

@@ -98,54 +98,26 @@ class Settings:
     seed: int = attrs.field(default=0, validator=SEED)
     batch_size: int = attrs.field(default=64, validator=Number(least=2, whole=True))
     optimizer: str = attrs.field(default="adam", validator=_optimizer)
+    lr: float = attrs.field(default=0.01, validator=Number(above=0))
+    weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
+    schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
+    device: str = attrs.field(default="auto", metadata=_HIDDEN)
+    validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
+    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
     optimizer_options: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_plain, metadata=_WHERE_ON
     )
     layer_decay: float | None = attrs.field(
         default=None, validator=Number(above=0, most=1, optional=True), metadata=_WHERE_ON
     )
-    lr: float = attrs.field(default=0.01, validator=Number(above=0))
     momentum: float = attrs.field(default=0.9, validator=Number(least=0))
-    weight_decay: float = attrs.field(default=1e-7, validator=Number(least=0))
-    schedule: Literal["step", "cosine", "constant"] | Schedule = "step"
     warmup: int = attrs.field(default=0, validator=WHOLE)
-    precision: Choice = attrs.field(
-        default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
-    )
-    channels_last: bool | None = attrs.field(
-        default=None, validator=OfType((bool, type(None)), "True, False or None"), metadata=_HIDDEN
-    )
-    device: str = attrs.field(default="auto", metadata=_HIDDEN)
-    execution: ExecutionOption = attrs.field(
-        default="auto", validator=OneOf(get_args(ExecutionOption)), metadata=_HIDDEN
-    )
-    deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    image_storage: ImageStorage = attrs.field(
-        default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
-    )
-    memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
-    workers: int | None = attrs.field(
-        default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
-    )
-    cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
-    passes: ViewBatchingOption = attrs.field(
-        default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
-    )
-    checkpoint: str | os.PathLike[str] | None = attrs.field(default=None, validator=_local, metadata=_BESIDE)
-    checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
-    checkpoint_seconds: float | None = attrs.field(
-        default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
-    )
-    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_BESIDE)
-    log_every: int = attrs.field(default=50, validator=COUNT)
-    progress: bool = attrs.field(default=True, validator=FLAG, metadata=_BESIDE)
     accumulate: int = attrs.field(default=1, validator=COUNT, metadata=_WHERE_ON)
     clip_norm: float | None = attrs.field(
         default=None, validator=Number(above=0, infinite=True, optional=True), metadata=_WHERE_ON
     )
     ema: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     ema_warmup: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
-    validation: float | None = attrs.field(default=None, validator=_share, metadata=_WHERE_ON)
     evaluate_every: int | None = attrs.field(
         default=None, validator=Number(least=1, whole=True, optional=True), metadata=_TO_STOP
     )
@@ -155,10 +127,38 @@ class Settings:
         validator=OfType((EarlyStopping, type(None)), "an EarlyStopping, or None"),
         metadata=_WHERE_ON,
     )
+    checkpoint_every: int = attrs.field(default=500, validator=COUNT, metadata=_BESIDE)
+    checkpoint_seconds: float | None = attrs.field(
+        default=120.0, validator=Number(above=0, optional=True), metadata=_BESIDE
+    )
+    new_augment: bool = attrs.field(default=False, validator=FLAG, metadata=_BESIDE)
+    log_every: int = attrs.field(default=50, validator=COUNT)
     loggers: Mapping[str, Mapping[str, Any]] = attrs.field(
         factory=dict, converter=logger_settings, metadata=_BESIDE
     )
+    progress: bool = attrs.field(default=True, validator=FLAG, metadata=_BESIDE)
+    precision: Choice = attrs.field(
+        default="auto", converter=spelled, validator=OneOf(get_args(Choice)), metadata=_HIDDEN
+    )
+    channels_last: bool | None = attrs.field(
+        default=None, validator=OfType((bool, type(None)), "True, False or None"), metadata=_HIDDEN
+    )
+    execution: ExecutionOption = attrs.field(
+        default="auto", validator=OneOf(get_args(ExecutionOption)), metadata=_HIDDEN
+    )
+    deterministic: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
+    passes: ViewBatchingOption = attrs.field(
+        default="auto", validator=OneOf(VIEW_BATCHING_OPTIONS), metadata=_HIDDEN
+    )
     synchronize_statistics: bool = attrs.field(default=False, validator=FLAG, metadata=_WHERE_ON)
+    image_storage: ImageStorage = attrs.field(
+        default="auto", validator=OneOf(IMAGE_STORAGE), metadata=_HIDDEN
+    )
+    memory_share: float = attrs.field(default=0.5, validator=Number(least=0, most=1), metadata=_HIDDEN)
+    workers: int | None = attrs.field(
+        default=None, validator=Number(least=0, whole=True, optional=True), metadata=_BESIDE
+    )
+    cache: Cache = attrs.field(default="auto", validator=OneOf(get_args(Cache)), metadata=_BESIDE)
 
     def __attrs_post_init__(self) -> None:
         """Check that the settings go together."""

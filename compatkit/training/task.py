@@ -220,6 +220,13 @@ def _normalization(value: object) -> Mapping[str, tuple[float, ...]] | None:
 class Task:
     """One network to train.
 
+    The first ten arguments, ``name`` to ``normalize``, are those that most tasks state. The others belong to:
+
+    - the batches: ``loader`` to ``cutmix``
+    - the initial weights: ``keep_class_layer`` to ``head``
+    - the architecture, where several networks share features: ``width`` to ``own_head``
+    - what is trained: ``supervised`` to ``recompute_activations``
+
     Attributes:
         name: Used in component names (``<prefix>/<name>.extractor``): one lower-case segment.
         data: Training and test images with class names.
@@ -233,28 +240,26 @@ class Task:
             folder with ``model.safetensors``, ``"local-dir:FOLDER"`` or ``"hf-hub:OWNER/NAME"`` as in timm, or a state
             dict. Where a ``config.json`` lies beside the file, network and images are as it says. The class layer is
             drawn again.
-        keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         augment: Any of ``"crop"`` (pad 4, random crop) and ``"flip"`` (horizontal): a list, or ``"crop,flip"``. Or a
             preset: ``"cifar"`` (both), ``"imagenet"`` (timm's resized crops, flips and color jitter),
             ``"imagenet-strong"`` (these with RandAugment and random erasing), ``"none"``. Or arguments of timm's
             ``create_transform`` as a table, or a transform of torchvision that takes a Pillow image.
+        normalize: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
+            those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
+            network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
+        loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
+            ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
+            Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
+            loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
         smoothing: Share of each label that is spread over all classes, from 0 to below 1.
         mixup: Parameter of the beta distribution by which images and labels of a batch are mixed in pairs, usually .1
             to 1; 0 mixes none. By timm's formulas, drawn for each step.
         cutmix: The same for rectangles that are taken over from the other image; with both, each step takes one of
             them. A regularizer's losses are of the images themselves, which then pass beside the mixed ones.
-        loader: Source of the training batches in place of ``data.train``, for streams and own augmentation: a
-            ``torch.utils.data.DataLoader``, or another iterable of (images, labels) that can be iterated once a pass.
-            Class names, channels, size and normalization are still those of ``data``. Or the name of a plugin's
-            loader, which is given the training images that are not held out; in a table of ``name`` and its settings.
-        normalize: ``{"mean": ..., "std": ...}`` on the scale 0 to 1, each a number or one a channel, in place of
-            those of the training images (or of the pretrained weights): ``{"mean": 0, "std": 1 / 255}`` gives the
-            network 0 to 255, ``{"mean": 0.5, "std": 0.5}`` gives it -1 to 1.
+        keep_class_layer: Keep the class layer of a state dict too, to continue with the same classes.
         extractor: Component whose weights, statistics and preprocessing the network starts from; ``registry.task``
             makes such tasks. Model and cut are then the component's.
         head: Component whose weights and statistics the head starts from, classes in its order; None draws a head anew.
-        supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
-            is not trained, and the extractor learns through regularizers alone.
         width: Channels of the features, to be shared by several architectures: the extractor ends with a 1x1
             convolution (with bias) to so many, and a head of another width begins with one from so many. None keeps
             the network's own.
@@ -263,6 +268,8 @@ class Task:
             ``Rest``, or a table of its attributes.
         own_head: Whether the network has a head of its own. Where not, its extractor learns through shared heads alone
             (``dcc``), which have the shape of the head that it would have, and no head is published.
+        supervised: Whether the head learns the classes. Where not, ``data`` loses its labels here and now, the head
+            is not trained, and the extractor learns through regularizers alone.
         freeze_extractor: Whether the extractor that it starts from is not trained; its statistics do not change either,
             see ``frozen_statistics`` of ``Trainer.fit``.
         freeze_stages: How many stages from the image on are not trained, by timm's coarse ``group_matcher`` of the
@@ -305,24 +312,24 @@ class Task:
         kw_only=True,
         metadata={WRITTEN: str | tuple[str, ...] | Mapping[str, Any]},
     )
-    smoothing: float = attrs.field(default=0.0, validator=Number(least=0, below=1), kw_only=True)
-    mixup: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
-    cutmix: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
-    loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
-        default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
-    )
     normalize: Mapping[str, Any] | None = attrs.field(
         default=None, converter=_normalization, kw_only=True, metadata={"key": "normalisation"}
     )
+    loader: str | Mapping[str, Any] | Iterable[Any] | None = attrs.field(
+        default=None, validator=_loader, kw_only=True, metadata={WRITTEN: str | Mapping[str, Any]}
+    )
+    smoothing: float = attrs.field(default=0.0, validator=Number(least=0, below=1), kw_only=True)
+    mixup: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
+    cutmix: float = attrs.field(default=0.0, validator=Number(least=0), kw_only=True)
     keep_class_layer: bool = attrs.field(default=False, validator=_kept, kw_only=True)
     extractor: Component | None = attrs.field(default=None, kw_only=True, repr=str)
     head: Component | None = attrs.field(default=None, kw_only=True, repr=str)
-    supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     width: int | None = attrs.field(
         default=None, validator=Number(least=1, most=LARGEST_WIDTH, whole=True, optional=True), kw_only=True
     )
     rest: Rest | Mapping[str, Any] | None = attrs.field(default=None, converter=Rest.of, kw_only=True)
     own_head: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
+    supervised: bool = attrs.field(default=True, validator=FLAG, kw_only=True)
     freeze_extractor: bool = attrs.field(default=False, validator=FLAG, kw_only=True)
     freeze_stages: int = attrs.field(default=0, validator=WHOLE, kw_only=True)
     recompute_activations: bool = attrs.field(default=False, validator=FLAG, kw_only=True)

@@ -27,6 +27,15 @@ class Trainer(Settings):
     The defaults are those of Gygli et al. (Sec. 4): Adam, learning rate 0.01 divided by ten every quarter of
     the steps, L2 1e-7; the paper's batch size is 512.
 
+    The first ten settings, ``steps`` to ``checkpoint``, are those that most runs state. The others belong to:
+
+    - optimization: ``optimizer_options`` to ``ema_warmup``
+    - evaluation: ``evaluate_every`` to ``stop_early``
+    - checkpoints: ``checkpoint_every`` to ``new_augment``
+    - the history and logs: ``log_every`` to ``progress``
+    - execution: ``precision`` to ``synchronize_statistics``
+    - storage of images: ``image_storage`` to ``cache``
+
     Attributes:
         steps: Steps of each task (the paper's 20,000 is read as a count per task); with 0 the fit holds pretrained
             or initial weights.
@@ -34,22 +43,49 @@ class Trainer(Settings):
         batch_size: Images a step, on all processes together.
         optimizer: ``"adam"`` or ``"sgd"`` as in the papers, or any other by timm's name, such as ``"adamw"`` or
             ``"lookahead_lion"``: ``timm.optim.list_optimizers()``.
-        optimizer_options: Further arguments of the optimizer: ``{"betas": [0.9, 0.95]}``.
         lr: Initial learning rate.
-        layer_decay: Factor of the learning rate from each layer of a network to the one before it, by timm's
-            ``group_matcher`` of the uncut network; shared heads have the whole rate. None keeps one rate.
-        momentum: Of optimizers that have one.
         weight_decay: Of the papers' optimizers an L2 penalty, added to the gradient; others decay as timm's do, but
             not norms, biases, and what a network's ``no_weight_decay()`` names.
         schedule: ``"step"``, ``"cosine"``, ``"constant"``, or a ``Schedule``.
+        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
+        validation: Share of the training images of each class to hold out, drawn from (seed, task).
+        checkpoint: File for the state of the run; a run with the same plan resumes from it, bit by bit.
+        optimizer_options: Further arguments of the optimizer: ``{"betas": [0.9, 0.95]}``.
+        layer_decay: Factor of the learning rate from each layer of a network to the one before it, by timm's
+            ``group_matcher`` of the uncut network; shared heads have the whole rate. None keeps one rate.
+        momentum: Of optimizers that have one.
         warmup: Steps of linear rise.
+        accumulate: Number of micro-batches of a step, whose gradients are summed; ``batch_size`` counts all images of
+            a step.
+        clip_norm: Largest norm of all gradients of a step; None does not clip.
+        ema: Decay of exponential moving averages of all trained weights, between 0 and 1: ``Fit.averaged()``.
+        ema_warmup: Whether that decay rises from 0 in the first steps.
+        evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
+        evaluate_on: ``"validation"`` (the share held out), ``"test"``, or ``"train"`` (all images trained on, as
+            they are without augmentation).
+        stop_early: When to end before the last step, by the images held out.
+        checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
+        checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
+            time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
+            SIGTERM ends it.
+        new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
+            the run then records each change and its step (``augment_changes``).
+        log_every: Steps between rows of the history.
+        loggers: Where figures of the run are logged as they come: folders, or tables of settings with a folder, by the
+            logger's name: ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
+        progress: Whether to show progress on standard error, each evaluation at once: a bar in a terminal or a
+            notebook, elsewhere a line every ten seconds, after a minute every thirty, after ten minutes every sixty.
         precision: ``"auto"`` (bf16 where the hardware has it), ``"float32"`` or ``"bf16"`` (``"bfloat16"``).
         channels_last: NHWC in memory; None chooses.
-        device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         execution: ``"auto"`` chooses the fastest way by a trial on a GPU, and is ``"eager"`` elsewhere; ``"compile"``,
             ``"graph"`` (CUDA graphs of whole steps) or ``"compile+graph"`` falls back where something prevents it.
             ``Fit.run`` states the choice and its reason; a run that resumes from a checkpoint keeps the choice.
         deterministic: Only algorithms that give the same bits in every run on the same device; no trial.
+        passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
+            view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
+            rounding, except for random numbers that networks draw (dropout).
+        synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
+            each normalizes its share of a batch by itself.
         image_storage: Where training images are kept: ``"resident"`` on the device, ``"prefetched"`` in host memory
             with the next batches in transfer, ``"auto"`` by size. Batches are bitwise the same.
         memory_share: Of the device's free memory that the images of one task may take under ``"auto"``.
@@ -60,33 +96,6 @@ class Trainer(Settings):
             an epoch, and they take at most half of the free space; ``"on"`` always. Resized crops are then taken from
             images that are scaled down to the size that evaluation cuts from (a shorter side of 256 pixels for
             224 and a share of .875), which is part of the plan; ``"off"`` never.
-        passes: How an extractor processes further views of a batch, such as rotations: ``"fused"`` in one pass, each
-            view normalized by itself, or ``"separate"``; ``"auto"`` is ``"fused"`` on a GPU. Results are equal to
-            rounding, except for random numbers that networks draw (dropout).
-        checkpoint: File for the state of the run; a run with the same plan resumes from it, bit by bit.
-        checkpoint_every: Steps between checkpoints; several processes round them up to whole rows of the history.
-        checkpoint_seconds: Seconds after which a checkpoint is due at any step, as long as writing takes little of the
-            time; None counts steps alone. One is written at the end too, and, in a run on one process, when Ctrl-C or
-            SIGTERM ends it.
-        new_augment: Whether a run may go on from a checkpoint whose tasks differ in ``augment`` alone; the manifest of
-            the run then records each change and its step (``augment_changes``).
-        log_every: Steps between rows of the history.
-        progress: Whether to show progress on standard error, each evaluation at once: a bar in a terminal or a
-            notebook, elsewhere a line every ten seconds, after a minute every thirty, after ten minutes every sixty.
-        accumulate: Number of micro-batches of a step, whose gradients are summed; ``batch_size`` counts all images of
-            a step.
-        clip_norm: Largest norm of all gradients of a step; None does not clip.
-        ema: Decay of exponential moving averages of all trained weights, between 0 and 1: ``Fit.averaged()``.
-        ema_warmup: Whether that decay rises from 0 in the first steps.
-        validation: Share of the training images of each class to hold out, drawn from (seed, task).
-        evaluate_every: Steps between evaluations of every task's own network: ``Fit.evaluations``. None makes none.
-        evaluate_on: ``"validation"`` (the share held out), ``"test"``, or ``"train"`` (all images trained on, as
-            they are without augmentation).
-        stop_early: When to end before the last step, by the images held out.
-        loggers: Where figures of the run are logged as they come: folders, or tables of settings with a folder, by the
-            logger's name: ``{"tensorboard": "runs/digits", "csv": "runs/digits"}``, or a plugin's.
-        synchronize_statistics: Whether several processes on GPUs share the statistics of batch normalization; else
-            each normalizes its share of a batch by itself.
 
     Raises:
         UsageError: A setting cannot be used, or some do not go together.
