@@ -43,7 +43,6 @@ REMOTES = "docs/remotes.md"
 NEEDS = {
     "import mlflow": "mlflow is no dependency; tests/test_plugin_page.py runs the block where it is installed",
     "import wandb": "wandb is no dependency; tests/test_plugin_page.py runs the block where it is installed",
-    "with mlflow.start_run": "the same",
 }
 """How blocks begin that cannot run here, and why; comments and blank lines before it do not count."""
 SMALLER = {

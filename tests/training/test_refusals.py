@@ -93,10 +93,9 @@ def test_classes_asked_of_a_frozen_head_must_be_among_its_own() -> None:
 
 
 def test_a_cut_that_leaves_the_class_layer_out_of_the_head_has_no_auxiliary_head() -> None:
-    with pytest.raises(
-        PluginError, match=r"gives \(3,\) for 4 outputs asked for.*Cut the network before its class"
-    ):
+    with pytest.raises(PluginError, match="Cut the network before its class") as caught:
         quick(steps=1).fit([task(cut="fc")], ["rotation_prediction"])
+    assert (caught.value.code, caught.value.subject) == ("plugin", "rotation_prediction")
 
 
 @pytest.mark.parametrize(
