@@ -45,24 +45,24 @@ def test_rows_are_what_the_layers_gave(how: str, kept: bool, tmp_path: Path) -> 
         "positions": lambda one: one.permute(0, 2, 3, 1).flatten(0, 2),
     }
     folder = tmp_path / "rows" if kept else None
-    found = ck.activations(model, DATA, layers=["[ca]*", "fc"], flatten=how, folder=folder, batch_size=5)
-    assert list(found) == ["conv", "act", "fc"]
-    np.testing.assert_allclose(found["conv"], shaped[how](before), atol=1e-6)
-    np.testing.assert_allclose(found["act"], shaped[how](after), atol=1e-6)
-    np.testing.assert_allclose(found["fc"], logits, atol=1e-6)
-    assert found.positions.tolist() == list(range(23)) and found.settings["flatten"] == how
-    assert isinstance(found["fc"], np.memmap) == kept
+    result = ck.activations(model, DATA, layers=["[ca]*", "fc"], flatten=how, folder=folder, batch_size=5)
+    assert list(result) == ["conv", "act", "fc"]
+    np.testing.assert_allclose(result["conv"], shaped[how](before), atol=1e-6)
+    np.testing.assert_allclose(result["act"], shaped[how](after), atol=1e-6)
+    np.testing.assert_allclose(result["fc"], logits, atol=1e-6)
+    assert result.positions.tolist() == list(range(23)) and result.settings["flatten"] == how
+    assert isinstance(result["fc"], np.memmap) == kept
 
 
 def test_files_are_opened_again_and_never_changed(tmp_path: Path) -> None:
-    found = ck.activations(network(), DATA, layers=["conv", "fc"], folder=tmp_path / "rows", seed=1)
+    result = ck.activations(network(), DATA, layers=["conv", "fc"], folder=tmp_path / "rows", seed=1)
     again = ck.Activations.open(tmp_path / "rows")
-    assert again.order == found.order and dict(again.settings) == dict(found.settings)
-    for name, rows in found.items():
+    assert again.order == result.order and dict(again.settings) == dict(result.settings)
+    for name, rows in result.items():
         np.testing.assert_array_equal(again[name], rows)
-    before = [one.read_bytes() for one in sorted((tmp_path / "rows").iterdir())]
+    before = [path.read_bytes() for path in sorted((tmp_path / "rows").iterdir())]
     ck.similarity(again, again, ["cka", "procrustes", "svcca", "matched_correlation"])
-    assert [one.read_bytes() for one in sorted((tmp_path / "rows").iterdir())] == before
+    assert [path.read_bytes() for path in sorted((tmp_path / "rows").iterdir())] == before
 
 
 def test_the_order_of_the_images_is_told() -> None:

@@ -21,8 +21,8 @@ def test_two_networks_outputs_are_compared_as_by_similarity() -> None:
     a, b = drawn(30, 4), drawn(30, 6, seed=1)
     for name in ("cka", "procrustes", "svcca", "mutual_neighbors"):
         measured, wanted = ck.measure_arrays(name, a, b), ck.similarity({"array": a}, {"array": b}, [name])
-        assert {key: one.to_json() for key, one in measured.items()} == {
-            key: one.to_json() for key, one in wanted.items()
+        assert {key: value.to_json() for key, value in measured.items()} == {
+            key: value.to_json() for key, value in wanted.items()
         }
     by_layer = ck.measure_arrays("cka", {"first": a, "last": b}, {"first": torch.from_numpy(b)})
     assert by_layer.table("cka").axes == {"this": ("first", "last"), "other": ("first",)}

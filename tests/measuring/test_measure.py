@@ -133,9 +133,9 @@ def test_all_metrics_share_one_pass_in_eval_mode_which_leaves_no_trace() -> None
     handle = net.register_forward_hook(lambda module, given, gave: calls.append(len(gave)))
     measurement = ck.measure(net, TENSORS, ["accuracy", seen], layers=["norm", "twice"], batch_size=4)
     handle.remove()
-    assert calls == [4, 3, 3] and all(one.training for one in net.modules())
+    assert calls == [4, 3, 3] and all(module.training for module in net.modules())
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in net.modules())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     with torch.no_grad():
         expected = net.eval()(TENSORS[0])
     assert torch.allclose(torch.cat([one.logits for one in seen.kept]), expected, atol=1e-6)
@@ -169,7 +169,7 @@ def test_a_task_of_a_fit_brings_preprocessing_and_the_paths_of_the_whole_network
     assert seen.kept[0].images.shape == (15, 1, 16, 16)
     assert measurement.settings["data"] == "digits/test" and measurement.settings["images"] == 30
     with torch.no_grad():
-        expected = fit.network("a").eval()(torch.cat([one.images for one in seen.kept])).argmax(1)
+        expected = fit.network("a").eval()(torch.cat([image.images for image in seen.kept])).argmax(1)
     right = float((expected == torch.from_numpy(DATA.test.labels)).double().mean())
     assert measurement.to_json()["results"]["accuracy"]["value"] == pytest.approx(right)
 
@@ -186,18 +186,18 @@ def test_a_recombination_names_layers_of_both_parts(tmp_path: Any) -> None:
 
 def test_weights_need_no_images() -> None:
     one, other = network(), network(1)
-    found = ck.measure(one, None, [Distance()], layers=["fc"], other=other).table("distance")
-    assert found.at(layer="fc").value == float((one.fc.weight - other.fc.weight).detach().abs().max())
-    assert found.to_json()["cells"] == [attrs.asdict(found.cells[0])]
+    measurement = ck.measure(one, None, [Distance()], layers=["fc"], other=other).table("distance")
+    assert measurement.at(layer="fc").value == float((one.fc.weight - other.fc.weight).detach().abs().max())
+    assert measurement.to_json()["cells"] == [attrs.asdict(measurement.cells[0])]
 
 
 def test_a_missing_result_is_told_with_those_that_there_are() -> None:
-    found = ck.measure(nn.Flatten(), (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])), ["accuracy"])
+    measurement = ck.measure(nn.Flatten(), (torch.zeros(4, 3), torch.tensor([0, 1, 2, 0])), ["accuracy"])
     with pytest.raises(UnknownName) as caught:
-        found["acuracy"]
+        measurement["acuracy"]
     assert caught.value.subject == "acuracy" and "Did you mean 'accuracy'?" in str(caught.value)
-    assert "acuracy" not in found and found.get("acuracy") is None
-    assert "accuracy" in found and found.get("accuracy") is found["accuracy"]
+    assert "acuracy" not in measurement and measurement.get("acuracy") is None
+    assert "accuracy" in measurement and measurement.get("accuracy") is measurement["accuracy"]
 
 
 @pytest.mark.parametrize(
@@ -228,11 +228,11 @@ def test_one_layer_is_named_without_a_list() -> None:
 
 
 def test_a_table_is_asked_for_by_its_name() -> None:
-    found = ck.measure(network(), TENSORS, ["accuracy"])
+    measurement = ck.measure(network(), TENSORS, ["accuracy"])
     with pytest.raises(UnknownName, match=r"'accuracy' is a single figure, not a table; tables here: none\."):
-        found.table("accuracy")
+        measurement.table("accuracy")
     with pytest.raises(UnknownName, match="'accurate' is no result"):
-        found.table("accurate")
+        measurement.table("accurate")
 
 
 @attrs.define

@@ -46,20 +46,20 @@ def test_recorded_layers_give_what_a_pass_through_both_networks_gives() -> None:
     names = ["cka", "procrustes", "mutual_neighbors"]
     measured = ck.measure(left, data, names, layers=["*"], other=right, batch_size=6)
     sides = [ck.activations(one, data, layers=["*"]) for one in (left, right)]
-    found = ck.similarity(*sides, names)
-    assert set(found) == set(measured) and found.settings["order"] == sides[0].order
-    for name in found:
-        assert found.table(name).axes == measured.table(name).axes
-        np.testing.assert_allclose(found.table(name).values, measured.table(name).values, atol=1e-6)
+    result = ck.similarity(*sides, names)
+    assert set(result) == set(measured) and result.settings["order"] == sides[0].order
+    for name in result:
+        assert result.table(name).axes == measured.table(name).axes
+        np.testing.assert_allclose(result.table(name).values, measured.table(name).values, atol=1e-6)
 
 
 def test_all_pairs_of_runs_are_kept_with_mean_and_spread() -> None:
     lefts, rights = [run(seed) for seed in (1, 2, 3)], [run(seed) for seed in (4, 5)]
-    found = ck.similarity(lefts, rights)
-    assert list(found) == [
+    result = ck.similarity(lefts, rights)
+    assert list(result) == [
         f"{name}{end}" for name in ("cka", "cka/biased", "procrustes") for end in ("", "/mean", "/spread")
     ]
-    table = found.table("cka")
+    table = result.table("cka")
     assert table.axes == {
         "this run": ("0", "1", "2"),
         "other run": ("0", "1"),
@@ -70,20 +70,20 @@ def test_all_pairs_of_runs_are_kept_with_mean_and_spread() -> None:
         for j, right in enumerate(rights):
             single = ck.similarity(left, right).table("cka").values
             np.testing.assert_allclose(table.values[i, j], single, atol=1e-12)
-    np.testing.assert_allclose(found.table("cka/mean").values, table.values.mean((0, 1)), atol=1e-12)
+    np.testing.assert_allclose(result.table("cka/mean").values, table.values.mean((0, 1)), atol=1e-12)
     np.testing.assert_allclose(
-        found.table("cka/spread").values, table.values.reshape(6, 2, 2).std(0, ddof=1), atol=1e-12
+        result.table("cka/spread").values, table.values.reshape(6, 2, 2).std(0, ddof=1), atol=1e-12
     )
-    assert "mean over 6 pairs" in found.table("cka/mean").estimator
+    assert "mean over 6 pairs" in result.table("cka/mean").estimator
 
 
 def test_a_run_with_itself_is_left_out_of_the_mean() -> None:
     runs = [run(seed) for seed in (1, 2, 3)]
-    found = ck.similarity(runs)
-    values = found.table("cka").values[:, :, 0, 0]
+    result = ck.similarity(runs)
+    values = result.table("cka").values[:, :, 0, 0]
     np.testing.assert_allclose(values.diagonal(), 1)
     apart = values[~np.eye(3, dtype=bool)]
-    assert found.table("cka/mean").at(this="first", other="first").value == pytest.approx(apart.mean())
+    assert result.table("cka/mean").at(this="first", other="first").value == pytest.approx(apart.mean())
     whole = ck.similarity(runs, exclude_same=False).table("cka/mean")
     assert whole.at(this="first", other="first").value == pytest.approx(values.mean())
 
@@ -108,7 +108,7 @@ def test_undefined_cells_of_runs_are_told_in_the_mean() -> None:
 
 def test_float64_of_any_order_of_bytes_keeps_its_digits() -> None:
     exact = ck.similarity(run(1), run(2)).table("cka").values
-    swapped = {name: one.astype(">f8") for name, one in run(1).items()}
+    swapped = {name: value.astype(">f8") for name, value in run(1).items()}
     assert np.array_equal(ck.similarity(swapped, run(2)).table("cka").values, exact)
 
 
@@ -196,10 +196,10 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
     assert accuracy.to_json() == measured["accuracy"].to_json()
     weights: Any = model[0].weight
     given = {"inputs": images.numpy(), "weights": weights}
-    (found, _) = on_arrays(["misalignment"], given)
+    (result, _) = on_arrays(["misalignment"], given)
     expected = measured.table("misalignment")
     for basis in ("data", "random"):
-        assert found.at(layer="array", network="this", basis=basis) == expected.at(
+        assert result.at(layer="array", network="this", basis=basis) == expected.at(
             layer="0", network="this", basis=basis
         )  # type: ignore[union-attr]
     active = on_arrays(["specialization"], {"outputs": {"0": hidden}}, batch_size=7)
@@ -209,6 +209,6 @@ def test_metrics_of_arrays_give_what_they_give_in_a_pass() -> None:
 def test_weights_alone_are_arrays_too() -> None:
     before, after = drawn(4, 6), drawn(4, 6, seed=1)
     given = {"weights": {"fc": after}, "other_weights": {"fc": before}}
-    (found,) = on_arrays([make_metric("weight_deviation", examples=9)], given)
-    cell = found.at(layer="fc", quantity="deviation")  # type: ignore[union-attr]
+    (result,) = on_arrays([make_metric("weight_deviation", examples=9)], given)
+    cell = result.at(layer="fc", quantity="deviation")  # type: ignore[union-attr]
     assert cell.value == pytest.approx(np.linalg.norm(after - before) / 3, rel=1e-6)

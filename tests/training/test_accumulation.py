@@ -47,7 +47,7 @@ def test_pieces_give_the_gradients_of_the_whole_batch() -> None:
     (whole, seen), (pieces, seen_in_pieces) = fit(**settings), fit(accumulate=4, **settings)
     for mine, other in zip(whole.network("a").parameters(), pieces.network("a").parameters(), strict=True):
         torch.testing.assert_close(other, mine, rtol=1e-5, atol=1e-5)
-    assert [len(one) for one in seen_in_pieces.images] == [2] * (4 * STEPS)
+    assert [len(image) for image in seen_in_pieces.images] == [2] * (4 * STEPS)
     assert torch.equal(torch.cat(seen.images), torch.cat(seen_in_pieces.images))
     for left, right in zip(whole.history, pieces.history, strict=True):
         assert right["losses"] == pytest.approx(left["losses"], rel=1e-5)
@@ -93,7 +93,7 @@ def test_every_piece_draws_numbers_of_its_own_and_a_resumed_run_the_same_again(t
 
     stop = 0
     whole = run()
-    assert len({float(one) for drawn in seen for one in drawn}) == 16
+    assert len({float(number) for drawn in seen for number in drawn}) == 16
     stop, seen[:] = 6, []
     kept: dict[str, Any] = {"checkpoint": tmp_path / "run.safetensors", "checkpoint_every": 1}
     with pytest.raises(KeyboardInterrupt):

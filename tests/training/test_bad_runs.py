@@ -51,8 +51,8 @@ class TestNotFinite:
             match=r"in step 5,.*The last good checkpoint, after 4 steps, is kept: .*run.safetensors\.$",
         ):
             trainer.fit([task(), task("right")], ["burst"], factories={"burst": Burst})
-        held = deserialize(path.read_bytes())
-        assert all(bool(torch.isfinite(one).all()) for one in held.values() if one.is_floating_point())
+        state = deserialize(path.read_bytes())
+        assert all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point())
 
     def test_weights_that_are_not_finite_are_never_written(self, tmp_path: Path) -> None:
         """Finite losses up to the end of a row, and a last move that is none."""
@@ -71,8 +71,8 @@ class TestNotFinite:
             match=r"After 4 steps weights cannot be used: left.head: fc.weight holds values.*after 2 steps, is kept",
         ):
             trainer.fit([task()], ["x"], factories={"x": Break})
-        held = deserialize(path.read_bytes())
-        assert all(bool(torch.isfinite(one).all()) for one in held.values() if one.is_floating_point())
+        state = deserialize(path.read_bytes())
+        assert all(bool(torch.isfinite(value).all()) for value in state.values() if value.is_floating_point())
 
     def test_a_gradient_norm_is_named_too(self) -> None:
         class Steep:
@@ -91,11 +91,11 @@ class TestAnotherPlan:
         quick(steps=1, checkpoint=path).fit([task()])
         with pytest.raises(TrainingError) as caught:
             quick(steps=2, checkpoint=path, clip_norm=0.5).fit([task(augment=["flip"])], ["dcc"])
-        said = str(caught.value)
-        assert "belongs to another plan: trainer.steps: 1 there, 2 here; " in said
-        assert "tasks[0].augment: [] there, ['flip'] here" in said
-        assert "trainer.clip_norm: nothing there, 0.5 here" in said
-        assert said.endswith("Name another checkpoint file, or remove this one to start anew.")
+        text = str(caught.value)
+        assert "belongs to another plan: trainer.steps: 1 there, 2 here; " in text
+        assert "tasks[0].augment: [] there, ['flip'] here" in text
+        assert "trainer.clip_norm: nothing there, 0.5 here" in text
+        assert text.endswith("Name another checkpoint file, or remove this one to start anew.")
 
     def test_many_differences_are_counted(self, tmp_path: Path) -> None:
         path = tmp_path / "run.safetensors"
@@ -129,28 +129,28 @@ class TestData:
     def test_one_class(self) -> None:
         data = data_set("left")
         same = data.train.take(np.flatnonzero(data.train.labels == 1))
-        one = ck.Task("left", ck.DataSet("left", same, data.test), "resnet8_cifar", "layer2", size=16)
+        task = ck.Task("left", ck.DataSet("left", same, data.test), "resnet8_cifar", "layer2", size=16)
         with pytest.raises(
             DataError, match=r"Task 'left': the 16 training images of left/train are all of the class '1'"
         ):
-            quick(steps=1).fit([one])
+            quick(steps=1).fit([task])
 
     def test_one_class_in_the_share_held_out(self) -> None:
         data = data_set("left")
         few = data.train.take([0, 3, 6, 9, 1])
-        one = ck.Task("left", ck.DataSet("left", few, data.test), "resnet8_cifar", "layer2", size=16)
+        task = ck.Task("left", ck.DataSet("left", few, data.test), "resnet8_cifar", "layer2", size=16)
         with pytest.raises(
             DataError, match=r"the 2 images held out by validation=0.5 of left/train are all of the class '0'"
         ):
-            quick(steps=1, batch_size=2, validation=0.5).fit([one])
+            quick(steps=1, batch_size=2, validation=0.5).fit([task])
 
     def test_nothing_that_could_be_held_out(self) -> None:
         data = data_set("left")
-        one = ck.Task(
+        task = ck.Task(
             "left", ck.DataSet("left", data.train.take([0, 1]), data.test), "resnet8_cifar", "layer2", size=16
         )
         with pytest.raises(DataError, match="no class of left/train has two images"):
-            quick(steps=1, batch_size=2, validation=0.5).fit([one])
+            quick(steps=1, batch_size=2, validation=0.5).fit([task])
 
     def test_a_batch_larger_than_what_the_share_leaves(self) -> None:
         with pytest.raises(DataError, match="has 36 training images, fewer than a batch of 40"):

@@ -56,20 +56,20 @@ def test_the_norm_is_of_what_the_step_moves_and_taken_after_the_hooks() -> None:
         def compatkit_after_backward(self, step: ck.Step) -> None:
             moved = [step.task.extractor, step.task.head, self.setup.auxiliary["dcc"].module]
             for module in moved:
-                for one in module.parameters():
-                    if one.grad is not None:
-                        one.grad.mul_(3)
+                for parameter in module.parameters():
+                    if parameter.grad is not None:
+                        parameter.grad.mul_(3)
             squares = [
-                float(one.grad.double().square().sum())
+                float(parameter.grad.double().square().sum())
                 for module in moved
-                for one in module.parameters()
-                if one.grad is not None
+                for parameter in module.parameters()
+                if parameter.grad is not None
             ]
             seen.append(math.sqrt(sum(squares)))
 
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            assert all(one.grad is None for one in step.task.extractor.parameters())
+            assert all(parameter.grad is None for parameter in step.task.extractor.parameters())
 
     uses = ["dcc", ck.use("reach", after=("dcc",))]
     fit = quick(steps=2, clip_norm=NORM).fit([task("left"), task("right")], uses, factories={"reach": Reach})

@@ -32,7 +32,7 @@ class Ties:
     def compatkit_losses(self, step: ck.Step) -> Mapping[str, Tensor]:
         if step.number < self.start:
             return {}
-        other = next(one for one in self.tasks if one.name != step.task.name)
+        other = next(task for task in self.tasks if task.name != step.task.name)
         given = other.extract(step.batch.images, write_statistics=False)
         theirs = given if self.side == "extractor" else other.head(step.features)
         theirs = theirs.detach() if self.detach else theirs
@@ -68,8 +68,8 @@ def test_gradients_that_a_hook_sets_for_another_network_are_refused_too() -> Non
 
         @ck.hookimpl
         def compatkit_after_backward(self, step: ck.Step) -> None:
-            for one in self.other.parameters():
-                one.grad = torch.zeros_like(one)
+            for parameter in self.other.parameters():
+                parameter.grad = torch.zeros_like(parameter)
 
     with pytest.raises(PluginError):
         quick(steps=2).fit(tasks(), ["sets"], factories={"sets": Sets})
@@ -110,7 +110,7 @@ def test_gradients_that_hooks_leave_after_a_step_are_refused(hook: str, task: st
             self.parameters = list(setup.tasks[task].extractor.parameters())
 
     def leave(self: Any, step: ck.Step) -> None:
-        sum(one.square().sum() for one in self.parameters).backward()  # type: ignore[union-attr]
+        sum(parameter.square().sum() for parameter in self.parameters).backward()  # type: ignore[union-attr]
 
     setattr(Leaves, hook, ck.hookimpl(leave))
     with pytest.raises(PluginError) as caught:
@@ -122,8 +122,8 @@ def test_gradients_from_before_the_first_step_change_nothing() -> None:
     class Sets:
         @ck.hookimpl
         def compatkit_set_up(self, setup: ck.SetUp) -> None:
-            for one in setup.tasks["b"].extractor.parameters():
-                one.grad = torch.ones_like(one)
+            for parameter in setup.tasks["b"].extractor.parameters():
+                parameter.grad = torch.ones_like(parameter)
 
     fit = quick(steps=2).fit(tasks(), ["sets"], factories={"sets": Sets})
     assert same_parts(fit, quick(steps=2).fit(tasks()))

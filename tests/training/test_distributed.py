@@ -100,38 +100,38 @@ def assert_equal(got: dict[str, Tensor], expected: dict[str, Tensor], within: fl
     assert got.keys() == expected.keys()
     for key, value in expected.items():
         torch.testing.assert_close(
-            got[key], value, rtol=within, atol=within, msg=lambda said, key=key: f"{key}: {said}"
+            got[key], value, rtol=within, atol=within, msg=lambda result, key=key: f"{key}: {result}"
         )
 
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_two_processes_equal_one_at_the_same_batch(outcomes: Outcomes, name: str) -> None:
     """With IIW, DCC, RP, other tasks; shared heads of some steps, of some processes, and frozen ones."""
-    fit, said = spread.RUNS[name](), outcomes.said(name)
+    fit, result = spread.RUNS[name](), outcomes.said(name)
     assert_equal(outcomes.state(name), spread.state(fit))
     assert outcomes.state(name).keys() == outcomes.state(name, 1).keys()
     assert all(
         torch.equal(value, outcomes.state(name, 1)[key]) for key, value in outcomes.state(name).items()
     )
-    for got, expected in zip(said["history"], fit.history, strict=True):
+    for got, expected in zip(result["history"], fit.history, strict=True):
         losses = [
-            {key: value for key, value in one["losses"].items() if not key.endswith("gradient_ratio")}
-            for one in (got, expected)
+            {key: value for key, value in row["losses"].items() if not key.endswith("gradient_ratio")}
+            for row in (got, expected)
         ]  # a ratio is that of each process by itself
         assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    for got, expected in zip(said["evaluations"], fit.evaluations, strict=True):
+    for got, expected in zip(result["evaluations"], fit.evaluations, strict=True):
         assert (got["loss"], got["accuracy"]) == pytest.approx(
             (expected["loss"], expected["accuracy"]), abs=1e-5
         )
     if name != "frozen":  # whose plan names the heads that the first run left, to the last bit
-        assert said["plan"] == fit.plan
-    assert said["run"].get("pretraining") == fit.run.get("pretraining")
-    assert said["run"]["environment"].pop("processes") == PROCESSES
+        assert result["plan"] == fit.plan
+    assert result["run"].get("pretraining") == fit.run.get("pretraining")
+    assert result["run"]["environment"].pop("processes") == PROCESSES
 
 
 def test_images_are_mixed_within_their_process(outcomes: Outcomes) -> None:
-    said, alone = outcomes.said("blended"), spread.blended()
-    assert said["plan"] == alone.plan and said["history"][0] != alone.history[0]
+    result, alone = outcomes.said("blended"), spread.blended()
+    assert result["plan"] == alone.plan and result["history"][0] != alone.history[0]
     assert_equal(outcomes.state("blended"), outcomes.state("blended", 1), 0.0)
 
 
@@ -145,9 +145,9 @@ def test_each_image_of_an_epoch_is_seen_by_one_process(outcomes: Outcomes) -> No
     half = spread.BATCH // 2
     joined = [shares[place % spread.BATCH // half] for place in range(0, len(alone), half)]
     assert alone == [
-        one
+        position
         for number, share in enumerate(joined)
-        for one in share[number // 2 * half : (number // 2 + 1) * half]
+        for position in share[number // 2 * half : (number // 2 + 1) * half]
     ]
 
 
@@ -217,9 +217,9 @@ def test_a_run_of_one_process_goes_on_in_two_and_back(outcomes: Outcomes) -> Non
 def test_one_process_says_what_is_wrong_and_the_other_is_not_left_waiting(
     outcomes: Outcomes, name: str, rank: int, kind: str, message: str
 ) -> None:
-    said, other = outcomes.said(name, rank), outcomes.said(name, 1 - rank)
-    assert said["error"] == kind and message in said["message"]
-    assert said["message"].endswith(f"Raised in process {rank} of 2.")
+    result, other = outcomes.said(name, rank), outcomes.said(name, 1 - rank)
+    assert result["error"] == kind and message in result["message"]
+    assert result["message"].endswith(f"Raised in process {rank} of 2.")
     assert other["error"] == "TrainingError"
     assert other["message"].startswith(f"The run cannot go on: process {rank} of 2 failed first: {kind}: ")
 
@@ -266,7 +266,7 @@ def test_shares_of_a_batch_are_the_whole_batch(where: str) -> None:
     parts = zip(*(batches(World(rank, 3).share(6)) for rank in range(3)), strict=True)
     for whole, shares in zip(batches(slice(None)), parts, strict=True):
         for name in ("images", "labels", "index"):
-            assert torch.equal(torch.cat([getattr(one, name) for one in shares]), getattr(whole, name))
+            assert torch.equal(torch.cat([getattr(share, name) for share in shares]), getattr(whole, name))
 
 
 RECIPE = """
@@ -312,21 +312,23 @@ def start(folder: Path, *words: object) -> subprocess.Popen[str]:
 
 def workers(agent: int) -> list[int]:
     """Ids of the processes of the run, by rank."""
-    found = {}
+    result = {}
     for number in Path(f"/proc/{agent}/task/{agent}/children").read_text().split():
-        told = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
-        found.update({int(one[5:]): int(number) for one in told if one.startswith(b"RANK=")})
-    return [found[rank] for rank in sorted(found)]
+        report = Path(f"/proc/{number}/environ").read_bytes().split(b"\0")
+        result.update({int(line[5:]): int(number) for line in report if line.startswith(b"RANK=")})
+    return [result[rank] for rank in sorted(result)]
 
 
 def test_a_process_that_is_killed_ends_the_run_with_one_error_and_a_checkpoint_that_resumes(
     tmp_path: Path,
 ) -> None:
     command = [*TORCHRUN, spread.__file__, "killed", tmp_path]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=240, env=surroundings())
-    assert said.returncode == 1
-    lines = [line for line in said.stderr.splitlines() if "errors.TrainingError" in line]
-    assert len(lines) == 1 and said.stderr.count("Traceback") == 2, said.stderr  # ours, and torchrun's own
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240, env=surroundings())
+    assert result.returncode == 1
+    lines = [line for line in result.stderr.splitlines() if "errors.TrainingError" in line]
+    assert len(lines) == 1 and result.stderr.count("Traceback") == 2, (
+        result.stderr
+    )  # ours, and torchrun's own
     kept = tmp_path / "two.safetensors"
     assert re.fullmatch(
         r"(\[rank0\]: )?compatkit\.errors\.TrainingError: The run cannot go on: process 1 of 2 \(id \d+\) is gone: "
@@ -353,9 +355,9 @@ def test_a_killed_command_goes_on_from_its_checkpoint_and_one_process_publishes(
     out, err = running.communicate(timeout=120)
     assert running.returncode
     assert not out
-    assert not [one for one in processes if Path(f"/proc/{one}").exists()]
-    said = [line for line in err.splitlines() if line.startswith("error [")]
-    assert said == [
+    assert not [process for process in processes if Path(f"/proc/{process}").exists()]
+    result = [line for line in err.splitlines() if line.startswith("error [")]
+    assert result == [
         f"error [training] The run cannot go on: process 1 of 2 (id {processes[1]}) is gone: killed, or out of memory. "
         f"Start it again: it goes on from the checkpoint {kept}."
     ]

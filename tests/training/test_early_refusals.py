@@ -79,11 +79,11 @@ def test_heads_that_nothing_could_be_published_or_learned_of(
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_shared_head_of_one_class(frozen: bool) -> None:
-    given = quick(steps=1).fit([task()], ["dcc"])
-    given.auxiliary["dcc"].labels = given.auxiliary["dcc"].labels[:1]  # type: ignore[index]
+    fit = quick(steps=1).fit([task()], ["dcc"])
+    fit.auxiliary["dcc"].labels = fit.auxiliary["dcc"].labels[:1]  # type: ignore[index]
     uses = ["dcc"] if frozen else [ck.use("dcc", classes=["0"])]
     with pytest.raises(CompatkitError) as caught:
-        quick(steps=0).fit([task("b")], uses, frozen=given if frozen else None)
+        quick(steps=0).fit([task("b")], uses, frozen=fit if frozen else None)
     assert caught.value.code in ("usage", "plugin")
 
 

@@ -39,11 +39,13 @@ class TestShare:
                 return batch
 
         fit = quick(**SETTINGS).fit(tasks(), ["watch"], factories={"watch": Watch})
-        (kept, other), held = hold_out(tasks(), 0.25, 0)
-        assert kept.data.train.counts == (12, 12, 12) and held["left"].counts == (4, 4, 4)
+        (kept, other), state = hold_out(tasks(), 0.25, 0)
+        assert kept.data.train.counts == (12, 12, 12) and state["left"].counts == (4, 4, 4)
         whole = tasks()[0].data.train
-        both = np.concatenate([kept.data.train.images, held["left"].images])
-        assert sorted(one.tobytes() for one in both) == sorted(one.tobytes() for one in whole.images)
+        both = np.concatenate([kept.data.train.images, state["left"].images])
+        assert sorted(member.tobytes() for member in both) == sorted(
+            image.tobytes() for image in whole.images
+        )
         assert max(seen) < 36 and kept.data.train.name == whole.name
         described = fit.run["tasks"][0]["data"]["digest"]
         assert described == kept.data.train.digest != whole.digest
@@ -60,8 +62,8 @@ class TestShare:
         data = data_set("few", count=48).train
         few = data.take([0, 1, 2, 3, 4, 6])  # classes 0 1 2 0 1 0
         task = ck.Task("few", ck.DataSet("few", few, data), "resnet8_cifar", "layer2", size=16)
-        (kept,), held = hold_out([task], 0.9, 0)
-        assert held["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
+        (kept,), state = hold_out([task], 0.9, 0)
+        assert state["few"].counts == (2, 1, 0) and kept.data.train.counts == (1, 1, 1)
 
     def test_a_loader_has_none(self) -> None:
         batch = torch.zeros(8, 1, 16, 16), torch.arange(8) % 3
@@ -106,7 +108,7 @@ def test_modules_are_in_their_modes_after_an_evaluation() -> None:
     class Watch:
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            modes.append([one.training for one in step.task.extractor.modules()])
+            modes.append([module.training for module in step.task.extractor.modules()])
 
     quick(**SETTINGS, evaluate_every=1).fit(tasks()[:1], ["watch"], factories={"watch": Watch})
     assert len(modes) == 4 and all(mode == modes[0] and all(mode) for mode in modes)
@@ -169,22 +171,22 @@ class TestOnTrainingImages:
 
     def test_figures_are_those_of_a_pass_over_all_of_them(self) -> None:
         fit = self.fit()
-        found: Any = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.train, ["accuracy"])
+        result: Any = ck.measure(fit.tasks["left"], fit.tasks["left"].task.data.train, ["accuracy"])
         last = fit.evaluations[-1]
         assert (last["on"], last["step"]) == ("train", 6)
-        assert last["accuracy"] == pytest.approx(found["accuracy"].value, abs=1e-6)
+        assert last["accuracy"] == pytest.approx(result["accuracy"].value, abs=1e-6)
 
     def test_images_held_out_do_not_count(self) -> None:
         with pytest.raises(UsageError, match="stop_early"):
             self.fit(validation=0.25, stop_early=ck.EarlyStopping(patience=1))
         fit = self.fit(validation=0.25)
         assert all(
-            one["accuracy"] * 36 == pytest.approx(round(one["accuracy"] * 36)) for one in fit.evaluations
+            row["accuracy"] * 36 == pytest.approx(round(row["accuracy"] * 36)) for row in fit.evaluations
         )
 
     def test_learning_speed_is_the_area_under_the_curve(self) -> None:
         fit = self.fit()
-        two, four, six = (one["accuracy"] for one in fit.evaluations)
+        two, four, six = (row["accuracy"] for row in fit.evaluations)
         assert fit.learning_speed("left") == pytest.approx((two / 2 + four + six / 2) / 2)
 
     def test_one_point_is_no_curve(self) -> None:

@@ -117,17 +117,17 @@ class Undeclared:
 def test_a_plugin_without_a_declared_effect_keeps_the_run_eager_and_is_named() -> None:
     factories = {"undeclared": Undeclared}
     eager = quick(steps=2).fit(pair(), ["undeclared"], factories=factories)
-    asked = quick(steps=2, execution="compile").fit(pair(), ["undeclared"], factories=factories)
-    assert how(asked)["mode"] == "eager"
-    assert "the plugin 'undeclared' has the effect 'host'; declare @effect('pure')" in how(asked)["reason"]
-    assert same(eager, asked)
+    fit = quick(steps=2, execution="compile").fit(pair(), ["undeclared"], factories=factories)
+    assert how(fit)["mode"] == "eager"
+    assert "the plugin 'undeclared' has the effect 'host'; declare @effect('pure')" in how(fit)["reason"]
+    assert same(eager, fit)
 
 
 def test_a_network_that_draws_random_numbers_is_not_compiled() -> None:
     tasks = pair(kwargs={"drop_rate": 0.5}, model="resnet18", cut="layer2")[:1]
-    asked = quick(steps=1, execution="compile").fit(tasks)
-    assert how(asked)["mode"] == "eager"
-    assert "the network of the task 'left' draws random numbers" in how(asked)["reason"]
+    fit = quick(steps=1, execution="compile").fit(tasks)
+    assert how(fit)["mode"] == "eager"
+    assert "the network of the task 'left' draws random numbers" in how(fit)["reason"]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
@@ -150,9 +150,9 @@ def test_a_step_that_computes_something_else_is_found_before_the_first(
             return total * 1.01, terms, answers
 
     monkeypatch.setattr(selection, "Compiled", Wrong)
-    asked = quick(steps=2, execution="compile").fit(pair()[:1])
-    assert "task 'left': compiled gradients differ by 1.0e-02 of their norm" in how(asked)["reason"]
-    assert same(asked, quick(steps=2).fit(pair()[:1]))
+    fit = quick(steps=2, execution="compile").fit(pair()[:1])
+    assert "task 'left': compiled gradients differ by 1.0e-02 of their norm" in how(fit)["reason"]
+    assert same(fit, quick(steps=2).fit(pair()[:1]))
 
 
 def test_a_step_that_cannot_be_compiled_runs_eager_with_the_compilers_reason(
@@ -167,8 +167,8 @@ def test_a_step_that_cannot_be_compiled_runs_eager_with_the_compilers_reason(
             norm = step.features.square().mean()  # type: ignore[union-attr]
             return {"norm": norm * (2 if norm.item() > 0 else 1)}
 
-    asked = quick(steps=1, execution="compile").fit(pair()[:1], ["reads"], factories={"reads": Reads})
-    assert "torch.compile does not take the step" in how(asked)["reason"]
+    fit = quick(steps=1, execution="compile").fit(pair()[:1], ["reads"], factories={"reads": Reads})
+    assert "torch.compile does not take the step" in how(fit)["reason"]
 
 
 def test_deterministic_forbids_trials_and_leaves_torch_as_it_was() -> None:
@@ -196,8 +196,8 @@ def test_a_resumed_run_does_what_the_first_one_settled_on(
                 raise KeyboardInterrupt
 
     resumed: list[bool] = []
-    said = Execution("compile", "asked for")
-    monkeypatch.setattr("compatkit.training.prepare.select_execution", lambda _: said)
+    result = Execution("compile", "asked for")
+    monkeypatch.setattr("compatkit.training.prepare.select_execution", lambda _: result)
     trainer = quick(steps=4, checkpoint=tmp_path / "run.safetensors", checkpoint_every=1)
     with pytest.raises(KeyboardInterrupt):
         trainer.fit(pair()[:1], ["dcc", "kill"], factories={"kill": Kill})
@@ -259,11 +259,11 @@ class Replayed:
         (self.task_loop,), self.train_step = train_step.args, train_step
 
     def replay(self, steps: Any) -> Any:
-        before = [one.detach().clone() for one in self.task_loop.trainable]
+        before = [tensor.detach().clone() for tensor in self.task_loop.trainable]
         measured = self.train_step(steps)
         with torch.no_grad():
-            for one, old in zip(self.task_loop.trainable, before, strict=True):
-                one.copy_(old + self.factor * (one - old))
+            for parameter, old in zip(self.task_loop.trainable, before, strict=True):
+                parameter.copy_(old + self.factor * (parameter - old))
         return measured
 
 
@@ -278,10 +278,10 @@ def test_a_replayed_step_is_compared_before_the_first(
     monkeypatch.setattr(Replayed, "factor", factor)
     with prepare(FitRequest(quick(steps=2), pair()[:1], ["dcc"])) as start:
         (task_loop,) = start.loop.task_loops.values()
-        before = [one.detach().clone() for one in start.loop.trainable]
-        found = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
-        assert found is None if said is None else said in str(found)
-        assert all(torch.equal(one, old) for one, old in zip(start.loop.trainable, before, strict=True))
+        before = [tensor.detach().clone() for tensor in start.loop.trainable]
+        result = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
+        assert result is None if said is None else said in str(result)
+        assert all(torch.equal(tensor, old) for tensor, old in zip(start.loop.trainable, before, strict=True))
         assert start.loop.execution.mode == "eager"
 
 
@@ -289,5 +289,5 @@ def test_a_replayed_step_is_compared_before_the_first(
 def test_a_step_that_cannot_be_captured_says_why() -> None:
     with prepare(FitRequest(quick(steps=2), pair()[:1])) as start:
         (task_loop,) = start.loop.task_loops.values()
-        found = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
-    assert str(found).startswith("the step cannot be captured (")
+        result = replay_difference(start.loop, task_loop, Execution("graph", "on trial"))
+    assert str(result).startswith("the step cannot be captured (")

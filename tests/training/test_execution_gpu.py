@@ -112,7 +112,7 @@ def test_losses_that_a_plugin_keeps_are_not_overwritten_and_cost_no_wait(mode: A
         torch.cuda.set_sync_debug_mode("default")
     for place, row in enumerate(fit.history):
         for name, mean in row["losses"].items():
-            values = [float(one[name]) for one in kept[place::2]]
+            values = [float(number[name]) for number in kept[place::2]]
             assert sum(values) / 10 == pytest.approx(mean, rel=1e-5) and len(set(values)) > 1
 
 

@@ -17,17 +17,17 @@ TASKS = [
 
 
 def test_tasks_owners_hooks_and_execution_are_told_in_their_order() -> None:
-    told = quick(steps=9).explain(TASKS, ["dcc", ck.use("rotation_prediction", start=2, stop=5)])
-    assert [one["task"] for one in told.tasks] == ["left", "right"]
-    assert (told.tasks[0]["batch"], told.tasks[0]["steps_an_epoch"]) == (8, 48 // 8)
-    assert [one["owner"] for one in told.owners] == [
+    explanation = quick(steps=9).explain(TASKS, ["dcc", ck.use("rotation_prediction", start=2, stop=5)])
+    assert [task["task"] for task in explanation.tasks] == ["left", "right"]
+    assert (explanation.tasks[0]["batch"], explanation.tasks[0]["steps_an_epoch"]) == (8, 48 // 8)
+    assert [owner["owner"] for owner in explanation.owners] == [
         *("left.extractor", "left.head", "right.extractor", "right.head", "shared.dcc", "shared.rotation")
     ]
-    assert [one["moved_by"] for one in told.owners][::2] == [
+    assert [owner["moved_by"] for owner in explanation.owners][::2] == [
         *("network/left (adam)", "network/right (adam)", "shared.dcc (adam)")
     ]
-    assert told.execution["mode"] == "eager"
-    text = str(told)
+    assert explanation.execution["mode"] == "eager"
+    text = str(explanation)
     assert "left  resnet8_cifar cut at layer2  left/train  48" in " ".join(text.split("\n")).replace(
         "   ", "  "
     )
@@ -41,7 +41,7 @@ def test_every_hyperparameter_is_told() -> None:
     task = ck.Task(
         "left", data_set("left"), "resnet8_cifar", "layer2", size=16, augment={"re_prob": 0.25}, smoothing=0.1
     )
-    told = trainer.explain([task, TASKS[1]], [ck.use("rotation_prediction", weight=0.75, start=2)])
+    explanation = trainer.explain([task, TASKS[1]], [ck.use("rotation_prediction", weight=0.75, start=2)])
     run = (
         attrs.evolve(trainer, steps=0)
         .fit([task, TASKS[1]], [ck.use("rotation_prediction", weight=0.75, start=2)])
@@ -51,10 +51,10 @@ def test_every_hyperparameter_is_told() -> None:
         name: value for name, value in run["trainer"].items() if name not in ("scheduling", "steps_are")
     }
     chosen = {"device": "cpu", "precision": run["environment"]["precision"]}
-    assert told.settings == {**stated, "steps": 9, **chosen}
-    assert told.regularizers == tuple(run["plugins"])
-    assert [one["augment"] for one in told.tasks] == [one["augment"] for one in run["tasks"]]
-    text = str(told).splitlines()
+    assert explanation.settings == {**stated, "steps": 9, **chosen}
+    assert explanation.regularizers == tuple(run["plugins"])
+    assert [task["augment"] for task in explanation.tasks] == [task["augment"] for task in run["tasks"]]
+    text = str(explanation).splitlines()
     for line in (
         "  optimizer: adamw",
         "  lr: 0.125",
@@ -75,10 +75,10 @@ def test_every_hyperparameter_is_told() -> None:
 
 def test_every_parameter_of_the_run_has_its_owner_and_frozen_heads_are_moved_by_nothing() -> None:
     first = quick(steps=1).fit(TASKS[:1], ["dcc"])
-    told = quick(steps=1).explain(TASKS[1:], ["dcc"], frozen=first)
-    owners = {one["owner"]: one for one in told.owners}
+    explanation = quick(steps=1).explain(TASKS[1:], ["dcc"], frozen=first)
+    owners = {owner["owner"]: owner for owner in explanation.owners}
     assert set(owners) == {"right.extractor", "right.head", "frozen.dcc"}
-    assert owners["frozen.dcc"]["moved_by"] is None and "nothing" in str(told)
+    assert owners["frozen.dcc"]["moved_by"] is None and "nothing" in str(explanation)
     network = torch.nn.Sequential(first.tasks["left"].extractor, first.tasks["left"].head)
     count = sum(len(owners[f"right.{side}"]["parameters"]) for side in ("extractor", "head"))
     assert count == len(list(network.parameters()))
@@ -100,9 +100,9 @@ class Chooses:
 
 
 def test_what_a_plugin_chose_is_shown_and_stands_in_the_manifest() -> None:
-    told = quick(steps=1).explain(TASKS[1:], ["chooses", "dcc"], factories={"chooses": Chooses})
+    explanation = quick(steps=1).explain(TASKS[1:], ["chooses", "dcc"], factories={"chooses": Chooses})
     chosen = {"layers": ["conv1", "fc"], "right": {"share": 0.5, "why": "asked for"}}
-    assert told.chosen == told.to_json()["chosen"] == {"chooses": chosen}
+    assert explanation.chosen == explanation.to_json()["chosen"] == {"chooses": chosen}
     expected = [
         "Chosen by chooses",
         "  layers: conv1, fc",
@@ -110,9 +110,9 @@ def test_what_a_plugin_chose_is_shown_and_stands_in_the_manifest() -> None:
         "    share: 0.5",
         "    why: asked for",
     ]
-    assert "\n".join(expected) in str(told)
+    assert "\n".join(expected) in str(explanation)
     run = quick(steps=1).fit(TASKS[1:], ["chooses", "dcc"], factories={"chooses": Chooses}).run
-    assert [one.get("chosen") for one in run["plugins"]] == [chosen, None]
+    assert [plugin.get("chosen") for plugin in run["plugins"]] == [chosen, None]
 
 
 def test_a_choice_is_told_in_the_set_up_in_json_values() -> None:

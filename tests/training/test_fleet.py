@@ -62,7 +62,10 @@ def test_each_step_is_of_one_extractor_and_of_the_shared_head() -> None:
             moved = [
                 owner
                 for owner, module in self.owners.items()
-                if any(one.grad is not None and bool(one.grad.any()) for one in module.parameters())
+                if any(
+                    parameter.grad is not None and bool(parameter.grad.any())
+                    for parameter in module.parameters()
+                )
             ]
             seen.append((step.task.name, moved))
             assert step.logits is None
@@ -88,7 +91,7 @@ def test_features_of_different_width_name_the_remedy() -> None:
     given = [ck.Task(name, small_data(), *NETWORKS[name], size=16) for name in ("desk", "server")]
     with pytest.raises(UsageError, match=r"'desk' gives \(32, 8, 8\), 'server' gives \(64, 8, 8\).*width=32"):
         quick(steps=1).fit(given, ["dcc"])
-    wide = [attrs.evolve(one, width=32) for one in given]
+    wide = [attrs.evolve(task, width=32) for task in given]
     assert quick(steps=1).fit(wide, ["dcc"]).history[-1]["losses"]["dcc/loss"] > 0
 
 
@@ -125,15 +128,15 @@ def test_a_frozen_extractor_is_bitwise_what_it_was(kept: ck.Registry, statistics
         freeze_extractor=True,
     )
     fit = quick(steps=2, ema=0.5).fit([task], frozen_statistics=statistics)
-    for one in (fit, fit.averaged()):
-        assert equal(state(one.tasks["update"].extractor), before)
-        assert not equal(state(one.tasks["update"].head), head)
+    for result in (fit, fit.averaged()):
+        assert equal(state(result.tasks["update"].extractor), before)
+        assert not equal(state(result.tasks["update"].head), head)
     assert fit.run["tasks"][0]["frozen_extractor"] == statistics
-    assert all(one.grad is None for one in fit.tasks["update"].extractor.parameters())
+    assert all(parameter.grad is None for parameter in fit.tasks["update"].extractor.parameters())
     parts = kept.publish(fit, prefix=f"updated/{statistics}")
     assert list(parts) == ["update.head"]
     updated = kept.store.manifest(parts["update.head"])
-    assert [(one.relation, one.component) for one in updated.parents] == [
+    assert [(parent.relation, parent.component) for parent in updated.parents] == [
         ("trained_with", str(kept.store.resolve("fleet/server.extractor").digest)),
         ("initialised_from", str(kept.store.resolve("fleet/ten.head").digest)),
     ]
@@ -201,6 +204,6 @@ def test_one_updated_head_goes_on_all_extractors_and_is_exported(kept: ck.Regist
 def test_a_pattern_brings_in_no_shared_heads_and_a_name_does(kept: ck.Registry) -> None:
     test = small_data(ALL).test
     wanted = kept.matrix("fleet/desk.extractor", "fleet/*", [test])
-    assert [one.reference for one in wanted.heads] == ["fleet/ten.head@1.0.0"]
+    assert [head.reference for head in wanted.heads] == ["fleet/ten.head@1.0.0"]
     named = kept.matrix("fleet/desk.extractor", "fleet/shared.dcc", [small_data().test])
-    assert [one.reference for one in named.heads] == ["fleet/shared.dcc@1.0.0"]
+    assert [head.reference for head in named.heads] == ["fleet/shared.dcc@1.0.0"]

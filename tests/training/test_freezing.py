@@ -51,7 +51,7 @@ def test_the_first_stages_stay_and_all_others_move(network: str) -> None:
     state, ended, averages = fit.tasks["a"], whole_state(fit), whole_state(fit.averaged())
     whole = build_pair(state.extractor_blueprint, state.head_blueprint, seed=0)[0]
     stages = group_parameters(whole, whole.group_matcher(coarse=True), reverse=True)  # type: ignore[operator]
-    norms = {name for name, one in whole.named_modules() if isinstance(one, _BatchNorm)}
+    norms = {name for name, module in whole.named_modules() if isinstance(module, _BatchNorm)}
     for key, value in start.items():
         layer, _, last = key.rpartition(".")
         stage = stages.get(key, stages.get(f"{layer}.weight", 0))
@@ -62,25 +62,30 @@ def test_the_first_stages_stay_and_all_others_move(network: str) -> None:
     assert {
         name
         for part in (state.extractor, state.head)
-        for name, one in part.named_parameters()
-        if not one.requires_grad
+        for name, parameter in part.named_parameters()
+        if not parameter.requires_grad
     } == {name for name, stage in stages.items() if stage < 2}
 
 
 def test_what_is_frozen_has_no_gradient_and_no_optimizer() -> None:
     with prepare(FitRequest(quick(steps=1), [task(freeze_stages=2)])) as prepared:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
-        moved = {id(one) for o in loop.optimizers.values() for g in o.param_groups for one in g["params"]}
+        moved = {id(p) for o in loop.optimizers.values() for g in o.param_groups for p in g["params"]}
         held = [
-            one for name, one in state.extractor.named_parameters() if name.startswith(("conv1", "layer1"))
+            parameter
+            for name, parameter in state.extractor.named_parameters()
+            if name.startswith(("conv1", "layer1"))
         ]
         assert held and moved.isdisjoint(map(id, held))
         batch = loop.begin(loop.task_loops["a"], 0).batch
         state.head(state.extractor(batch.images)).sum().backward()
-        assert all(one.grad is None for one in held)
-        norms = [name for name, one in state.extractor.named_modules() if one in state.frozen_norms]
+        assert all(parameter.grad is None for parameter in held)
+        norms = [name for name, module in state.extractor.named_modules() if module in state.frozen_norms]
         assert norms == ["bn1", "layer1.0.bn1", "layer1.0.bn2"]
-        assert not any(one.training for one in state.frozen_norms) and state.extractor.layer2[0].bn1.training
+        assert (
+            not any(frozen_norm.training for frozen_norm in state.frozen_norms)
+            and state.extractor.layer2[0].bn1.training
+        )
 
 
 def test_frozen_norms_see_further_views_as_they_see_the_batch() -> None:
@@ -99,11 +104,11 @@ def test_frozen_norms_see_further_views_as_they_see_the_batch() -> None:
 def test_more_stages_than_there_are_is_refused_with_their_count(network: str, there: int) -> None:
     with pytest.raises(
         UsageError, match=rf"freeze_stages={there + 1}; .* has {there} stages before"
-    ) as found:
+    ) as caught:
         quick(steps=0).fit([task(network, freeze_stages=there + 1)])
-    assert found.value.subject == "a" and found.value.code == "usage"
+    assert caught.value.subject == "a" and caught.value.code == "usage"
     fit = quick(steps=1).fit([task(network, freeze_stages=there)])
-    assert any(one.requires_grad for one in fit.tasks["a"].head.parameters())
+    assert any(parameter.requires_grad for parameter in fit.tasks["a"].head.parameters())
 
 
 def test_what_cannot_be_frozen_so_is_refused() -> None:
@@ -139,8 +144,8 @@ def test_a_contract_with_less_than_no_stage_is_none(tmp_path: Path) -> None:
     import attrs
 
     registry = ck.Registry.init(tmp_path / "parts")
-    kept = registry.publish(quick(steps=0).fit([task()]), prefix="a")
-    manifest = registry.store.manifest(kept["a.extractor"])
+    fit = registry.publish(quick(steps=0).fit([task()]), prefix="a")
+    manifest = registry.store.manifest(fit["a.extractor"])
     wrong = attrs.evolve(
         manifest.contract, protocol=attrs.evolve(manifest.contract.protocol, frozen_stages=-1)
     )

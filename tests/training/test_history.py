@@ -83,7 +83,7 @@ def test_a_plugin_sees_each_steps_losses_as_the_history_has_them(settings: dict[
         assert all(value.shape == () and not value.requires_grad for value in losses.values())
     assert ("dcc/loss" in listener.kept[0][2], "dcc/loss" in listener.kept[4][2]) == (False, True)
     assert listener.earlier == [{}] * 14
-    assert [sorted(one) for one in listener.epochs] == [sorted(listener.kept[10][2])] * 2
+    assert [sorted(epoch) for epoch in listener.epochs] == [sorted(listener.kept[10][2])] * 2
 
 
 def test_a_task_without_a_head_of_its_own_has_no_loss_of_its_own() -> None:

@@ -66,7 +66,7 @@ def _view(
     pixels = images.images[int(order[place])]
     image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)
     if "crop" in names:
-        down, right = (PADDING + int(one) for one in shifts[:, place])
+        down, right = (PADDING + int(shift) for shift in shifts[:, place])
         wide = ImageOps.expand(image, PADDING, 0)
         image = wide.crop((right, down, right + image.width, down + image.height))
     if "flip" in names and flips[place]:
@@ -223,7 +223,9 @@ def test_where_images_are_kept_changes_nothing_of_a_run() -> None:
     fits = [quick(steps=8, image_storage=where).fit([task]) for where in ("auto", "resident", "prefetched")]
     assert fits[0].history == fits[1].history == fits[2].history
     assert fits[0].plan == fits[2].plan
-    assert all(torch.equal(one, fits[2].weights("a")[name]) for name, one in fits[0].weights("a").items())
+    assert all(
+        torch.equal(weight, fits[2].weights("a")[name]) for name, weight in fits[0].weights("a").items()
+    )
 
 
 def test_sources_say_where_the_images_are() -> None:

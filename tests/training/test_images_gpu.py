@@ -31,13 +31,13 @@ def source(kind: type[Resident] | type[Prefetched], device: str) -> Resident | P
 
 @pytest.mark.parametrize("kind", [Resident, Prefetched])
 def test_batches_are_those_of_a_cpu_and_nobody_waits(kind: type[Resident] | type[Prefetched]) -> None:
-    here, there = source(Resident, "cpu"), source(kind, "cuda")
-    for one in (here, there):
-        one.arrange(lambda images: [images.flip(-1), images.flip(-2)])
-    there.batch(0)
+    here, present = source(Resident, "cpu"), source(kind, "cuda")
+    for side in (here, present):
+        side.arrange(lambda images: [images.flip(-1), images.flip(-2)])
+    present.batch(0)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        batches = [there.batch(step) for step in range(15)]
+        batches = [present.batch(step) for step in range(15)]
     finally:
         torch.cuda.set_sync_debug_mode("default")
     for step, batch in enumerate(batches):
@@ -45,7 +45,7 @@ def test_batches_are_those_of_a_cpu_and_nobody_waits(kind: type[Resident] | type
         torch.testing.assert_close(batch.stacked.cpu(), expected.stacked, rtol=1e-6, atol=1e-6)  # type: ignore[union-attr]
         assert torch.equal(batch.labels.cpu(), expected.labels)
         assert torch.equal(batch.index.cpu(), expected.index)
-    there.close()
+    present.close()
 
 
 @pytest.mark.parametrize("images", ["resident", "prefetched"])
@@ -69,8 +69,8 @@ def test_no_step_waits_for_the_device(images: str) -> None:
 
 def test_images_that_take_more_than_their_share_are_prefetched() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
-    told = quick(steps=1, device="cuda", memory_share=0.0).explain([task]).tasks[0]["source"]
-    assert "in host memory (0 MiB, more than 0% of" in told
+    explanation = quick(steps=1, device="cuda", memory_share=0.0).explain([task]).tasks[0]["source"]
+    assert "in host memory (0 MiB, more than 0% of" in explanation
     assert "on cuda" in quick(steps=1, device="cuda").explain([task]).tasks[0]["source"]
     assert ImagePlacement().share == 0.5
 
@@ -79,11 +79,11 @@ def test_images_that_take_more_than_their_share_are_prefetched() -> None:
 def test_one_pass_is_chosen_on_a_gpu_and_gives_what_several_do(precision: str) -> None:
     task = ck.Task("a", data_set("a", channels=3), "resnet8_cifar", "layer2", size=16)
     settings = {"steps": 3, "optimizer": "sgd", "lr": 0.05, "device": "cuda", "precision": precision}
-    one = quick(**settings, execution="eager").fit([task], [ck.use("rotation_prediction", views="per_view")])
+    fit = quick(**settings, execution="eager").fit([task], [ck.use("rotation_prediction", views="per_view")])
     other = quick(**settings, execution="eager", passes="separate").fit(
         [task], [ck.use("rotation_prediction", views="per_view")]
     )
-    assert one.run["environment"]["passes"] == {"a": "fused"}
+    assert fit.run["environment"]["passes"] == {"a": "fused"}
     close = 1e-3 if precision == "float32" else 5e-2
     for name, value in other.weights("a").items():
-        torch.testing.assert_close(one.weights("a")[name].float(), value.float(), rtol=close, atol=close)
+        torch.testing.assert_close(fit.weights("a")[name].float(), value.float(), rtol=close, atol=close)

@@ -147,14 +147,14 @@ class TestSignals:
     ) -> None:
         whole = quick(steps=6, log_every=4).fit(tasks(), USES)
         trainer = quick(steps=6, log_every=4, checkpoint=tmp_path / "run")
-        before = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+        before = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
         with pytest.raises(raised) as ended:
             self.sent(trainer, number=number)
         if raised is KeyboardInterrupt:
             assert "after 3 of 6 steps" in str(ended.value) and str(tmp_path / "run") in str(ended.value)
         else:
             assert ended.value.code == 128 + signal.SIGTERM  # type: ignore[attr-defined]
-        assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before
+        assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == before
         resumed = trainer.fit(tasks(), [*USES, "sender"], factories={"sender": Idle})
         assert same_parts(whole, resumed) and whole.history == resumed.history
 
@@ -175,13 +175,13 @@ class TestSignals:
         assert seen == [signal.default_int_handler]
 
     def test_handlers_of_somebody_else_stay(self, tmp_path: Path) -> None:
-        came: list[int] = []
-        before = signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+        actual: list[int] = []
+        before = signal.signal(signal.SIGTERM, lambda number, frame: actual.append(number))
         try:
             self.sent(quick(steps=4, checkpoint=tmp_path / "run"), number=signal.SIGTERM)
         finally:
             signal.signal(signal.SIGTERM, before)
-        assert came == [signal.SIGTERM]
+        assert actual == [signal.SIGTERM]
 
     def test_another_thread_trains_as_ever(self, tmp_path: Path) -> None:
         fits: list[ck.Fit] = []
@@ -238,7 +238,7 @@ def test_a_script_that_is_ended_keeps_its_state(tmp_path: Path, number: int, cod
         assert running.poll() is None, running.communicate()[1]
         time.sleep(0.02)
     running.send_signal(number)
-    said = running.communicate(timeout=60)[1]
-    assert running.returncode == code, said
+    result = running.communicate(timeout=60)[1]
+    assert running.returncode == code, result
     if number == signal.SIGINT:
-        assert "steps of each task. The state is kept" in said and "run.safetensors" in said
+        assert "steps of each task. The state is kept" in result and "run.safetensors" in result

@@ -51,9 +51,9 @@ def test_passes_follow_each_other_without_their_incomplete_batch() -> None:
     for step in range(5):
         batch = source.batch(step)
         place = step % 2 * 4
-        assert batch.images[:, 0, 0, 0].tolist() == [16.0 * (place + one) for one in range(4)]
-        assert batch.labels.tolist() == [(place + one) % 3 for one in range(4)]
-        assert batch.index.tolist() == [place + one for one in range(4)]
+        assert batch.images[:, 0, 0, 0].tolist() == [16.0 * (place + number) for number in range(4)]
+        assert batch.labels.tolist() == [(place + number) % 3 for number in range(4)]
+        assert batch.index.tolist() == [place + number for number in range(4)]
         assert source.ends_epoch(step) == (step % 2 == 1)
 
 
@@ -245,5 +245,5 @@ def test_a_killed_run_with_a_loader_goes_on_bit_by_bit(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         quick(**settings).fit([loaded()], ["stop"], factories={"stop": Stop})
     later = quick(**settings).fit([loaded()], ["stop"], factories={"stop": Idle})
-    assert all(torch.equal(one, later.weights("a")[name]) for name, one in whole.weights("a").items())
+    assert all(torch.equal(weight, later.weights("a")[name]) for name, weight in whole.weights("a").items())
     assert whole.history == later.history

@@ -44,17 +44,17 @@ SETTINGS: dict[str, Any] = {
 def test_figures_are_those_of_the_history(tmp_path: Path) -> None:
     trainer = quick(**SETTINGS, schedule="step", loggers={"tensorboard": tmp_path / "runs"})
     fit = trainer.fit([task("a"), task("b")], ["dcc"])
-    found = points(tmp_path / "runs")
+    result = points(tmp_path / "runs")
     for row in fit.history:
         for name, value in row["losses"].items():
             tag = f"{row['task']}/{name if name in ('accuracy', 'gradient_norm') else f'losses/{name}'}"
-            assert dict(found[tag])[row["step"]] == pytest.approx(value, rel=1e-6)
+            assert dict(result[tag])[row["step"]] == pytest.approx(value, rel=1e-6)
     for row in fit.evaluations:
         tag = f"{row['task']}/validation/{row['weights']}/loss"
-        assert dict(found[tag])[row["step"]] == pytest.approx(row["loss"], rel=1e-6)
-    assert found["a/learning_rate"] == [(2, pytest.approx(1e-3)), (4, pytest.approx(1e-5))]
-    assert {step for step, value in found["b/images_per_second"] if value > 0} == {2, 4}
-    assert all(len(of_tag) == 2 for of_tag in found.values()) and len(found) == 2 * (2 + 2 + 2 + 4)
+        assert dict(result[tag])[row["step"]] == pytest.approx(row["loss"], rel=1e-6)
+    assert result["a/learning_rate"] == [(2, pytest.approx(1e-3)), (4, pytest.approx(1e-5))]
+    assert {step for step, value in result["b/images_per_second"] if value > 0} == {2, 4}
+    assert all(len(of_tag) == 2 for of_tag in result.values()) and len(result) == 2 * (2 + 2 + 2 + 4)
     assert same_parts(fit, quick(**SETTINGS, schedule="step").fit([task("a"), task("b")], ["dcc"]))
     assert "loggers" not in fit.run["trainer"]
 
@@ -110,8 +110,8 @@ def test_csv_has_what_tensorboard_has(tmp_path: Path) -> None:
     folders = {"tensorboard": tmp_path / "events", "csv": tmp_path / "table"}
     quick(**SETTINGS, loggers=folders).fit([task("a"), task("b")], ["dcc"])
     table = csv_points(tmp_path / "table")
-    for name, found in points(tmp_path / "events").items():
-        assert table[name] == pytest.approx(dict(found), rel=1e-6), name
+    for name, point in points(tmp_path / "events").items():
+        assert table[name] == pytest.approx(dict(point), rel=1e-6), name
     assert len(table) == len(points(tmp_path / "events"))
 
 

@@ -36,7 +36,7 @@ class Looks:
     def _losses(self, step: ck.Step) -> Mapping[str, Tensor]:
         (call,) = step.layers["layer1.0.conv1"]
         tensors = (step.features, step.logits, step.views[0], call.output)
-        self.seen.append((torch.is_autocast_enabled("cpu"), *(one.dtype for one in tensors)))  # type: ignore[union-attr]
+        self.seen.append((torch.is_autocast_enabled("cpu"), *(tensor.dtype for tensor in tensors)))  # type: ignore[union-attr]
         return {"ones": (step.features * 0).sum() + torch.ones(4097, dtype=step.features.dtype).sum()}
 
 

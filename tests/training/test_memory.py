@@ -86,16 +86,16 @@ def failure(small: Small, **settings: Any) -> str:
 @pytest.mark.parametrize("in_loss", [False, True])
 def test_it_names_task_and_batch_and_advises_what_fits(error: Exception, in_loss: bool) -> None:
     small = Small(5, error, in_loss)
-    said = failure(small)
-    assert "Task 'left' ran out of memory on 'cpu' in step 1 with a batch of 16 images." in said
-    assert "Set accumulate=2, which sees the same images a step, or a smaller batch_size" in said
+    result = failure(small)
+    assert "Task 'left' ran out of memory on 'cpu' in step 1 with a batch of 16 images." in result
+    assert "Set accumulate=2, which sees the same images a step, or a smaller batch_size" in result
     assert small.tried == [16]
 
 
 def test_pieces_are_cut_further() -> None:
-    said = failure(Small(2, ERRORS[0]), accumulate=2)
-    assert "with a batch of 16 images in 2 pieces of 8." in said
-    assert "Set accumulate=4" in said
+    result = failure(Small(2, ERRORS[0]), accumulate=2)
+    assert "with a batch of 16 images in 2 pieces of 8." in result
+    assert "Set accumulate=4" in result
 
 
 def test_pieces_of_two_images_are_not_cut_further() -> None:
@@ -106,10 +106,10 @@ def test_pieces_of_two_images_are_not_cut_further() -> None:
 
 @pytest.mark.parametrize("size", [12, 15, 16, 30])
 def test_what_is_advised_can_be_set(size: int) -> None:
-    said = str(out_of_memory_error("left", 0, size, 1, "cpu", World()))
-    more = int(said.split("accumulate=")[1].split(",")[0])
+    text = str(out_of_memory_error("left", 0, size, 1, "cpu", World()))
+    more = int(text.split("accumulate=")[1].split(",")[0])
     assert size % more == 0 and size // more >= 2
-    assert not [one for one in range(2, more) if size % one == 0]
+    assert not [number for number in range(2, more) if size % number == 0]
 
 
 class TestTrials:

@@ -48,7 +48,7 @@ def mixed(given: dict[str, float], images: Tensor, labels: Tensor, step: int = 0
     settings = {
         "mixup_alpha": 0.0,
         "label_smoothing": 0.0,
-        **{names[one]: value for one, value in given.items()},
+        **{names[key]: value for key, value in given.items()},
     }
     return Mixup(num_classes=3, **settings)(images.clone(), labels)
 
@@ -102,18 +102,18 @@ def test_without_normalization_by_batches_weights_are_those_without_the_regulari
     task = grouped(**ASKED["all"])
     alone = quick(steps=3, optimizer="sgd").fit([task])
     beside = quick(steps=3, optimizer="sgd").fit([task], ["sees"], factories={"sees": Sees})
-    for one, other in zip(
+    for parameter, other in zip(
         alone.tasks["a"].head.parameters(), beside.tasks["a"].head.parameters(), strict=True
     ):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(parameter, other, rtol=1e-4, atol=1e-5)
 
 
 def test_running_statistics_beside_regularizers_are_those_of_the_images_themselves() -> None:
     """As in evaluation; what moves them is the momentum times the statistics of one unmixed batch."""
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16, mixup=0.8)
     plain = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
-    fits = [quick(steps=1, lr=1e-9).fit([one], ["sees"], factories={"sees": Sees}) for one in (task, plain)]
-    buffers = [dict(one.tasks["a"].extractor.named_buffers()) for one in fits]
+    fits = [quick(steps=1, lr=1e-9).fit([each], ["sees"], factories={"sees": Sees}) for each in (task, plain)]
+    buffers = [dict(fit.tasks["a"].extractor.named_buffers()) for fit in fits]
     assert buffers[0].keys() and all(
         torch.equal(value, buffers[1][name]) for name, value in buffers[0].items()
     )

@@ -108,21 +108,23 @@ def test_scales_and_decay_of_each_parameter_are_timms(network: str, optimizer: s
         expected = param_groups_layer_decay(
             whole, 0.1, never, weight_decay_exclude_1d=optimizer == "adamw", layer_decay=0.75
         )
-        names = {id(one): name for name, one in whole.named_parameters()}
+        names = {id(parameter): name for name, parameter in whole.named_parameters()}
         rules = {
-            names[id(one)]: (group["lr_scale"], group["weight_decay"])
+            names[id(parameter)]: (group["lr_scale"], group["weight_decay"])
             for group in expected
-            for one in group["params"]
+            for parameter in group["params"]
         }
-        ours = {id(one): n for p in (state.extractor, state.head) for n, one in p.named_parameters()}
+        ours = {
+            id(parameter): n for p in (state.extractor, state.head) for n, parameter in p.named_parameters()
+        }
         groups = loop.optimizers["network/a"].param_groups
         loop.set_lr(0, loop.optimizers.values())
-        found = {
-            ours[id(one)]: (group["lr_scale"], group["weight_decay"])
+        result = {
+            ours[id(parameter)]: (group["lr_scale"], group["weight_decay"])
             for group in groups
-            for one in group["params"]
+            for parameter in group["params"]
         }
-        assert found == rules and len(found) == len(names)
+        assert result == rules and len(result) == len(names)
         assert all(group["lr"] == 0.5 * group["lr_scale"] for group in groups)
         assert min(scale for scale, _ in rules.values()) < max(scale for scale, _ in rules.values()) == 1
 
@@ -131,11 +133,17 @@ def test_shared_heads_have_the_whole_rate_and_decay_as_timm_does() -> None:
     trainer = quick(steps=2, optimizer="adamw", weight_decay=0.1, layer_decay=0.75)
     with prepare(FitRequest(trainer, [task()], ["dcc"])) as prepared:
         (groups,) = (
-            one.param_groups for name, one in prepared.loop.optimizers.items() if name.startswith("shared.")
+            optimizer.param_groups
+            for name, optimizer in prepared.loop.optimizers.items()
+            if name.startswith("shared.")
         )
     assert [group["weight_decay"] for group in groups] == [0.0, 0.1]
     assert {group.get("lr_scale", 1.0) for group in groups} == {1.0}
-    assert all((one.ndim == 1) == (not group["weight_decay"]) for group in groups for one in group["params"])
+    assert all(
+        (parameter.ndim == 1) == (not group["weight_decay"])
+        for group in groups
+        for parameter in group["params"]
+    )
 
 
 TRIED = (
@@ -222,25 +230,25 @@ def test_timms_optimizers_are_taken_or_refused_with_the_reason() -> None:
     ],
 )
 def test_what_no_optimizer_takes_is_refused(settings: dict[str, Any], said: str, subject: str | None) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         quick(steps=1, **settings)
-    assert said in str(found.value) and found.value.code == "usage" and found.value.subject == subject
+    assert said in str(caught.value) and caught.value.code == "usage" and caught.value.subject == subject
 
 
 def test_a_network_that_does_not_tell_its_layers_is_refused() -> None:
     asked = ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", size=32)
     with pytest.raises(
         UsageError, match=r"layer_decay goes by the layers .* lenet .* no group_matcher"
-    ) as found:
+    ) as caught:
         quick(steps=1, layer_decay=0.5).fit([asked])
-    assert found.value.subject == "lenet"
+    assert caught.value.subject == "lenet"
 
 
 def test_the_plan_states_what_is_on() -> None:
-    said = quick(
+    result = quick(
         steps=1, optimizer="adamw", optimizer_options={"betas": (0.9, 0.95)}, layer_decay=0.5
     ).stated()
-    assert said["optimizer_options"] == {"betas": [0.9, 0.95]} and said["layer_decay"] == 0.5
+    assert result["optimizer_options"] == {"betas": [0.9, 0.95]} and result["layer_decay"] == 0.5
     assert {"optimizer_options", "layer_decay"}.isdisjoint(quick(steps=1).stated())
 
 
@@ -258,7 +266,7 @@ def test_rates_that_are_tensors_are_filled_in_place_by_the_scale_of_each_group()
         for rate, scale in zip(rates, (0.5, 1.0), strict=True)
     ]
     set_lr(torch.optim.SGD(groups, lr=1.0), 0.1)
-    assert [float(one) for one in rates] == [pytest.approx(0.05), pytest.approx(0.1)]
+    assert [float(rate) for rate in rates] == [pytest.approx(0.05), pytest.approx(0.1)]
 
 
 class _OnGpu:

@@ -57,9 +57,9 @@ OWNERS = {Projects: "plugin.mine.layer", Builds: "plugin.mine.second-1"}
 @pytest.mark.parametrize("kind", OWNERS)
 def test_a_module_of_a_plugin_is_trained_and_listed(kind: type[Projects]) -> None:
     owner = OWNERS[kind]
-    told = quick(steps=9).explain(TASKS, ["mine"], factories={"mine": kind})
-    (line,) = [one for one in told.owners if one["owner"] == owner]
-    assert line["moved_by"] == f"{owner} (adam)" and owner in str(told)
+    explanation = quick(steps=9).explain(TASKS, ["mine"], factories={"mine": kind})
+    (line,) = [row for row in explanation.owners if row["owner"] == owner]
+    assert line["moved_by"] == f"{owner} (adam)" and owner in str(explanation)
     before = {name: value.clone() for name, value in kind.made.state_dict().items()}
     assert line["parameters"] == [name for name, _ in kind.made.named_parameters()]
     fit = quick(steps=3, ema=0.5).fit(TASKS, ["mine"], factories={"mine": kind})
@@ -97,8 +97,11 @@ def test_a_run_that_was_killed_goes_on_with_it_bit_by_bit(
 
 def test_two_instances_own_a_module_each() -> None:
     uses = [ck.use("mine", as_=name) for name in ("one", "my.other")]
-    told = quick(steps=1).explain(TASKS, uses, factories={"mine": Projects})
-    assert [one["owner"] for one in told.owners][-2:] == ["plugin.my.other.layer", "plugin.one.layer"]
+    explanation = quick(steps=1).explain(TASKS, uses, factories={"mine": Projects})
+    assert [owner["owner"] for owner in explanation.owners][-2:] == [
+        "plugin.my.other.layer",
+        "plugin.one.layer",
+    ]
     quick(steps=1).fit(TASKS, uses, factories={"mine": Projects})
 
 
@@ -234,8 +237,10 @@ def test_a_frozen_module_may_be_owned_and_stays() -> None:
         def compatkit_finish(self, setup: ck.SetUp) -> None:
             assert torch.equal(self.first.weight, self.weight) and self.first is self.layer
 
-    told = quick(steps=2).explain(TASKS, ["mine"], factories={"mine": Frozen})
-    assert [one["moved_by"] for one in told.owners if one["owner"] == "plugin.mine.layer"] == [None]
+    explanation = quick(steps=2).explain(TASKS, ["mine"], factories={"mine": Frozen})
+    assert [owner["moved_by"] for owner in explanation.owners if owner["owner"] == "plugin.mine.layer"] == [
+        None
+    ]
     quick(steps=2).fit(TASKS, ["mine"], factories={"mine": Frozen})
 
 

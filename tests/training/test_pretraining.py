@@ -28,14 +28,14 @@ class Pretrains:
         Pretrains.calls += 1
         task = setup.tasks["a"]
         Pretrains.seen = [
-            one.images for one in pretraining.batches(task, "pretrains", "a", steps=3, batch_size=16)
+            batch.images for batch in pretraining.batches(task, "pretrains", "a", steps=3, batch_size=16)
         ]
         task.head.eval()
-        loss = sum(one.square().sum() for one in task.extractor.parameters())
+        loss = sum(parameter.square().sum() for parameter in task.extractor.parameters())
         loss.backward()  # leaves gradients behind
         with torch.no_grad():
-            for one in task.extractor.parameters():
-                one.add_(1.0)
+            for parameter in task.extractor.parameters():
+                parameter.add_(1.0)
         Pretrains.start = {key: value.clone() for key, value in task.extractor.state_dict().items()}
         return {"mean": float(Pretrains.seen[0].mean())}
 
@@ -63,22 +63,24 @@ def fit(**settings: Any) -> ck.Fit:
 
 
 def test_the_first_step_begins_from_what_came_of_it():
-    one = fit(steps=1, optimizer="sgd", lr=1e-8)
-    for key, value in one.tasks["a"].extractor.state_dict().items():
+    pretrained = fit(steps=1, optimizer="sgd", lr=1e-8)
+    for key, value in pretrained.tasks["a"].extractor.state_dict().items():
         torch.testing.assert_close(value, Pretrains.start[key])
     plain = quick(steps=1).fit([task()])
-    assert one.tasks["a"].initial != plain.tasks["a"].initial
-    assert one.run["pretraining"]["initial"] == {"a": one.tasks["a"].initial}
-    assert one.run["pretraining"]["plugins"] == {"pretrains": {"mean": float(Pretrains.seen[0].mean())}}
+    assert pretrained.tasks["a"].initial != plain.tasks["a"].initial
+    assert pretrained.run["pretraining"]["initial"] == {"a": pretrained.tasks["a"].initial}
+    assert pretrained.run["pretraining"]["plugins"] == {
+        "pretrains": {"mean": float(Pretrains.seen[0].mean())}
+    }
     assert "pretraining" not in plain.run
 
 
 def test_batches_are_preprocessed_training_images_in_an_order_of_their_own():
     fit()
     first, again = list(Pretrains.seen), fit() and Pretrains.seen
-    assert all(torch.equal(one, other) for one, other in zip(first, again, strict=True))
+    assert all(torch.equal(tensor, other) for tensor, other in zip(first, again, strict=True))
     whole = torch.cat(first)  # 48 images: each once
-    assert len({tuple(one.flatten().tolist()) for one in whole}) == 48
+    assert len({tuple(tensor.flatten().tolist()) for tensor in whole}) == 48
     assert abs(float(whole.mean())) < 1e-5
     assert float(whole.std(correction=0)) == pytest.approx(1, abs=1e-4)
     quick(steps=1, seed=1).fit([task()], ["pretrains"], factories=FACTORIES)
@@ -94,8 +96,8 @@ def test_modes_and_gradients_of_a_plugin_do_not_reach_the_run():
         @ck.hookimpl
         def compatkit_views(self, step: ck.Step, batch: ck.Batch) -> ck.Batch:
             network = (step.task.extractor, step.task.head)
-            seen.append(all(one.training for one in network))
-            seen.append(all(value.grad is None for one in network for value in one.parameters()))
+            seen.append(all(module.training for module in network))
+            seen.append(all(value.grad is None for part in network for value in part.parameters()))
             return batch
 
     quick(steps=1).fit([task()], ["pretrains", "look"], factories={**FACTORIES, "look": Look})
@@ -127,21 +129,21 @@ def test_moving_averages_begin_there():
 
 def test_explaining_and_profiling_do_not_pretrain():
     Pretrains.calls = 0
-    told = quick(steps=1).explain([task()], ["pretrains"], factories=FACTORIES)
+    explanation = quick(steps=1).explain([task()], ["pretrains"], factories=FACTORIES)
     quick(steps=1).profile([task()], ["pretrains"], steps=1, factories=FACTORIES)
     assert Pretrains.calls == 0
-    assert "pretrains" in str(told)
+    assert "pretrains" in str(explanation)
     table = RunPlugins.create(["pretrains"], factories=FACTORIES).explain()
     assert "pretrain  1      pretrains  1       once" in table
 
 
 def test_published_parts_say_it(tmp_path: Path):
-    one = fit()
+    pretrained = fit()
     registry = ck.Registry.init(tmp_path / "registry")
-    registry.publish(one, prefix="x")
+    registry.publish(pretrained, prefix="x")
     training = registry.store.manifest("x/a.extractor").training
-    assert training["pretraining"] == one.run["pretraining"]
-    assert training["initial"] == [one.tasks["a"].initial]
+    assert training["pretraining"] == pretrained.run["pretraining"]
+    assert training["initial"] == [pretrained.tasks["a"].initial]
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ def test_lines_where_there_is_no_terminal(
 ) -> None:
     monkeypatch.setattr(progress, "EVERY", 0.0)
     history = fit(log_every=2).history
-    said = capsys.readouterr()
-    lines = said.err.splitlines()
-    assert said.out == "" and len(lines) == 4
+    result = capsys.readouterr()
+    lines = result.err.splitlines()
+    assert result.out == "" and len(lines) == 4
     assert lines[0].startswith("left + right: step 1 of 4; left: task ") and "; right: task " in lines[0]
     row = history[0]["losses"]
     assert f"; left: task {row['task']:.3f}, dcc/loss {row['dcc/loss']:.3f}, accuracy" in lines[1]
@@ -133,8 +133,8 @@ def test_nothing_inside_what_is_silent(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_nothing_where_it_is_not_wanted(capsys: pytest.CaptureFixture[str]) -> None:
     fit(progress=False, evaluate_every=2, evaluate_on="test")
-    said = capsys.readouterr()
-    assert said.out == said.err == ""
+    result = capsys.readouterr()
+    assert result.out == result.err == ""
 
 
 def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,8 +145,8 @@ def test_a_bar_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", Terminal())
     fit()
-    said = sys.stderr.getvalue()  # type: ignore[attr-defined]
-    assert "━" in said and "4/4" in said and "dcc/loss" in said and "step 4 of 4" not in said
+    result = sys.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "━" in result and "4/4" in result and "dcc/loss" in result and "step 4 of 4" not in result
 
 
 class ZMQInteractiveShell:
@@ -181,7 +181,7 @@ class TestNotebook:
         module("IPython.display", display=drawn.append)
         module("ipywidgets", Output=Output)
         fit()
-        assert any("4/4" in one.text for one in drawn if hasattr(one, "text"))
+        assert any("4/4" in column.text for column in drawn if hasattr(column, "text"))
         assert "step 4 of 4" not in capsys.readouterr().err
 
     def test_lines_where_there_are_none(

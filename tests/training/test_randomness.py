@@ -37,7 +37,7 @@ def test_a_seed_is_the_same_in_every_process_and_version() -> None:
 def test_a_stream_is_splitmix64() -> None:
     """The published generator's first numbers from seed 0, and that it can be entered at any step."""
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
-    assert [Stream(0).at(step) for step in range(3)] == [one >> 1 for one in published]
+    assert [Stream(0).at(step) for step in range(3)] == [number >> 1 for number in published]
     assert Stream(2**64 - 1).at(10**6) < 2**63
 
 

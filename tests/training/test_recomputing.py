@@ -44,7 +44,7 @@ def test_a_run_is_bit_for_bit_the_run_without_it(network: str) -> None:
     )
     assert same_parts(plain, less) and plain.history == less.history and plain.plan == less.plan
     counts = [v for k, v in less.weights("a").items() if k.endswith("num_batches_tracked")]
-    assert all(int(one) == 2 for one in counts) and (counts or network not in ("residual", "mobile"))
+    assert all(int(count) == 2 for count in counts) and (counts or network not in ("residual", "mobile"))
 
 
 @pytest.mark.parametrize(
@@ -80,20 +80,20 @@ def kept_bytes(chosen: ck.Task) -> int:
         loop, state = prepared.loop, prepared.loop.setup.tasks["a"]
         batch = loop.begin(loop.task_loops["a"], 0).batch
         parts = nn.ModuleList([state.extractor, state.head])
-        own = {one.untyped_storage().data_ptr() for one in (*parts.parameters(), *parts.buffers())}
+        own = {tensor.untyped_storage().data_ptr() for tensor in (*parts.parameters(), *parts.buffers())}
         kept: dict[int, Tensor] = {}
 
-        def keep(one: Tensor) -> Tensor:
-            if one.untyped_storage().data_ptr() not in own:
-                kept[one.untyped_storage().data_ptr()] = one
-            return one
+        def keep(tensor: Tensor) -> Tensor:
+            if tensor.untyped_storage().data_ptr() not in own:
+                kept[tensor.untyped_storage().data_ptr()] = tensor
+            return tensor
 
-        for one in parts.modules():  # what is recomputed keeps its input outside of autograd
-            if "forward" in one.__dict__:
-                one.register_forward_pre_hook(lambda module, given: [keep(x) for x in given] and None)
-        with saved_tensors_hooks(keep, lambda one: one):
+        for module in parts.modules():  # what is recomputed keeps its input outside of autograd
+            if "forward" in module.__dict__:
+                module.register_forward_pre_hook(lambda _, inputs: [keep(x) for x in inputs] and None)
+        with saved_tensors_hooks(keep, lambda value: value):
             F.cross_entropy(state.head(state.extractor(batch.images)), batch.labels)
-        return sum(one.untyped_storage().nbytes() for one in kept.values())
+        return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 @pytest.mark.parametrize(("network", "most"), [("residual", 0.6), ("mobile", 0.5), ("transformer", 0.4)])
@@ -104,14 +104,14 @@ def test_less_is_kept_for_the_backward_pass(network: str, most: float) -> None:
 def test_modules_are_as_before_after_the_run_and_copies_are_their_own() -> None:
     with prepare(FitRequest(quick(steps=1), [task(recompute_activations=True)])) as prepared:
         state = prepared.loop.setup.tasks["a"]
-        wrapped = [name for name, one in state.extractor.named_modules() if "forward" in one.__dict__]
+        wrapped = [name for name, module in state.extractor.named_modules() if "forward" in module.__dict__]
         assert wrapped == ["layer1.0", "layer2.0"]
         copied = copy.deepcopy(state.extractor)
         with torch.no_grad():
             copied.get_submodule("layer1.0.conv1").weight.zero_()
         images = torch.randn(8, 3, 12, 12)
         assert not torch.equal(copied(images), state.extractor(images))
-    assert not any("forward" in one.__dict__ for one in state.extractor.modules())
+    assert not any("forward" in module.__dict__ for module in state.extractor.modules())
 
 
 def test_a_block_that_a_stopped_extractor_leaves_is_taken_apart() -> None:
@@ -122,8 +122,8 @@ def test_a_block_that_a_stopped_extractor_leaves_is_taken_apart() -> None:
         names = [name for name, _ in state.extractor.named_parameters()]
         layers = {name: int(name.split(".")[1]) for name in names if name.startswith("blocks.")}
         for stop, last in (("blocks.1", ["blocks.1"]), ("blocks.1.mlp.fc1", ["blocks.1.attn"])):
-            found = [name for name, _ in recompute._within(state.extractor, "", layers, stop)]
-            assert found == ["blocks.0", *last]
+            result = [name for name, _ in recompute._within(state.extractor, "", layers, stop)]
+            assert result == ["blocks.0", *last]
 
 
 def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
@@ -133,9 +133,9 @@ def test_weights_that_change_before_the_backward_pass_are_noticed() -> None:
         images = torch.randn(8, 3, 12, 12)
         other = {k: v.detach().clone().requires_grad_() for k, v in state.extractor.named_parameters()}
         loss = torch.func.functional_call(state.extractor, other, images).sum()
-        with pytest.raises(TrainingError, match=r"'layer2.0' cannot be recomputed") as found:
+        with pytest.raises(TrainingError, match=r"'layer2.0' cannot be recomputed") as caught:
             loss.backward()
-        assert found.value.subject == "layer2.0"
+        assert caught.value.subject == "layer2.0"
 
 
 def test_steps_that_recompute_are_neither_compiled_nor_captured() -> None:
@@ -146,12 +146,12 @@ def test_steps_that_recompute_are_neither_compiled_nor_captured() -> None:
 
 def test_what_cannot_be_recomputed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"recompute_activations": True, "size": 32}
-    with pytest.raises(UsageError, match=r"recompute_activations goes by the layers .* lenet") as found:
+    with pytest.raises(UsageError, match=r"recompute_activations goes by the layers .* lenet") as caught:
         quick(steps=0).fit([ck.Task("a", data_set("a", size=(32, 32)), "lenet", "conv2", **asked)])
-    assert found.value.subject == "lenet"
+    assert caught.value.subject == "lenet"
     with pytest.raises(UsageError, match=r"passes='fused' was asked for.*activations are recomputed"):
         quick(steps=1, passes="fused").fit([task(recompute_activations=True)], ["rotation_prediction"])
     monkeypatch.setattr(recompute, "_within", lambda *given: iter(()))
-    with pytest.raises(UsageError, match=r"goes by blocks .* resnet8_cifar of task 'a' has none") as found:
+    with pytest.raises(UsageError, match=r"goes by blocks .* resnet8_cifar of task 'a' has none") as caught:
         quick(steps=0).fit([task(recompute_activations=True)])
-    assert found.value.subject == "a"
+    assert caught.value.subject == "a"

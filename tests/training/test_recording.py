@@ -47,8 +47,8 @@ def linear(task: ck.TaskState) -> list[str]:
     return [
         name
         for part in (task.extractor, task.head)
-        for name, one in part.named_modules()
-        if isinstance(one, nn.Conv2d | nn.Linear)
+        for name, module in part.named_modules()
+        if isinstance(module, nn.Conv2d | nn.Linear)
     ]
 
 
@@ -91,7 +91,7 @@ def test_records_are_what_layers_gave_where_activations_work_in_place(model: str
             checked.append(name)
         parts = step.task.extractor, step.task.head
         switches.append(
-            sum(getattr(one, "inplace", None) is True for part in parts for one in part.modules())
+            sum(getattr(module, "inplace", None) is True for part in parts for module in part.modules())
         )
 
     task = small(model=model, cut=cut, size=32)
@@ -99,21 +99,21 @@ def test_records_are_what_layers_gave_where_activations_work_in_place(model: str
     assert len(checked) > 8
     state = done.tasks["a"]
     after = [one for part in (state.extractor, state.head) for one in part.modules()]
-    assert sum(getattr(one, "inplace", None) is True for one in after) > switches[0]
+    assert sum(getattr(module, "inplace", None) is True for module in after) > switches[0]
     assert not any(one._forward_hooks or "_layer_notes" in vars(one) for one in after)
 
 
 def test_a_pass_of_several_views_gives_records_of_the_batch_alone() -> None:
-    found: dict[str, list[Tensor]] = {"fused": [], "separate": []}
-    for passes, kept in found.items():
+    result: dict[str, list[Tensor]] = {"fused": [], "separate": []}
+    for passes, kept in result.items():
         fit(
             small(),
             lambda step, kept=kept: kept.extend(t.detach() for (c,) in step.layers.values() for t in c[:2]),
             ["rotation_prediction"],
             passes=passes,
         )
-    assert len(found["fused"]) == 2 * len(NAMES)
-    for one, other in zip(found["fused"], found["separate"], strict=True):
+    assert len(result["fused"]) == 2 * len(NAMES)
+    for one, other in zip(result["fused"], result["separate"], strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
@@ -183,13 +183,13 @@ def recorded(extractor: nn.Module, names: Iterable[str], images: Tensor) -> Mapp
 
 def test_a_layer_called_twice_has_two_records_and_one_never_called_none() -> None:
     network, images = Shared(), torch.randn(3, 4)
-    found = recorded(network, ["block", "block.0", "unused"], images)
-    assert [len(found[name]) for name in ("block", "block.0", "unused")] == [2, 2, 0]
-    first, second = found["block.0"]
+    result = recorded(network, ["block", "block.0", "unused"], images)
+    assert [len(result[name]) for name in ("block", "block.0", "unused")] == [2, 2, 0]
+    first, second = result["block.0"]
     assert torch.equal(first.input, images)
     assert torch.equal(first.output, network.block(images))  # before the activation that is no module
     assert torch.equal(second.input, first.output.relu())
-    assert torch.equal(found["block"][1].output, second.output)
+    assert torch.equal(result["block"][1].output, second.output)
 
 
 class Own(nn.Module):
@@ -268,11 +268,11 @@ def test_a_plugin_costs_nothing_outside_of_its_steps() -> None:
     class Counts:
         @ck.hookimpl
         def compatkit_after_step(self, step: ck.Step) -> None:
-            hooks.append(sum(bool(one._forward_hooks) for one in step.task.extractor.modules()))
+            hooks.append(sum(bool(module._forward_hooks) for module in step.task.extractor.modules()))
 
     factories = {"records": Records, "counts": Counts}
     quick(steps=4).fit([small()], [ck.use("records", start=1, stop=3), "counts"], factories=factories)
-    assert [bool(one) for one in hooks] == [False, True, True, False]
+    assert [bool(hook) for hook in hooks] == [False, True, True, False]
     late = quick(steps=2).fit([small()], [ck.use("records", start=5)], factories=factories)
     zero = quick(steps=2).fit([small()], [ck.use("records", weight=0)], factories=factories)
     without = quick(steps=2).fit([small()])
@@ -331,9 +331,9 @@ def test_an_error_leaves_nothing_in_the_modules() -> None:
 
     with pytest.raises(PluginError, match="stop"):
         fit(small(model="efficientnet_b0", cut="blocks.2", size=32), look, names=None)
-    modules = [one for part in (kept[0].extractor, kept[0].head) for one in part.modules()]
-    assert not any(one._forward_hooks or "_layer_notes" in vars(one) for one in modules)
-    assert any(getattr(one, "inplace", None) is True for one in modules)
+    modules = [module for part in (kept[0].extractor, kept[0].head) for module in part.modules()]
+    assert not any(module._forward_hooks or "_layer_notes" in vars(module) for module in modules)
+    assert any(getattr(module, "inplace", None) is True for module in modules)
 
 
 def test_half_precision_and_accumulation() -> None:
@@ -373,10 +373,11 @@ def test_who_wanted_records_is_named_where_a_loss_cannot_be_compiled() -> None:
         print(step.layers["conv1"][0].output.sum().item())
 
     asked = fit(small(), look, execution="compile")
-    said = asked.run["environment"]["execution"]
-    assert said["mode"] == "eager"
+    result = asked.run["environment"]["execution"]
+    assert result["mode"] == "eager"
     assert (
-        "task 'a', with layers recorded for 'records': torch.compile does not take the step" in said["reason"]
+        "task 'a', with layers recorded for 'records': torch.compile does not take the step"
+        in result["reason"]
     )
 
 

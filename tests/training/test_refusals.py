@@ -63,7 +63,9 @@ def test_a_checkpoint_of_networks_that_started_elsewhere_is_refused(tmp_path: Pa
     trainer = quick(steps=1, checkpoint=tmp_path / "run.safetensors")
     trainer.fit([task("b")], ["dcc"], frozen=first)
     norm = next(
-        one for one in first.auxiliary["dcc"].module.modules() if isinstance(one, torch.nn.BatchNorm2d)
+        module
+        for module in first.auxiliary["dcc"].module.modules()
+        if isinstance(module, torch.nn.BatchNorm2d)
     )
     assert norm.running_mean is not None
     norm.running_mean.add_(1)

@@ -20,15 +20,15 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
 def test_every_setting_is_on_the_page() -> None:
     page = PAGE.read_text()
     table = "".join(page.split(f"\n## {one}\n")[1].split("\n## ")[0] for one in ("Settings", TIMMS))
-    missing = [one.name for one in attrs.fields(ck.Trainer) if f"`{one.name}`" not in table]
+    missing = [field.name for field in attrs.fields(ck.Trainer) if f"`{field.name}`" not in table]
     assert not missing
 
 
 def test_what_is_off_is_in_no_plan() -> None:
     task = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
-    said = quick(steps=1, loggers=None).fit([task]).run["trainer"]
+    fit = quick(steps=1, loggers=None).fit([task]).run["trainer"]
     always = {plan_key(field.name) for field in attrs.fields(ck.Trainer) if "manifest" not in field.metadata}
-    assert set(said) - {"scheduling", "steps_are"} == always
+    assert set(fit) - {"scheduling", "steps_are"} == always
     assert {"steps", "seed", "lr", "log_every"} <= always and not {"ema", "images", "evaluate_on"} & always
 
 
@@ -58,6 +58,6 @@ def test_counts_that_no_run_can_have_are_refused_as_a_users(settings: dict[str, 
     ],
 )
 def test_a_setting_that_there_is_not_is_answered_with_the_nearest(make: Any, said: str) -> None:
-    with pytest.raises(UsageError) as found:
+    with pytest.raises(UsageError) as caught:
         make()
-    assert said in str(found.value)
+    assert said in str(caught.value)

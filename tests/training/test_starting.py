@@ -92,15 +92,15 @@ def test_as_many_numbers_as_channels() -> None:
 
 
 def test_a_class_layer_goes_on_where_that_is_asked_for() -> None:
-    given = quick(steps=2).fit([task()]).weights("a")
-    state = prepare_task(task(weights=given, keep_class_layer=True), 0, CPU)
+    fit = quick(steps=2).fit([task()]).weights("a")
+    state = prepare_task(task(weights=fit, keep_class_layer=True), 0, CPU)
     taken = {**state.extractor.state_dict(), **state.head.state_dict()}
-    assert taken.keys() == given.keys()
-    assert all(torch.equal(value, given[key]) for key, value in taken.items())
+    assert taken.keys() == fit.keys()
+    assert all(torch.equal(value, fit[key]) for key, value in taken.items())
 
 
 def test_a_class_layer_of_other_classes_or_of_no_state_dict_is_refused() -> None:
-    given = quick(steps=1).fit([task()]).weights("a")
+    fit = quick(steps=1).fit([task()]).weights("a")
     with pytest.raises(UsageError, match="keep_class_layer takes over the class layer of a state dict"):
         task(keep_class_layer=True)
     other = ck.Task(
@@ -109,7 +109,7 @@ def test_a_class_layer_of_other_classes_or_of_no_state_dict_is_refused() -> None
         "resnet8_cifar",
         "layer2",
         size=12,
-        weights=given,
+        weights=fit,
         keep_class_layer=True,
     )
     with pytest.raises(UsageError, match=r"2 have another shape: fc.weight"):

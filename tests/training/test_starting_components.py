@@ -80,10 +80,10 @@ def test_published_parts_name_what_they_started_from(kept: ck.Registry) -> None:
     parts = kept.publish(quick(steps=1).fit([task]), prefix="swapped")
     left, right = (kept.store.manifest(parts[f"x.{side}"]) for side in ("extractor", "head"))
     digest = {name: str(kept.store.resolve(name).digest) for name in ("d/left.extractor", "d/right.head")}
-    assert [(one.relation, one.component) for one in left.parents] == [
+    assert [(parent.relation, parent.component) for parent in left.parents] == [
         ("initialised_from", digest["d/left.extractor"])
     ]
-    assert [(one.relation, one.component) for one in right.parents] == [
+    assert [(parent.relation, parent.component) for parent in right.parents] == [
         ("trained_with", str(kept.store.resolve(parts["x.extractor"]).digest)),
         ("initialised_from", digest["d/right.head"]),
     ]

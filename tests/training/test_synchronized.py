@@ -26,12 +26,12 @@ def network() -> nn.Sequential:
 def test_layers_are_synchronized_in_place_and_plain_again() -> None:
     module, other = network(), network()
     images = torch.randn(4, 1, 8, 8)
-    expected, kinds = other(images), [type(one) for one in module]
+    expected, kinds = other(images), [type(layer) for layer in module]
     with sync_batchnorm((module,), GPUS, on=True):
-        assert all(isinstance(one, nn.SyncBatchNorm) for one in norm_layers(module))
+        assert all(isinstance(norm_layer, nn.SyncBatchNorm) for norm_layer in norm_layers(module))
         assert module.state_dict().keys() == other.state_dict().keys()
         assert torch.equal(module(images), expected)  # timm's layer still activates
-    assert [type(one) for one in module] == kinds
+    assert [type(layer) for layer in module] == kinds
     assert all(vars(one).keys() == vars(two).keys() for one, two in zip(module, other, strict=True))
     assert all(torch.equal(value, other.state_dict()[key]) for key, value in module.state_dict().items())
 
@@ -41,14 +41,14 @@ def test_frozen_heads_too_and_plain_again_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="stop"), sync_batchnorm((module, frozen), GPUS, on=True):
         assert isinstance(frozen[1], nn.SyncBatchNorm)
         raise RuntimeError("stop")
-    assert not any(isinstance(one, nn.SyncBatchNorm) for one in (*module, *frozen))
+    assert not any(isinstance(module, nn.SyncBatchNorm) for module in (*module, *frozen))
 
 
 @pytest.mark.parametrize(("world", "on"), [(World(0, 1, "cuda"), True), (GPUS, False)])
 def test_nothing_happens_for_one_process_or_unasked(world: World, on: bool) -> None:
     module = network()
     with sync_batchnorm((module,), world, on=on):
-        assert not any(isinstance(one, nn.SyncBatchNorm) for one in module)
+        assert not any(isinstance(layer, nn.SyncBatchNorm) for layer in module)
 
 
 def test_a_layer_that_normalizes_in_its_own_way_is_refused_and_the_others_left_alone() -> None:

@@ -60,12 +60,14 @@ def gradients(run: Callable[..., list[Tensor]], module: nn.Module, views: Sequen
     outputs = run(module, views)
     draw = torch.Generator().manual_seed(2)
     total = sum(
-        (turn + 1) * (one.double() * torch.randn(one.shape, generator=draw, dtype=torch.float64)).sum()
-        for turn, one in enumerate(outputs)
+        (turn + 1) * (output.double() * torch.randn(output.shape, generator=draw, dtype=torch.float64)).sum()
+        for turn, output in enumerate(outputs)
     )
     assert isinstance(total, Tensor)
     total.backward()
-    return torch.cat([one.grad.double().flatten() for one in module.parameters() if one.grad is not None])
+    return torch.cat(
+        [parameter.grad.double().flatten() for parameter in module.parameters() if parameter.grad is not None]
+    )
 
 
 def apart(one: Tensor, other: Tensor) -> float:
@@ -120,7 +122,9 @@ def test_bf16_agrees_within_its_precision() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         together = fused(network("batch norm", torch.float32, last=True), views)
         alone = separate(network("batch norm", torch.float32, last=True), views)
-    assert all(apart(one.double(), other.double()) < 0.02 for one, other in zip(together, alone, strict=True))
+    assert all(
+        apart(tensor.double(), other.double()) < 0.02 for tensor, other in zip(together, alone, strict=True)
+    )
 
 
 def test_stored_statistics_are_left_alone_and_nothing_outlives_an_error() -> None:
@@ -222,9 +226,9 @@ def test_views_are_of_the_images_that_the_network_sees(way: Any) -> None:
             extractor = copy.deepcopy(step.task.extractor)
             wanted = [extractor(step.batch.images.flip(side)) for side in (-1, -2)]
             assert len(step.views) == 2
-            for one, other in zip(step.views, wanted, strict=True):
-                torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-            return {"size": sum(one.square().mean() for one in step.views)}  # type: ignore[dict-item]
+            for view, other in zip(step.views, wanted, strict=True):
+                torch.testing.assert_close(view, other, rtol=1e-4, atol=1e-4)
+            return {"size": sum(view.square().mean() for view in step.views)}  # type: ignore[dict-item]
 
     class Turned(Mirrors):
         @ck.hookimpl
@@ -265,10 +269,10 @@ def test_what_cannot_be_done_in_one_pass_is_refused_or_done_in_several(
         UsageError, match=r"passes='fused' was asked for, but.*task 'left' \(resnet8_cifar\) images are"
     ):
         quick(steps=1, passes="fused").fit(tasks(), [ck.use("rotation_prediction", views="per_view")])
-    told = (
+    explanation = (
         quick(steps=1).explain(tasks(), [ck.use("rotation_prediction", views="per_view")]).tasks[0]["passes"]
     )
-    assert told == {"fused": False, "reason": "on cpu one pass gains nothing over several"}
+    assert explanation == {"fused": False, "reason": "on cpu one pass gains nothing over several"}
     with pytest.raises(UsageError, match="'passes' must be one of auto, fused, separate; got 'both'"):
         quick(steps=1, passes="both")
 

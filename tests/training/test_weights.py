@@ -46,9 +46,9 @@ def saved(folder: Path, **settings: Any) -> nn.Module:
     """Save a network as timm does, and return it."""
     torch.manual_seed(3)
     network = create_model(NAME, num_classes=7, pretrained_cfg_overlay=STATED, **settings)
-    for one in network.buffers():
-        if one.is_floating_point():
-            one.uniform_(0.5, 1.5)
+    for buffer in network.buffers():
+        if buffer.is_floating_point():
+            buffer.uniform_(0.5, 1.5)
     save_for_hf(network, str(folder), safe_serialization=True)
     return network.eval()
 
@@ -78,7 +78,7 @@ def test_images_are_prepared_as_timm_does(tmp_path: Path) -> None:
     config = resolve_data_config({}, model=network)
     transform: Any = create_transform(**config)
     images = state.task.data.test.images[:4]
-    expected = torch.stack([transform(Image.fromarray(one)) for one in images])
+    expected = torch.stack([transform(Image.fromarray(image)) for image in images])
     brought = fitting(state.task.data.test.take(range(4)), state.data)
     ours = normalize(torch.from_numpy(brought.images).permute(0, 3, 1, 2), state.data)
     gray_level = 1 / 255 / min(state.data.std)
@@ -101,7 +101,7 @@ def test_arguments_of_the_network_are_those_of_its_config_and_what_a_task_says_w
     asked = task(tmp_path, kwargs={"drop_path_rate": 0.2}, normalize={"mean": 0.5, "std": 0.25}, size=64)
     state = prepare_task(asked, 0, CPU)
     assert_body(state, network)
-    assert any("GELU" in type(one).__name__ for one in state.extractor.modules())
+    assert any("GELU" in type(module).__name__ for module in state.extractor.modules())
     assert state.extractor_blueprint.kwargs["drop_path_rate"] == 0.2
     assert state.data.mean == (0.5,) * 3 and state.data.size == (64, 64)
 
@@ -112,19 +112,19 @@ def test_gray_images_become_color_where_the_weights_want_it(tmp_path: Path) -> N
 
 
 def test_our_own_networks_start_from_a_file(tmp_path: Path) -> None:
-    given = quick(steps=1).fit([task(None, "resnet8_cifar", "layer2", size=32)]).weights("a")
-    save_file(given, tmp_path / "net.safetensors")  # which takes contiguous tensors alone
+    fit = quick(steps=1).fit([task(None, "resnet8_cifar", "layer2", size=32)]).weights("a")
+    save_file(fit, tmp_path / "net.safetensors")  # which takes contiguous tensors alone
     state = prepare_task(task(tmp_path / "net.safetensors", "resnet8_cifar", "layer2", size=32), 1, CPU)
-    assert all(torch.equal(value, given[name]) for name, value in state.extractor.state_dict().items())
+    assert all(torch.equal(value, fit[name]) for name, value in state.extractor.state_dict().items())
 
 
 def test_the_run_states_the_images_and_trains_again_from_the_start(tmp_path: Path) -> None:
     """With weights that are drawn again: those of the folder."""
     saved(tmp_path)
     fit = quick(steps=1).fit([task(tmp_path)], ["identical_init"])
-    said = fit.run["tasks"][0]
-    assert said["resized"] == {"interpolation": "bicubic", "crop_pct": 0.8, "crop_mode": "center"}
-    assert said["normalisation"] == {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+    result = fit.run["tasks"][0]
+    assert result["resized"] == {"interpolation": "bicubic", "crop_pct": 0.8, "crop_mode": "center"}
+    assert result["normalisation"] == {"mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
     plain = quick(steps=0).fit([task(None, size=32)]).run["tasks"][0]
     assert "resized" not in plain and "normalisation" not in plain
 
@@ -155,9 +155,9 @@ def test_a_repository_of_the_hub_is_found_in_the_cache_without_a_network(cache: 
 def test_what_is_not_in_the_cache_is_said_so_where_nobody_answers() -> None:
     with pytest.raises(
         EnvironmentFailure, match="weights of 'user/other' are not in the cache, and"
-    ) as found:
+    ) as caught:
         prepare_task(task("hf-hub:user/other"), 0, CPU)
-    assert found.value.code == "environment" and found.value.subject == "user/other"
+    assert caught.value.code == "environment" and caught.value.subject == "user/other"
 
 
 class RemoteEntryNotFoundError(Exception):
@@ -184,9 +184,9 @@ def test_what_the_hub_refuses(
 
     monkeypatch.setattr(door, "download_from_hf", fail)
     monkeypatch.setattr(door, "reachable", lambda: True)
-    with pytest.raises(kind) as found:
+    with pytest.raises(kind) as caught:
         prepare_task(task("hf-hub:user/net"), 0, CPU)
-    assert said in str(found.value) and found.value.subject == "user/net"
+    assert said in str(caught.value) and caught.value.subject == "user/net"
 
 
 def test_a_name_that_is_no_repository_is_refused() -> None:
@@ -197,9 +197,9 @@ def test_a_name_that_is_no_repository_is_refused() -> None:
 def test_a_folder_without_safetensors_is_refused_and_no_pickle_is_opened(tmp_path: Path) -> None:
     save_for_hf(create_model(NAME, num_classes=7), str(tmp_path), safe_serialization=False)
     expected = r"need a file model.safetensors, and there is config.json, pytorch_model.bin; .* never loaded"
-    with pytest.raises(UsageError, match=expected) as found:
+    with pytest.raises(UsageError, match=expected) as caught:
         prepare_task(task(tmp_path), 0, CPU)
-    assert found.value.subject == tmp_path
+    assert caught.value.subject == tmp_path
     with pytest.raises(UsageError, match="there is no folder"):
         prepare_task(task(f"local-dir:{tmp_path / 'none'}"), 0, CPU)
 
@@ -207,17 +207,17 @@ def test_a_folder_without_safetensors_is_refused_and_no_pickle_is_opened(tmp_pat
 def test_another_architecture_is_refused_by_both_names(tmp_path: Path) -> None:
     saved(tmp_path)
     expected = rf"to be a resnet18 of timm, and its weights .* are of a {NAME} of timm, as their config.json"
-    with pytest.raises(UsageError, match=expected) as found:
+    with pytest.raises(UsageError, match=expected) as caught:
         prepare_task(task(tmp_path, "resnet18", "layer2"), 0, CPU)
-    assert found.value.subject == "a"
+    assert caught.value.subject == "a"
 
 
 def test_shapes_that_do_not_fit_are_named(tmp_path: Path) -> None:
     saved(tmp_path)
     expected = r"conv_stem.weight is 16x3x3x3 where 16x1x3x3 is expected\. Give weights of this architecture"
-    with pytest.raises(CompatkitError, match=expected) as found:
+    with pytest.raises(CompatkitError, match=expected) as caught:
         prepare_task(task(tmp_path / "model.safetensors", channels=1, size=32), 0, CPU)
-    assert found.value.code == "cut" and found.value.subject == NAME
+    assert caught.value.code == "cut" and caught.value.subject == NAME
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_shapes_that_do_not_fit_are_named(tmp_path: Path) -> None:
 def test_a_config_that_says_nothing_is_refused(tmp_path: Path, text: str) -> None:
     saved(tmp_path)
     (tmp_path / "config.json").write_text(text)
-    with pytest.raises(FormatError, match=r"config\.json does not say what the weights are") as found:
+    with pytest.raises(FormatError, match=r"config\.json does not say what the weights are") as caught:
         prepare_task(task(tmp_path), 0, CPU)
-    assert found.value.subject == tmp_path
+    assert caught.value.subject == tmp_path
 
 
 def test_a_crop_that_no_contract_describes_is_refused(tmp_path: Path) -> None:

@@ -65,8 +65,8 @@ def batches(steps: range, *given: Any, **settings: Any) -> list[Batch]:
 
 def equal(left: list[Batch], right: list[Batch]) -> bool:
     return all(
-        torch.equal(getattr(one, what), getattr(other, what))
-        for one, other in zip(left, right, strict=True)
+        torch.equal(getattr(value, what), getattr(other, what))
+        for value, other in zip(left, right, strict=True)
         for what in ("images", "labels", "index")
     )
 
@@ -76,8 +76,8 @@ class TestBatches:
     @pytest.mark.parametrize("augment", ["imagenet-strong", "cifar", "none"])
     def test_the_number_of_workers_changes_no_bit(self, folder: Path, augment: str) -> None:
         data = photos(folder)
-        found = [batches(range(6), data, workers, augment=augment) for workers in (0, 2, 4)]
-        assert equal(found[0], found[1]) and equal(found[0], found[2])
+        result = [batches(range(6), data, workers, augment=augment) for workers in (0, 2, 4)]
+        assert equal(result[0], result[1]) and equal(result[0], result[2])
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_any_step_can_be_the_first(self, folder: Path, workers: int) -> None:
@@ -100,10 +100,10 @@ class TestBatches:
     def test_an_image_is_augmented_by_torchvision_under_its_own_seed(self, folder: Path) -> None:
         data, flip = photos(folder), v2.Compose([v2.RandomResizedCrop(32), v2.ColorJitter(0.4)])
         with closing(source(data, augment=flip)) as made:
-            found, per_epoch = made.batch(made_step := 5), made.per_epoch
+            result, per_epoch = made.batch(made_step := 5), made.per_epoch
         state = prepare_task(task(data), 0, CPU)
         before = torch.get_rng_state()
-        for image, position in zip(found.images, found.index.tolist(), strict=True):
+        for image, position in zip(result.images, result.index.tolist(), strict=True):
             torch.manual_seed(seed_of(0, "augment", "a", made_step // per_epoch, position))
             pixels = torch.from_numpy(np.array(flip(data.train.image(position)))).permute(2, 0, 1)
             assert torch.equal(image, normalize(pixels[None], state.data)[0])
@@ -117,8 +117,8 @@ class TestBatches:
             batches(range(3), data, share=share, augment={"re_prob": 1.0, "re_mode": "pixel"})
             for share in (slice(0, 4), slice(4, 8))
         ]
-        for one, left, right in zip(whole, *halves, strict=True):
-            assert torch.equal(one.images, torch.cat([left.images, right.images]))
+        for image, left, right in zip(whole, *halves, strict=True):
+            assert torch.equal(image.images, torch.cat([left.images, right.images]))
         plain = batches(range(1), data, augment={"re_prob": 0.0})[0]
         random.seed(seed := seed_of(0, "erase", "a", 0, int(plain.index[0])))
         with torch.random.fork_rng():
@@ -128,8 +128,8 @@ class TestBatches:
 
     def test_arrays_are_augmented_alike(self) -> None:
         data = data_set("a", size=(32, 32), channels=3)
-        found = [batches(range(4), data, workers, augment="imagenet") for workers in (0, 2)]
-        assert equal(*found)
+        result = [batches(range(4), data, workers, augment="imagenet") for workers in (0, 2)]
+        assert equal(*result)
 
     @pytest.mark.parametrize("workers", [0, 2])
     def test_generators_are_as_before(self, folder: Path, workers: int) -> None:
@@ -201,8 +201,8 @@ quick(steps=40, workers={workers}, checkpoint={str(tmp_path / "run")!r}, checkpo
                 if step.number == 2:
                     workers = multiprocessing.active_children()
                     assert workers
-                    for one in workers:
-                        os.kill(one.pid or 0, signal.SIGINT)
+                    for worker in workers:
+                        os.kill(worker.pid or 0, signal.SIGINT)
                     signal.raise_signal(signal.SIGINT)
                     time.sleep(0.5)
 
@@ -331,8 +331,8 @@ class TestFailures:
                 if step.number == 0:
                     (tmp_path / "pets" / "train" / "dog" / "new.jpg").write_bytes(files[0].read_bytes())
                 if step.number == 4:
-                    for one in files:
-                        one.unlink()
+                    for file in files:
+                        file.unlink()
 
         with pytest.raises(DataError) as caught:
             quick(steps=60, workers=workers, cache="off").fit(
@@ -372,11 +372,11 @@ class TestFailures:
         made = source(photos(folder), 2)
         made.batch(0)
         workers = list(made._coming._workers)  # type: ignore[union-attr]
-        assert all(one.is_alive() for one in workers)
+        assert all(worker.is_alive() for worker in workers)
         made.close()
-        for one in workers:
-            one.join(5)
-        assert not any(one.is_alive() for one in workers)
+        for worker in workers:
+            worker.join(5)
+        assert not any(worker.is_alive() for worker in workers)
 
 
 class TestRuns:
@@ -409,8 +409,8 @@ class TestRuns:
 
     def test_a_plan_and_a_profile_read_no_more_than_they_need(self, folder: Path) -> None:
         trainer, given = quick(steps=4, workers=0), [task(photos(folder), augment="imagenet")]
-        said = str(trainer.explain(given))
-        assert "36 images, decoded and augmented (imagenet) by this process" in said
+        explanation = str(trainer.explain(given))
+        assert "36 images, decoded and augmented (imagenet) by this process" in explanation
         assert "data" in str(trainer.profile(given, steps=2))
 
     def test_accumulation_takes_pieces(self, folder: Path) -> None:
@@ -474,8 +474,8 @@ class TestCache:
     def test_a_plan_says_whether_images_are_kept(
         self, folder: Path, cache: Any, augment: str, steps: int, kept: bool
     ) -> None:
-        said = str(quick(steps=steps, cache=cache).explain([task(photos(folder), augment=augment)]))
-        assert ("decoded once into" in said) == kept
+        explanation = str(quick(steps=steps, cache=cache).explain([task(photos(folder), augment=augment)]))
+        assert ("decoded once into" in explanation) == kept
         assert not pixelcache.folder().exists()
 
     def test_resized_crops_come_from_shrunk_images_also_where_they_cannot_be_kept(

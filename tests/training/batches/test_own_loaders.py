@@ -63,12 +63,12 @@ def task(loader: Any = "mine", **settings: Any) -> ck.Task:
 class TestNames:
     def test_a_named_loader_is_that_of_its_factory(self, offered: Callable[..., None]) -> None:
         offered()
-        named = quick(steps=7).fit([task()])
+        fit = quick(steps=7).fit([task()])
         plain = ck.Task("a", data_set("a"), "resnet8_cifar", "layer2", size=16)
         state = quick(steps=0).fit([plain]).tasks["a"]
         made = shuffled(plain.data.train, state.data, 8)
-        assert same_parts(named, quick(steps=7).fit([task(made)]))
-        assert named.run["tasks"][0]["loader"] == "mine"
+        assert same_parts(fit, quick(steps=7).fit([task(made)]))
+        assert fit.run["tasks"][0]["loader"] == "mine"
 
     def test_settings_come_with_it(self, offered: Callable[..., None]) -> None:
         offered()
@@ -82,7 +82,7 @@ class TestNames:
         offered()
         GIVEN.clear()
         fit = quick(steps=2, validation=0.25, evaluate_every=1).fit([task()])
-        assert [len(one) for one in GIVEN] == [36] and fit.evaluations[-1]["on"] == "validation"
+        assert [len(part) for part in GIVEN] == [36] and fit.evaluations[-1]["on"] == "validation"
 
     def test_a_run_ends_early_by_what_is_held_out_of_it(self, offered: Callable[..., None]) -> None:
         offered()
@@ -199,13 +199,13 @@ class TestScale:
         scaled, right = self.images(data).float() / 255, normalize(self.images(data), data)
 
         def said(batches: list[torch.Tensor]) -> int:
-            given = [(one, labels) for one in batches]
+            given = [(batch, labels) for batch in batches]
             source = Streamed(given, data, "a", 0, 16, Precision("cpu", "float32", False))
-            with warnings.catch_warnings(record=True) as found:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 for step in range(len(batches)):
                     source.batch(step)
-            return len(found)
+            return len(caught)
 
         assert said([scaled] * 5) == 1
         assert said([right, right, scaled]) == 1
