@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -209,11 +210,17 @@ def test_mlflow_has_the_figures_of_a_run(tmp_path: Path, install: Install) -> No
 def test_wandb_has_the_figures_of_a_run_offline(
     tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wandb = pytest.importorskip("wandb")
+    pytest.importorskip("wandb")
     install_logger(install, "wandb")
+    logger = import_module("my_wandb_logger").WandbLogger
     summaries: list[dict[str, Any]] = []
-    finish = wandb.Run.finish
-    monkeypatch.setattr(wandb.Run, "finish", lambda run: (summaries.append(dict(run.summary)), finish(run)))
+
+    def close(self: Any) -> None:
+        self.run.log({"end": True}, step=7)  # a step is complete when the next one begins
+        summaries.append(dict(self.run.summary))
+        self.run.finish()
+
+    monkeypatch.setattr(logger, "close", close)
     settings = {"folder": str(tmp_path), "mode": "offline", "project": "runs"}
     fit = quick(steps=6, log_every=2, loggers={"wandb": settings}).fit(TASKS, ["dcc"])
     for name, expected in last_losses(fit).items():
