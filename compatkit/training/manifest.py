@@ -17,6 +17,7 @@ from compatkit.training.batches.sources import BatchSource
 from compatkit.training.loop import Loop
 from compatkit.training.networks import start_digest
 from compatkit.training.set_up import SetUp
+from compatkit.training.settings import plan_key
 from compatkit.training.state import EXTRACTOR, TaskState
 from compatkit.training.task import Augment, Task
 
@@ -26,7 +27,7 @@ def describe(loop: Loop) -> dict[str, Any]:
     setup = loop.setup
     return {
         "schema": 1,
-        "trainer": {**loop.settings.stated(), "scheduling": "alternate", "steps_are": "per task"},
+        "trainer": {**_plan_keys(loop.settings.stated()), "scheduling": "alternate", "steps_are": "per task"},
         "tasks": [_task(state, loop.task_loops[name].source) for name, state in setup.tasks.items()],
         "plugins": [_plugin(line, setup.metadata) for line in loop.plugins.manifest()],
         "frozen": _frozen(setup),
@@ -41,6 +42,10 @@ def describe(loop: Loop) -> dict[str, Any]:
             "passes": {name: task_loop.passes.mode for name, task_loop in loop.task_loops.items()},
         },
     }
+
+
+def _plan_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {plan_key(name): value for name, value in settings.items()}
 
 
 def _plugin(line: dict[str, Any], metadata: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -158,7 +163,7 @@ class Explanation:
         events: Plugins that are called at each event of a run, in their order, as a table.
         execution: ``mode`` and ``reason``.
         chosen: By plugin, the choices that it reported in its set-up.
-        settings: Hyperparameters of the trainer as the manifest of the run states them, with the chosen device and
+        settings: Hyperparameters of the trainer that the manifest of the run states, with the chosen device and
             precision.
         regularizers: For each its settings, defaults too, as in the manifest.
     """

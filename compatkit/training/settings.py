@@ -181,7 +181,7 @@ class Settings:
             value, rule = getattr(self, field.name), field.metadata.get("manifest")
             off = value in (field.default, math.inf)
             if rule is None or (rule == "where on" and not off) or (rule == "to stop" and self.stop_early):
-                stated[plan_key(field.name)] = (
+                stated[field.name] = (
                     attrs.asdict(value, filter=_is_stated) if attrs.has(type(value)) else value
                 )
         return stated

@@ -48,7 +48,9 @@ def test_every_hyperparameter_is_told() -> None:
         .run
     )
     stated = {
-        name: value for name, value in run["trainer"].items() if name not in ("scheduling", "steps_are")
+        name.replace("optimiser", "optimizer"): value
+        for name, value in run["trainer"].items()
+        if name not in ("scheduling", "steps_are")
     }
     chosen = {"device": "cpu", "precision": run["environment"]["precision"]}
     assert explanation.settings == {**stated, "steps": 9, **chosen}
