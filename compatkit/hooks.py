@@ -350,6 +350,21 @@ class Registration:
                 register("mine.1", lambda: STUDY)
         """
 
+    @hookspec
+    def compatkit_launchers(self, register: Register) -> None:
+        """Offer launchers of sweeps: factories of objects that are called with ``(work, jobs, workers)``.
+
+        The call is a generator. It carries out ``work(job)`` for each job, a text, in some process, at most ``workers``
+        at a time (None: as many as fit), and yields the job's position with the answer, a text, or with the error that
+        ended its process, as soon as it has ended. ``work`` is a function of an importable module.
+
+        Example::
+
+            @compatkit.hookimpl
+            def compatkit_launchers(register):
+                register("mine", Launcher)
+        """
+
 
 class Training:
     """Training hooks, implemented by the objects that a regularizer's factory returns."""

@@ -59,7 +59,7 @@ SMALLER = {
     "docs/studies.md": {
         'seeds=5, data="DIR"': 'seeds=1, data="packs", arms=["none"], changes={"steps": 2, "train": 100, "test": 100}'
     },
-    "docs/sweeps.md": {"workers=2": 'backend="sequential"'},
+    "docs/sweeps.md": {"workers=2": 'launcher="sequential"'},
     "docs/transferability.md": {
         "train=300": "train=80",
         "count=20": "count=1, block=1, most=4",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import click
 
 from compatkit.cli.images import named_options, offline
@@ -16,19 +15,17 @@ if TYPE_CHECKING:
     from compatkit.experiments.sweeps.records import RunRecord
     from compatkit.experiments.sweeps.results import SweepResult
 
-BACKENDS = ("auto", "sequential", "process", "ray")
-
 
 class SweepOptions(DataOptions):
     """Arguments and options of ``sweep``."""
 
     recipe: str = argument(type=PathType())
     resume: bool = option("Keep the finished runs, and continue with the others.")
-    backend: str = option(
-        "In sequence, in processes on this machine, or on a Ray cluster; auto means processes if --workers is "
-        "given.",
-        choices=BACKENDS,
+    launcher: str = option(
+        "What carries out the runs: sequential, process (on this machine), ray (on a cluster), or that of a plugin; "
+        "auto means processes if --workers is given.",
         default="auto",
+        metavar="NAME",
     )
     workers: int | None = option("Runs at a time, in processes or on a cluster.", min=1)
     out: str | None = option(
@@ -58,7 +55,7 @@ def sweep_command(context: click.Context, options: SweepOptions) -> None:
     try:
         with named_options(), offline(unless=options.download), progress("sweep") as report:
             outcome = sweep.run(
-                root, progress=report, say=news, **options.only("out", "backend", "workers", "resume")
+                root, progress=report, say=news, **options.only("out", "launcher", "workers", "resume")
             )
     except KeyboardInterrupt:
         news("The same command with --resume goes on from here.")
@@ -91,8 +88,8 @@ def _brief(record: RunRecord) -> dict[str, Any]:
         {"extractor": left, "head": right, "accuracy": value}
         for (left, right), value in accuracies(record).items()
     ]
-    kept = attrs.asdict(record, recurse=False, filter=lambda field, _: field.name not in ("run", "matrix"))
-    return kept | {"pairs": pairs}
+    left_out = ("schema", "kind", "run", "matrix")
+    return {key: value for key, value in record.to_json().items() if key not in left_out} | {"pairs": pairs}
 
 
 def _show(outcome: SweepResult) -> None:

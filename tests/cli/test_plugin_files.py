@@ -112,7 +112,9 @@ def test_a_recipe_is_trained_with_a_loss_of_a_file(run: Any, ours: Path, recipe:
 def test_processes_of_a_sweep_know_the_file(run: Any, ours: Path, tmp_path: Path) -> None:
     change = ('prefix = "digits"', 'prefix = "digits"\nregularizers = ["pull"]')
     path = write_recipe(tmp_path / "recipes", ("trainer.seed = [0, 1]",), ((TASK, ""), change))
-    said = run("--registry", "parts", "--plugin", ours, "sweep", path, "--backend", "process", "--workers", 1)
+    said = run(
+        "--registry", "parts", "--plugin", ours, "sweep", path, "--launcher", "process", "--workers", 1
+    )
     assert said.code == 0, said.err
 
 

@@ -20,7 +20,7 @@ def test_a_sweep_becomes_parts_and_a_table_of_means(run: Any, tmp_path: Path) ->
     file = written(
         tmp_path, "trainer.seed = [0, 1]", 'regularizers = [[], ["identical_init", "dcc"]]', two=True
     )
-    words = ("--registry", tmp_path / "parts", "sweep", file, "--backend", "sequential")
+    words = ("--registry", tmp_path / "parts", "sweep", file, "--launcher", "sequential")
     said = run(*words)
     assert said.code == 0
     assert "4 runs of small.toml: trainer.seed (2), regularizers (2)" in said.err
@@ -48,7 +48,7 @@ def test_a_failed_run_is_told_at_the_end(run: Any, tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(ck.Trainer, "fit", burst)
     file = written(tmp_path, "trainer.seed = [0, 1]")
-    words = ("sweep", file, "--registry", tmp_path / "parts", "--backend", "sequential")
+    words = ("sweep", file, "--registry", tmp_path / "parts", "--launcher", "sequential")
     said = run(*words, "--out", tmp_path / "records")
     assert said.code == 1 and "seed0 failed [training]: The loss is not finite." in said.err
     assert {path.name for path in (tmp_path / "records").glob("*.json")} >= {"seed0.json", "seed1.json"}

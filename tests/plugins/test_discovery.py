@@ -53,6 +53,7 @@ def test_finds_what_is_installed_with_whose_it_is(module: Write) -> None:
         ("loaders", "compatkit_loaders"),
         ("loggers", "compatkit_loggers"),
         ("studies", "compatkit_studies"),
+        ("launchers", "compatkit_launchers"),
     ],
 )
 def test_every_kind_has_its_hook(install: Callable[..., None], kind: str, hook: str) -> None:

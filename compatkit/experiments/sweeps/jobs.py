@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ class Job:
         download: Whether torchvision may download missing data sets.
         registry: Registry for parts and results.
         folder: Folder for records and checkpoints.
-        backend: Name of the back end, for the record.
+        launcher: Name of the launcher, for the record.
     """
 
     run: str
@@ -50,7 +51,7 @@ class Job:
     download: bool
     registry: str
     folder: str
-    backend: str
+    launcher: str
 
     def dumps(self) -> str:
         """Return the job as one line."""
@@ -73,7 +74,7 @@ class Job:
             values=self.values,
             plan=self.plan,
             state="begun",
-            backend=self.backend,
+            launcher=self.launcher,
             threads=torch.get_num_threads(),
         )
 
@@ -162,14 +163,21 @@ def _made(job: Job, record: RunRecord, plan: Recipe) -> RunRecord:
     )
 
 
-def answer(line: str, cache: DataCache) -> str:
-    """Carry out a job received as a line; return its record as a line.
+def work(line: str) -> str:
+    """Carry out a job in a launcher's process; data sets stay loaded for its next jobs.
 
     Args:
-        line: A job as JSON.
-        cache: As for ``carry_out``.
+        line: A job as one line of JSON.
+
+    Returns:
+        Its record, as one line of JSON.
     """
-    return dumps(carry_out(Job(**json.loads(line)), cache).to_json()).decode().strip()
+    return dumps(carry_out(Job(**json.loads(line)), _cache()).to_json()).decode().strip()
+
+
+@functools.cache
+def _cache() -> DataCache:
+    return DataCache()
 
 
 def sort(

@@ -10,7 +10,7 @@ import attrs
 
 from compatkit.errors import CompatkitError, FormatError, UsageError
 from compatkit.experiments.folders import holds, read_json, structured
-from compatkit.foundation.codec import dumps
+from compatkit.foundation.codec import dumps, unstructure
 from compatkit.registry.disk import replace_file
 from compatkit.registry.os_errors import environment
 from compatkit.reports.document import SCHEMA as MATRIX
@@ -18,7 +18,7 @@ from compatkit.reports.matrix import Matrix
 
 SCHEMA = 1
 NOTE = "sweep.json"
-"""File that marks the folder of a sweep; it describes the axes and the chosen back end."""
+"""File that marks the folder of a sweep; it describes the axes and the chosen launcher."""
 _BESIDE = {"schema": SCHEMA, "kind": "sweep-run"}
 _NOTE = {"schema": SCHEMA, "kind": "sweep"}
 
@@ -47,7 +47,7 @@ class SweepNote:
     Attributes:
         recipe: Name of its file.
         axes: Values of each axis, by its path.
-        choice: The requested and the used back end.
+        choice: The requested and the used launcher.
         runs: In the order of the recipe; empty in folders of versions before these were noted.
     """
 
@@ -66,7 +66,7 @@ class RunRecord:
         values: The varied values, by path.
         plan: Digest of everything known before the run that affects its result.
         state: ``"begun"`` if it was interrupted or is under way; ``"planned"``, which no file has, if it has no record.
-        backend: Where it ran.
+        launcher: What carried it out.
         code: Code of the error that ended it, or empty.
         reason: Why it failed, or empty.
         fit: Digest of the trainer's plan, which checkpoints belong to.
@@ -81,7 +81,7 @@ class RunRecord:
     values: Mapping[str, Any]
     plan: str
     state: Literal["planned", "begun", "done", "failed"]
-    backend: str = ""
+    launcher: str = attrs.field(default="", metadata={"key": "backend"})
     code: str = ""
     reason: str = ""
     fit: str = ""
@@ -107,7 +107,7 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as JSON values."""
-        return {**_BESIDE, **attrs.asdict(self, recurse=False)}
+        return {**_BESIDE, **unstructure(self)}
 
     @classmethod
     def from_json(cls, value: Any, what: str) -> RunRecord:

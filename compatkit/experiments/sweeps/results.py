@@ -68,7 +68,7 @@ class SweepResult(Shown, Tabular):
     Attributes:
         folder: Folder of its records.
         records: One per run, in the order of the recipe.
-        choice: The requested and the used back end.
+        choice: The requested and the used launcher.
         notes: Which runs were repeated or are not shown, and why.
         seeds: Seed of each run by its name, where it is known.
     """

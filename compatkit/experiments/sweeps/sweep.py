@@ -20,9 +20,9 @@ from compatkit.errors import CompatkitError, InvalidName, UsageError
 from compatkit.experiments.recipes import Recipe, check, parse
 from compatkit.experiments.sweeps import records
 from compatkit.experiments.sweeps.axes import Axis, axes_of, names_of, put
-from compatkit.experiments.sweeps.backends import choose, dispatch
 from compatkit.experiments.sweeps.jobs import DataCache, Job, sort
-from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, RunRecord, SweepNote
+from compatkit.experiments.sweeps.launchers import Launcher, choose
+from compatkit.experiments.sweeps.records import SCHEMA, RunPlan, SweepNote
 from compatkit.experiments.sweeps.results import SweepResult, opened
 from compatkit.foundation.addresses import local
 from compatkit.foundation.codec import digest, dumps
@@ -124,7 +124,7 @@ class Sweep:
         registry: Registry | str | os.PathLike[str],
         *,
         out: str | os.PathLike[str] | None = None,
-        backend: str = "auto",
+        launcher: str = "auto",
         workers: int | None = None,
         resume: bool = False,
         progress: Progress | None = None,
@@ -135,9 +135,9 @@ class Sweep:
         Args:
             registry: Registry for the parts and results of each run.
             out: Folder of records and checkpoints; None for ``<registry>-sweeps/<recipe>`` next to the registry.
-            backend: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), or ``"auto"``:
-                processes if ``workers`` is given, else sequential.
-            workers: Runs at a time, for process and ray.
+            launcher: ``"sequential"``, ``"process"`` (on this machine), ``"ray"`` (on a cluster), that of a plugin, or
+                ``"auto"``: processes if ``workers`` is given, else sequential.
+            workers: Runs at a time; None for as many as the launcher thinks fit.
             resume: Keep the finished runs of an earlier call, and resume the others from their checkpoints.
             progress: Called with runs done, runs in all, and what is being done.
             say: Called with lines of news.
@@ -146,12 +146,12 @@ class Sweep:
             The records of all runs; a failed run does not end the others.
 
         Raises:
-            UsageError: The folder holds something else, or the back end is unknown.
+            UsageError: The folder holds something else, or the launcher is unknown.
             CompatkitError: A run cannot be trained; the message names it, and nothing was trained.
-            MissingDependency: The back end's library is not installed.
+            MissingDependency: The launcher's library is not installed.
         """
         tell, report = say or _silent, progress or _silent
-        chosen = choose(backend, workers)
+        launch = Launcher(choose(launcher, workers))
         place = registry.store.root if isinstance(registry, Registry) else registry
         root = Path(local(place, "a registry")).absolute()
         held = Registry.open(root) if (root / MARKER).exists() else None
@@ -170,7 +170,7 @@ class Sweep:
                 download=self.download,
                 registry=str(root),
                 folder=str(folder),
-                backend=chosen,
+                launcher=launch.name,
             )
             for run in self.runs
         ]
@@ -179,7 +179,7 @@ class Sweep:
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
         for line in notes:
             tell(line)
-        choice = {"asked": backend, "backend": chosen}
+        choice = {"asked": launcher, "backend": launch.name}
         note = SweepNote(
             recipe=self.file.name,
             axes={axis.path: axis.values for axis in self.axes},
@@ -190,13 +190,11 @@ class Sweep:
         )
         records.write_note(folder, note)
 
-        def each(record: RunRecord) -> None:
-            ended[record.run] = record
-            failed = sum(one.state == "failed" for one in ended.values())
-            report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
-
         report(len(ended), len(self.runs), "")
-        dispatch(chosen, left, cache, workers, each)
+        for record in launch.records(left, cache, workers):
+            ended[record.run] = record
+            failed = sum(run.state == "failed" for run in ended.values())
+            report(len(ended), len(self.runs), f"{failed} failed" if failed else "")
         seeds = {job.run: job.seed for job in planned}
         return SweepResult(folder, tuple(ended[run.name] for run in self.runs), choice, tuple(notes), seeds)
 

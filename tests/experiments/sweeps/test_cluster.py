@@ -40,9 +40,9 @@ def test_a_cluster_gives_bitwise_what_one_process_gives(
     recipe: Any, tmp_path: Path, two_workers: Any
 ) -> None:
     file = recipe('"trainer.seed" = [0, 1]', change=((TASK, ""),))
-    here = ck.Sweep.read(file).run(tmp_path / "one", backend="sequential")
-    there = ck.Sweep.read(file).run(tmp_path / "two", backend="ray")
-    assert [(one.state, one.backend, one.reason) for one in there.records] == [("done", "ray", "")] * 2
+    here = ck.Sweep.read(file).run(tmp_path / "one", launcher="sequential")
+    there = ck.Sweep.read(file).run(tmp_path / "two", launcher="ray")
+    assert [(one.state, one.launcher, one.reason) for one in there.records] == [("done", "ray", "")] * 2
     for one, other in zip(here.records, there.records, strict=True):
         assert (one.fit, one.losses, accuracies(one)) == (other.fit, other.losses, accuracies(other))
         assert one.parts == other.parts
@@ -53,5 +53,5 @@ def test_without_ray_the_message_says_what_to_install(recipe: Any, tmp_path: Pat
     monkeypatch.setitem(sys.modules, "ray", None)
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
     with pytest.raises(MissingDependency, match=r"pip install 'compatkit\[ray\]'"):
-        sweep.run(tmp_path / "parts", backend="ray")
+        sweep.run(tmp_path / "parts", launcher="ray")
     assert not (tmp_path / "parts").exists()

@@ -64,16 +64,16 @@ def test_processes_give_bitwise_what_one_gives_and_a_killed_one_fails_its_own_ru
     (failed,) = there.failed
     assert (failed.run, failed.code) == ("seed1", "environment")
     assert "ended by SIGKILL before the run did. The system kills what uses up the memory" in failed.reason
-    assert "It said last: a plugin may print" in failed.reason
+    assert "Its last output: a plugin may print" in failed.reason
 
 
 def test_back_ends_that_there_are_not(recipe: Any, tmp_path: Path) -> None:
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0]'))
     for given, told in (
-        ({"backend": "proces"}, "Unknown back end 'proces'. Did you mean 'process'?"),
-        ({"backend": "vmap"}, "Unknown back end 'vmap'. Known are auto, sequential, process, ray"),
-        ({"backend": "process", "workers": 0}, "workers must be at least 1, got 0"),
-        ({"backend": "sequential", "workers": 2}, "The back end sequential takes no workers"),
+        ({"launcher": "proces"}, "Unknown launcher 'proces'. Did you mean 'process'?"),
+        ({"launcher": "vmap"}, "Unknown launcher 'vmap'. Known are auto, sequential, process, ray"),
+        ({"launcher": "process", "workers": 0}, "workers must be at least 1, got 0"),
+        ({"launcher": "sequential", "workers": 2}, "The launcher sequential takes no workers"),
     ):
         with pytest.raises(UsageError, match=told.replace("?", r"\?")):
             sweep.run(tmp_path / "parts", **given)

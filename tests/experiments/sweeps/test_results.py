@@ -26,7 +26,7 @@ NAMES = ["seed3-none", "seed3-identical_init", "seed1-none", "seed1-identical_in
 def swept(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("results")
     file = write_recipe(folder / "recipes", LINES, ((TASK, ""),))
-    return ck.Sweep.read(file).run(folder / "parts", backend="sequential")
+    return ck.Sweep.read(file).run(folder / "parts", launcher="sequential")
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_seed_is_a_column_where_it_does_not_vary(tmp_path: Path, monkeypatch
     monkeypatch.setattr(ck.Trainer, "fit", fail)
     change = ((TASK, ""), ("steps = 3", "steps = 3\nseed = 5"))
     file = write_recipe(tmp_path / "recipes", ('"tasks.split" = ["layer1", "layer2"]',), change)
-    outcome = ck.Sweep.read(file).run(tmp_path / "parts", backend="sequential")
+    outcome = ck.Sweep.read(file).run(tmp_path / "parts", launcher="sequential")
     rows = list(csv.DictReader(io.StringIO(outcome.to_csv())))
     assert [(row["seed"], row["tasks.split"], row["state"]) for row in rows] == [
         ("5", "layer1", "failed"),

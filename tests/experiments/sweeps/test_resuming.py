@@ -19,7 +19,7 @@ SEEDS = '"trainer.seed" = [0, 1]'
 
 
 def run(file: Path, tmp_path: Path, **given: Any) -> Any:
-    return ck.Sweep.read(file).run(tmp_path / "parts", **{"backend": "sequential", **given})
+    return ck.Sweep.read(file).run(tmp_path / "parts", **{"launcher": "sequential", **given})
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_is_done_is_taken_and_a_new_seed_is_added(
     again = run(again_recipe, tmp_path, resume=True)
     assert trained == [0, 1, 2]
     assert again.records[:2] == first.records and not again.notes
-    nothing_left = run(again_recipe, tmp_path, resume=True, backend="process")
+    nothing_left = run(again_recipe, tmp_path, resume=True, launcher="process")
     assert trained == [0, 1, 2] and nothing_left.records == again.records
 
 
@@ -107,7 +107,7 @@ def test_a_registry_that_lost_the_parts_gets_them_again(
     file = recipe('"trainer.seed" = [0]', change=ONE)
     run(file, tmp_path, out=tmp_path / "records")
     sweep = ck.Sweep.read(file)
-    outcome = sweep.run(tmp_path / "others", out=tmp_path / "records", resume=True, backend="sequential")
+    outcome = sweep.run(tmp_path / "others", out=tmp_path / "records", resume=True, launcher="sequential")
     assert trained == [0, 0] and "the registry does not hold its parts" in outcome.notes[0]
 
 

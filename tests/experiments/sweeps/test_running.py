@@ -56,7 +56,7 @@ def swept(folder: Path) -> Any:
     """Two seeds by two lists of methods, one run after the other."""
     lines = (SEEDS, 'regularizers = [[], ["identical_init", "dcc"]]')
     sweep = ck.Sweep.read(write_recipe(folder / "recipes", lines, ()))
-    return sweep.run(folder / "parts", backend="sequential")
+    return sweep.run(folder / "parts", launcher="sequential")
 
 
 def test_every_run_is_bitwise_the_run_alone_and_is_published_and_measured(swept: Any, folder: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_run_that_fails_is_told_of_and_the_others_finish(
     monkeypatch.setattr(ck.Trainer, "fit", burst)
     sweep = ck.Sweep.read(recipe('"trainer.seed" = [0, 1, 2]', change=((TASK, ""),)))
     heard: list[tuple[int, int, str]] = []
-    outcome = sweep.run(tmp_path / "parts", progress=lambda *said: heard.append(said), backend="sequential")
+    outcome = sweep.run(tmp_path / "parts", progress=lambda *said: heard.append(said), launcher="sequential")
     assert [one.state for one in outcome.records] == ["failed", "failed", "done"]
     assert [(one.code, one.reason) for one in outcome.failed] == [
         ("training", "The loss 'task' of task 'left' is not finite."),
@@ -167,5 +167,5 @@ def test_the_example_is_a_sweep_that_runs(tmp_path: Path) -> None:
         assert old in text
         text = text.replace(old, new)
     (tmp_path / "small.toml").write_text(text)
-    outcome = ck.Sweep.read(tmp_path / "small.toml").run(tmp_path / "parts", backend="sequential")
+    outcome = ck.Sweep.read(tmp_path / "small.toml").run(tmp_path / "parts", launcher="sequential")
     assert [one.state for one in outcome.records] == ["done", "done"]

@@ -1,0 +1,1 @@
+"""Launchers of sweeps: what carries out many runs at a time."""
