@@ -19,7 +19,7 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     """
     from matplotlib.figure import Figure
 
-    there = [arm for arm in results.arms if any(key in one for one in results.kept(arm))]
+    there = [arm for arm in results.arms if any(key in one for one in results.figure_data(arm))]
     across = min(len(there), 3)
     down = -(-len(there) // across)
     figure = Figure(figsize=(3.1 * across + 0.6, 3.3 * down), dpi=130, layout="constrained")
@@ -27,7 +27,7 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     for axes in grid.flat[len(there) :]:
         axes.set_visible(False)
     for place, arm in enumerate(there):
-        kept = [one for one in results.kept(arm) if key in one]
+        kept = [one for one in results.figure_data(arm) if key in one]
         values = np.mean([one[key] for one in kept], axis=0)
         axes = grid.flat[place]
         drawn = axes.imshow(np.ma.masked_less(values, -0.5), cmap="magma", vmin=0, vmax=1)

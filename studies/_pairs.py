@@ -320,7 +320,7 @@ def chance_of(results: Results) -> dict[str, float]:
 def outcome(run: Run, fits: Sequence[ck.Fit], tasks: Sequence[ck.Task], **kept: Any) -> Outcome:
     """Return the outcome of a pair of trained networks, with all cells stored in addition to ``kept``."""
     cells = measure(run, fits, tasks)
-    return Outcome(values=values_of(cells), kept={"cells": cells, **kept})
+    return Outcome(values=values_of(cells), figure_data={"cells": cells, **kept})
 
 
 def reported(arm: str, value: float, where: str, metric: str = "recombined") -> Reported:

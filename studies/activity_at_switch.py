@@ -94,7 +94,7 @@ def run(run: Run) -> Outcome:
         values[f"{name}-fall"] = start - last
         values[f"{name}-drop"] = last - after[-1]
     kept = {layer: [[shares[layer] for _, shares in stage] for stage in stages] for layer in layers}
-    return Outcome(values=values, kept={"activity": kept})
+    return Outcome(values=values, figure_data={"activity": kept})
 
 
 def _train_on(
@@ -111,7 +111,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the activity of each layer along both stages; the switch is in the middle."""
     drawn: dict[str, dict[str, Any]] = {}
     for arm in results.arms:
-        for one in results.kept(arm):
+        for one in results.figure_data(arm):
             for layer, (left, right) in one.get("activity", {}).items():
                 drawn.setdefault(layer, {}).setdefault(arm, []).append([*left, *right])
     points = min(len(row) for lines in drawn.values() for rows in lines.values() for row in rows)

@@ -129,14 +129,16 @@ def run(run: Run) -> Outcome:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw own and recombined accuracy and the rotation loss over steps."""
     steps = sorted(
-        {row["step"] for arm in results.arms for kept in results.kept(arm) for row in kept["along"]}
+        {row["step"] for arm in results.arms for kept in results.figure_data(arm) for row in kept["along"]}
     )
     if not steps:
         return {}
     drawn: dict[str, dict[str, list[list[float | None]]]] = {}
     for name, title in CURVES.items():
         for arm in results.arms:
-            known = [{row["step"]: row.get(name) for row in kept["along"]} for kept in results.kept(arm)]
+            known = [
+                {row["step"]: row.get(name) for row in kept["along"]} for kept in results.figure_data(arm)
+            ]
             lines = [[one.get(step) for step in steps] for one in known]
             if any(value is not None for line in lines for value in line):
                 drawn.setdefault(title, {})[arm] = lines

@@ -147,7 +147,7 @@ def run(run: Run) -> Outcome:
     }
     for count, found in ladders.items():
         values |= {f"{name}-{count}": value for name, value in _told(found, own_accuracy).items()}
-    return Outcome(values=values, kept={"ladders": [one.to_json() for one in ladders.values()]})
+    return Outcome(values=values, figure_data={"ladders": [one.to_json() for one in ladders.values()]})
 
 
 def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:

@@ -60,7 +60,7 @@ def run(run: Run) -> Outcome:
         **collapse(made, images),
         "loss": reconstructed(made, images)[0],
     }
-    return Outcome(values=values, kept={"matrix": matrix, "layers": list(mine)})
+    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

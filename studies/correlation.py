@@ -103,7 +103,7 @@ def run(run: Run) -> Outcome:
     cells = measure(run, [fit], tasks, ["batch"])
     recombined = values_of(cells, {"batch": "recombined"})
     values |= {name: recombined[name] for name in ("own", "recombined", "chance")}
-    return Outcome(values=values, kept={"cells": cells, "channels": channels})
+    return Outcome(values=values, figure_data={"cells": cells, "channels": channels})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -116,7 +116,7 @@ def _channels(results: Results) -> bytes:
     figure, panels = _panels(len(results.arms))
     for axes, arm in zip(panels, results.arms, strict=True):
         for place, pairing in enumerate(("direct", "matched")):
-            for one in (kept["channels"] for kept in results.kept(arm)):
+            for one in (kept["channels"] for kept in results.figure_data(arm)):
                 for line in one:
                     axes.plot(line[pairing], color=COLORS[place], alpha=0.5, linewidth=1)
             axes.plot(

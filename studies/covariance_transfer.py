@@ -95,16 +95,18 @@ def run(run: Run) -> Outcome:
         if on == "real":
             found = ck.measure(fit.tasks["net"], test, ["accuracy"], batch_size=500)
             values["real-test"] = found.results["accuracy"].value  # type: ignore[union-attr]
-    return Outcome(values=values, kept=curves)
+    return Outcome(values=values, figure_data=curves)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw training accuracy along training by arm, for real and random labels, as the paper's Fig. 5."""
-    there = [arm for arm in results.arms if any("real" in one for one in results.kept(arm))]
+    there = [arm for arm in results.arms if any("real" in one for one in results.figure_data(arm))]
     if not there:
         return {}
-    drawn = {f"{on} labels": {arm: [one[on] for one in results.kept(arm)] for arm in there} for on in ON}
-    steps = results.kept(there[0])[0]["steps"]
+    drawn = {
+        f"{on} labels": {arm: [one[on] for one in results.figure_data(arm)] for arm in there} for on in ON
+    }
+    steps = results.figure_data(there[0])[0]["steps"]
     return {"curves": panels(drawn, steps, "step downstream")}
 
 

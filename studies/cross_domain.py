@@ -62,7 +62,7 @@ def run(run: Run) -> Outcome:
     values = {name: found.get(layer) for layer, name in KINDS.items()}
     values["gap"] = found["encoder"] - found["decoder"]
     values["biased-gap"] = biased["encoder"] - biased["decoder"]
-    return Outcome(values=values, kept={"matrix": matrix, "layers": list(mine)})
+    return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

@@ -149,7 +149,9 @@ def spectra(run: Run) -> Outcome:
     values = {**made.values, "accuracy": tested(fit)}
     for level, (_, _, sizes) in found.items():
         values |= {f"largest-{level}": sizes[0], f"sum-{level}": sum(sizes)}
-    return Outcome(values=values, kept={str(level): one[2] for level, one in found.items()}, notes=made.notes)
+    return Outcome(
+        values=values, figure_data={str(level): one[2] for level, one in found.items()}, notes=made.notes
+    )
 
 
 def grids(run: Run) -> Outcome:
@@ -178,7 +180,9 @@ def grids(run: Run) -> Outcome:
     if last in found:
         kept["end"] = found[last][2]
     values = {**made.values, **{f"deviation-{name}": float(np.std(one)) for name, one in kept.items()}}
-    return Outcome(values=values, kept={name: one.tolist() for name, one in kept.items()}, notes=made.notes)
+    return Outcome(
+        values=values, figure_data={name: one.tolist() for name, one in kept.items()}, notes=made.notes
+    )
 
 
 def draw_spectra(results: Results) -> Mapping[str, bytes]:
@@ -190,7 +194,7 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
     for place, level in enumerate(levels, 1):
         axes = figure.add_subplot(1, len(levels), place)
         for number, arm in enumerate(results.arms):
-            lines = [one[str(level)] for one in results.kept(arm) if str(level) in one]
+            lines = [one[str(level)] for one in results.figure_data(arm) if str(level) in one]
             for at, line in enumerate(lines):
                 axes.plot(range(1, len(line) + 1), line, "o-", color=COLORS[number], alpha=0.7, markersize=4,
                           label=arm if at == 0 else None)  # fmt: skip
@@ -214,9 +218,9 @@ def draw_grids(results: Results) -> Mapping[str, bytes]:
     drawn = {}
     for name in ("start", "low", "high", "end"):
         held = {
-            arm: np.array(results.kept(arm)[0][name])
+            arm: np.array(results.figure_data(arm)[0][name])
             for arm in results.arms
-            if name in (*results.kept(arm), {})[0]
+            if name in (*results.figure_data(arm), {})[0]
         }
         if held:
             drawn[f"landscape-{name}"] = landscapes(held, places.tolist())

@@ -59,7 +59,7 @@ def run(run: Run) -> Outcome:
         made = _retrained(run, target, begun, retrained)
         values[name], shown = reconstructed(made, images)
         pictures[name] = few(shown)
-    return Outcome(values=values, kept={"pictures": pictures} if run.seed == 0 else {})
+    return Outcome(values=values, figure_data={"pictures": pictures} if run.seed == 0 else {})
 
 
 def _retrained(run: Run, target: str, begun: Mapping[str, Any], layers: tuple[str, ...]) -> ck.Fit:
@@ -81,7 +81,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             results, names, ticks, f"layers retrained from the {end}'s side", "loss in nats an image"
         )
     for arm in arms:
-        kept = [one["pictures"] for one in results.kept(arm) if "pictures" in one]
+        kept = [one["pictures"] for one in results.figure_data(arm) if "pictures" in one]
         if kept:
             order = ["original", "own", "none", *(f"input-{count}" for count in counts), "full"]
             drawn[f"images-{arm}"] = side_by_side({name: kept[0][name] for name in order if name in kept[0]})

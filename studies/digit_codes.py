@@ -119,7 +119,8 @@ def run(run: Run) -> Outcome:
     }
     kept = {name: few(generator(one), len(one)) for name, one in varied(run.seed).items()}
     return Outcome(
-        values={k: v if v == v else None for k, v in values.items()}, kept=kept if run.seed == 0 else {}
+        values={k: v if v == v else None for k, v in values.items()},
+        figure_data=kept if run.seed == 0 else {},
     )
 
 
@@ -137,7 +138,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     """Draw images of the first seed in which one code varies from left to right, other noise in each row."""
     drawn: dict[str, bytes] = {}
     for arm in results.arms:
-        kept = next((one for one in results.kept(arm) if "c1" in one), None)
+        kept = next((one for one in results.figure_data(arm) if "c1" in one), None)
         if kept is None:
             continue
         rows = {

@@ -73,7 +73,7 @@ def run(run: Run) -> Outcome:
             kept(one, (SIDE, SIDE)) for one in data.train.read(range(len(data.train)))
         ]
         pictures[f"vectors-{count}"] = [kept(one, (SIDE, SIDE)) for one in vectors]
-    return Outcome(values=values, kept=pictures)
+    return Outcome(values=values, figure_data=pictures)
 
 
 def draw(results: Results) -> dict[str, bytes]:
@@ -82,8 +82,8 @@ def draw(results: Results) -> dict[str, bytes]:
 
 
 def _drawn(results: Results, count: int) -> bytes:
-    found = {"images": results.kept(results.arms[0])[0][f"images-{count}"]}
-    found |= {arm: results.kept(arm)[0][f"vectors-{count}"] for arm in results.arms}
+    found = {"images": results.figure_data(results.arms[0])[0][f"images-{count}"]}
+    found |= {arm: results.figure_data(arm)[0][f"vectors-{count}"] for arm in results.arms}
     return rows(found, [f"v{number}" for number in range(1, OUTPUTS + 1)])
 
 

@@ -124,7 +124,7 @@ def run(run: Run) -> Outcome:
     fields = {"reference": target, "plain": made, "rr": again}
     rows = {name: torch.cat([one[places, at] for at in range(3)])[:, None] for name, one in fields.items()}
     kept = {name: few(one / 6 + 0.5, len(one)) for name, one in rows.items()}
-    return Outcome(values=values, kept=kept if run.seed == 0 else {})
+    return Outcome(values=values, figure_data=kept if run.seed == 0 else {})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -134,7 +134,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     names = [what.split(" or ")[weather] for what in FIELDS.values()]
     titles = [f"{name} {number}" for name in names for number in (1, 2)]
     for arm in results.arms:
-        kept = next((one for one in results.kept(arm) if "plain" in one), None)
+        kept = next((one for one in results.figure_data(arm) if "plain" in one), None)
         if kept is not None:
             rows = {name: shown(one) for name, one in kept.items()}
             drawn[f"fields-{arm}"] = beside(rows, low=0, high=255, titles=titles)

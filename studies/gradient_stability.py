@@ -104,7 +104,7 @@ def variations(run: Run) -> Outcome:
         values[f"{name}-start"] = lines[name][0] if np.isfinite(lines[name][0]) else None
     values["loss-mean"] = mean(lines["loss"])
     kept = {name: [one if np.isfinite(one) else None for one in line] for name, line in lines.items()}
-    return Outcome(values=values, kept=kept)
+    return Outcome(values=values, figure_data=kept)
 
 
 def scales(run: Run) -> Outcome:
@@ -138,7 +138,7 @@ def scales(run: Run) -> Outcome:
     values = {
         f"{name}-{when}": rows[at][name] for at, when in ((0, "start"), (-1, "end")) for name in rows[0]
     }
-    return Outcome(values=values, kept={"start": lines[0], "end": lines[-1]})
+    return Outcome(values=values, figure_data={"start": lines[0], "end": lines[-1]})
 
 
 def _relative(table: Any, layer: str, place: str) -> float:
@@ -154,9 +154,9 @@ def _relative(table: Any, layer: str, place: str) -> float:
 
 def draw_variations(results: Results) -> Mapping[str, bytes]:
     """Draw variation along the first steps."""
-    every, count = results.settings["every"], len(results.kept(results.arms[0])[0]["loss"])
+    every, count = results.settings["every"], len(results.figure_data(results.arms[0])[0]["loss"])
     drawn: dict[str, Any] = {
-        said: {arm: [one[name] for one in results.kept(arm)] for arm in results.arms}
+        said: {arm: [one[name] for one in results.figure_data(arm)] for arm in results.arms}
         for name, said in PROTOCOLS.items()
     }
     steps, logs = [at * every for at in range(count)], [PROTOCOLS["gradient"]]
@@ -175,7 +175,7 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
     for place, (when, name) in enumerate((when, name) for name in titles for when in WHEN):
         axes = figure.add_subplot(1, 4, place + 1)
         for number, arm in enumerate(results.arms):
-            for at, one in enumerate(results.kept(arm)):
+            for at, one in enumerate(results.figure_data(arm)):
                 line = one[WHEN[when]][name]
                 label = arm if at == 0 else None
                 axes.plot(range(1, len(line) + 1), line, color=COLORS[number], alpha=0.7, label=label)

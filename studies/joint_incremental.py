@@ -57,7 +57,7 @@ def run(run: Run) -> Outcome:
     values = {name: values_of(found) for name, found in cells.items()}
     both = {name: mean(one[name] for one in values.values()) for name in values["first-second"]}
     each = {name: one["recombined"] for name, one in values.items()}
-    return Outcome(values={**both, **each}, kept={"cells": cells})
+    return Outcome(values={**both, **each}, figure_data={"cells": cells})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

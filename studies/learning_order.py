@@ -76,7 +76,7 @@ def run(run: Run) -> Outcome:
         if moment == "early":
             kept["matrix"] = matrix
     values["gap-early"] = (values["encoder-early"] or 0) - (values["decoder-early"] or 0)
-    return Outcome(values=values, kept=kept)
+    return Outcome(values=values, figure_data=kept)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

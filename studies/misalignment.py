@@ -76,14 +76,14 @@ def run(run: Run) -> Outcome:
         (start, _), (data, random) = curve[0], curve[-1]
         values |= {f"{name}-start": start, f"{name}-data": data, f"{name}-random": random}
         values[f"{name}-ratio"] = data / random
-    return Outcome(values=values, kept={"steps": list(kept[0]), **curves})
+    return Outcome(values=values, figure_data={"steps": list(kept[0]), **curves})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw misalignment with the data and with random bases along training, as the paper's Fig. 2, by arm."""
     found: dict[str, bytes] = {}
     for arm in results.arms:
-        rows = [one for one in results.kept(arm) if "single" in one]
+        rows = [one for one in results.figure_data(arm) if "single" in one]
         if rows:
             drawn = {
                 name: {

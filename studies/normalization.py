@@ -96,7 +96,9 @@ def run(run: Run) -> Outcome:
     # Without batch normalization all policies give the same, so only one measure has a value.
     notes = ("No policy changes anything with layer or instance normalization: one figure stands for all.",)
     return Outcome(
-        values=values_of(cells, policies), kept={"cells": cells}, notes=notes if run.arm in NORMS else ()
+        values=values_of(cells, policies),
+        figure_data={"cells": cells},
+        notes=notes if run.arm in NORMS else (),
     )
 
 

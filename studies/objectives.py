@@ -49,7 +49,7 @@ def run(run: Run) -> Outcome:
     matrix, found = similar(rows(made, images), theirs, "cka")
     return Outcome(
         values={word: found.get(layer) for word, layer in KINDS.items()},
-        kept={"matrix": matrix, "layers": list(theirs)},
+        figure_data={"matrix": matrix, "layers": list(theirs)},
     )
 
 

@@ -95,7 +95,11 @@ def run(run: Run) -> Outcome:
     found = agreement(moments[0].covariance, moments[1].covariance)
     return Outcome(
         values={**_summary(found), "count": float(moments[1].count)},
-        kept={"values": found["values"][:SHOWN], "cosines": found["cosines"], "spaces": found["spaces"]},
+        figure_data={
+            "values": found["values"][:SHOWN],
+            "cosines": found["cosines"],
+            "spaces": found["spaces"],
+        },
     )
 
 
@@ -143,7 +147,12 @@ def _filters(run: Run) -> Outcome:
     kept = {"pictures": np.round(images, 4).tolist(), "titles": titles}
     return Outcome(
         values=values,
-        kept={**kept, "values": both["values"][:SHOWN], "cosines": both["cosines"], "spaces": both["spaces"]},
+        figure_data={
+            **kept,
+            "values": both["values"][:SHOWN],
+            "cosines": both["cosines"],
+            "spaces": both["spaces"],
+        },
     )
 
 
@@ -151,7 +160,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     """Draw |cos| by rank, and the filters' eigenvectors beside those of the data that they match (Fig. 3)."""
     found = {"cosines": _cosines(results)}
     if "filters" in results.arms:
-        one = next((one for one in results.kept("filters") if "pictures" in one), None)
+        one = next((one for one in results.figure_data("filters") if "pictures" in one), None)
         if one is not None:
             found["match"] = signed(np.array(one["pictures"]), one["titles"], columns=4)
     return found
@@ -163,7 +172,7 @@ def _cosines(results: Results) -> bytes:
     figure = Figure(figsize=(7.0, 3.6), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for place, arm in enumerate(results.arms):
-        for number, one in enumerate(one for one in results.kept(arm) if "cosines" in one):
+        for number, one in enumerate(one for one in results.figure_data(arm) if "cosines" in one):
             color = COLORS[place % len(COLORS)]
             ranks = range(1, len(one["cosines"]) + 1)
             axes.plot(ranks, one["cosines"], color=color, linewidth=1, label=None if number else arm)

@@ -59,7 +59,7 @@ def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
             "sigma-2": values[1],
             "accuracy": accuracy(fit, data.test),
         },
-        kept={
+        figure_data={
             "vectors": [kept(one, (SIDE, SIDE)) for one in vectors],
             "means": [kept(one, (SIDE, SIDE)) for one in class_means(data.train)],
             "sigmas": values[:8],
@@ -122,8 +122,10 @@ def run_theory(run: Run) -> Outcome:
     # Includes the class layer, which the local variant omits unless it is named.
     used = regularizers(run.arm, {**settings, "rr": 1.0}, layers=list(weights), layer_weights=weights)
     outcome = _measured(trainer(run, settings["steps"], settings["lr"], batch).fit([task], used), data)
-    sigmas = outcome.kept["sigmas"]
-    return Outcome(values={**outcome.values, "sigma-3": sigmas[2], "sigma-4": sigmas[3]}, kept=outcome.kept)
+    sigmas = outcome.figure_data["sigmas"]
+    return Outcome(
+        values={**outcome.values, "sigma-3": sigmas[2], "sigma-4": sigmas[3]}, figure_data=outcome.figure_data
+    )
 
 
 def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> dict[str, Tensor]:
@@ -139,13 +141,17 @@ def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> di
 def draw(results: Results) -> dict[str, bytes]:
     """Draw the mean images, and the first two right singular vectors of up to five seeds."""
     seeds = results.seeds[:5]
-    means = next((one["means"] for arm in results.arms for one in results.kept(arm) if "means" in one), [])
+    means = next(
+        (one["means"] for arm in results.arms for one in results.figure_data(arm) if "means" in one), []
+    )
     if not means:
         return {}
     found: dict[str, Any] = {"class means": means * len(seeds)}
     for arm in results.arms:
         if results.known(arm, "energy"):
-            found[arm] = [one for held in results.kept(arm)[: len(seeds)] for one in held.get("vectors", ())]
+            found[arm] = [
+                one for held in results.figure_data(arm)[: len(seeds)] for one in held.get("vectors", ())
+            ]
     titles = [f"seed {seed}, v{number}" for seed in seeds for number in range(1, ACTIVE + 1)]
     return {"singular-vectors": rows(found, titles)}
 

@@ -95,7 +95,7 @@ def run(run: Run) -> Outcome:
         "starts": [place for place, _ in names],
         "targets": [one for _, one in names],
     }
-    return Outcome(values=values, kept=kept)
+    return Outcome(values=values, figure_data=kept)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -105,7 +105,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     figure = Figure(figsize=(3.6 * len(results.arms), 3.8), dpi=130, layout="constrained")
     for place, arm in enumerate(results.arms, 1):
         axes = figure.add_subplot(1, len(results.arms), place)
-        kept = results.kept(arm)[0]
+        kept = results.figure_data(arm)[0]
         targets = list(dict.fromkeys(kept["targets"]))
         for (across, up), start, target in zip(kept["points"], kept["starts"], kept["targets"], strict=True):
             mark = MARKS[targets.index(target) % len(MARKS)]

@@ -117,7 +117,9 @@ def run(run: Run) -> Outcome:
     found = outcome(run, [trainer_of(run).fit(tasks, uses_of(run, methods))], tasks)
     told = [accuracy(fit, fit.tasks["turned"].task.data.test) for fit in before]
     known = [one for one in told if one is not None]
-    return Outcome(values={**found.values, "turns": mean(known) if known else None}, kept=found.kept)
+    return Outcome(
+        values={**found.values, "turns": mean(known) if known else None}, figure_data=found.figure_data
+    )
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

@@ -36,7 +36,7 @@ AUTHORS = {
 def run(run: Run) -> Outcome:
     """Pretrain in one setting, then train from three starts on real and on random labels."""
     values, curves = compare(run, {**run.settings, **run.settings[run.arm]})
-    return Outcome(values=values, kept={"curves": curves})
+    return Outcome(values=values, figure_data={"curves": curves})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -44,7 +44,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     drawn: dict[str, dict[str, Any]] = {}
     for arm in results.arms:
         for labels in ("real", "random"):
-            kept = [one["curves"] for one in results.kept(arm) if "curves" in one]
+            kept = [one["curves"] for one in results.figure_data(arm) if "curves" in one]
             drawn[f"{arm} setting, {labels} labels"] = {
                 start: [one[f"{labels}-{start}"] for one in kept] for start in STARTS
             }

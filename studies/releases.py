@@ -202,15 +202,15 @@ def run(run: Run) -> Outcome:
         sets = train(run, registry)
         rows = measure(registry, sets)
         found = retrieved(registry, sets[1].test) if run.settings["data"] == HUNDRED else {}
-    return Outcome(values=values_of(rows) | found, kept={"cells": rows})
+    return Outcome(values=values_of(rows) | found, figure_data={"cells": rows})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw all extractors with all heads."""
     arms = {
-        arm: means([kept["cells"] for kept in results.kept(arm)], STORED)
+        arm: means([kept["cells"] for kept in results.figure_data(arm)], STORED)
         for arm in results.arms
-        if results.kept(arm)
+        if results.figure_data(arm)
     }
     title = "accuracy on test images of the extractor's domain, stored statistics, mean over seeds"
     return {"chain": chain(arms, title)}

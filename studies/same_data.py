@@ -55,7 +55,9 @@ def run(run: Run) -> Outcome:
     fits = apart(run, tasks) if run.arm == BOUND else [trainer.fit(tasks, uses_of(run, run.arm))]
     cells = measure(run, fits, tasks)
     values = values_of(cells)
-    return Outcome(values={**values, "gap": values["own"] - values["recombined"]}, kept={"cells": cells})
+    return Outcome(
+        values={**values, "gap": values["own"] - values["recombined"]}, figure_data={"cells": cells}
+    )
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

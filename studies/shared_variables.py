@@ -68,7 +68,7 @@ def run(run: Run) -> Outcome:
     if run.seed == 0:
         test = data_of(run, sets[target]).test
         kept = {"original": originals(test), "rebuilt": few(reconstructed(made, test)[1])}
-    return Outcome(values=values, kept=kept)
+    return Outcome(values=values, figure_data=kept)
 
 
 def _numbers(factor: str, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -82,7 +82,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     for target in ("sprites", "solids"):
         shown: dict[str, Any] = {}
         for arm in results.arms:
-            kept = [one for one in results.kept(arm) if "rebuilt" in one]
+            kept = [one for one in results.figure_data(arm) if "rebuilt" in one]
             if arm.startswith(f"{target}-") and kept and "shuffled" not in arm:
                 shown[target] = kept[0]["original"]
                 shown[f"by {arm.partition('-')[2]}"] = kept[0]["rebuilt"]

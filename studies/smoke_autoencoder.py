@@ -97,12 +97,14 @@ def run(run: Run) -> Outcome:
     values["absolute"] = 1000 * float((made - images).double().abs().mean())
     pictures = {"made": made} | ({"truth": images} if run.arm == "std" else {})
     kept = {name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
-    return Outcome(values=values, kept=kept)
+    return Outcome(values=values, figure_data=kept)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw what the autoencoders of the first seed give, above the images themselves."""
-    kept = {arm: next((one for one in results.kept(arm) if "made" in one), None) for arm in results.arms}
+    kept = {
+        arm: next((one for one in results.figure_data(arm) if "made" in one), None) for arm in results.arms
+    }
     rows: dict[str, Any] = {arm: shown(one["made"]) for arm, one in kept.items() if one is not None}
     if truth := (kept.get("std") or {}).get("truth"):
         rows["reference"] = shown(truth)

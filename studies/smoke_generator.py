@@ -66,13 +66,15 @@ def run(run: Run) -> Outcome:
         {"input": inputs, "truth": images} if run.arm == "std" else {}
     )
     return Outcome(
-        values=values, kept={name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
+        values=values, figure_data={name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
     )
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw inputs with what each arm recovers of them, and the images that it makes, of the first seed."""
-    kept = {arm: next((one for one in results.kept(arm) if "made" in one), None) for arm in results.arms}
+    kept = {
+        arm: next((one for one in results.figure_data(arm) if "made" in one), None) for arm in results.arms
+    }
     there: dict[str, Any] = {arm: one for arm, one in kept.items() if one is not None}
     first = there.get("std")
     if first is None:

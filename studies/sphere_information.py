@@ -53,7 +53,8 @@ def run(run: Run) -> Outcome:
     fits = {"a": (first, A), "aa": (second_stage(run, first, A), A), "ab": (second_stage(run, first, B), B)}
     planes = {name: plane(fit, whole(run.load(task))) for name, (fit, task) in fits.items()}
     return Outcome(
-        values={**_values(planes["a"]), "a": accuracy(first, run.load(A).test)}, kept={"planes": planes}
+        values={**_values(planes["a"]), "a": accuracy(first, run.load(A).test)},
+        figure_data={"planes": planes},
     )
 
 
@@ -72,7 +73,10 @@ def draw(results: Results) -> dict[str, bytes]:
     names = [f"D{number}" for number in range(2, 2 + len(LAYERS))]
     return {
         f"plane-{stage}": information_plane(
-            {arm: [np.array(held["planes"][stage]) for held in results.kept(arm)] for arm in results.arms},
+            {
+                arm: [np.array(held["planes"][stage]) for held in results.figure_data(arm)]
+                for arm in results.arms
+            },
             most=12,
             layers=names,
         )

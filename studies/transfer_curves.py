@@ -127,7 +127,7 @@ def run(run: Run) -> Outcome:
     sigma, tau = (one.flip(0).numpy() for one in transfer_curve(covariance, filter_covariance(pooled)))
     data, random = misaligned(covariance, pooled)
     values = {**shape_of(sigma, tau), "misalignment": data / random, "learned": told}
-    return Outcome(values=values, kept={"sigma": sigma.tolist(), "tau": tau.tolist()})
+    return Outcome(values=values, figure_data={"sigma": sigma.tolist(), "tau": tau.tolist()})
 
 
 def shape_of(sigma: NDArray[np.float64], tau: NDArray[np.float64]) -> dict[str, float | None]:
@@ -168,7 +168,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     return {
         name: _curves(results, [arm for arm in arms if arm in results.arms])
         for name, arms in groups.items()
-        if any("tau" in one for arm in arms if arm in results.arms for one in results.kept(arm))
+        if any("tau" in one for arm in arms if arm in results.arms for one in results.figure_data(arm))
     }
 
 
@@ -177,7 +177,7 @@ def _curves(results: Results, arms: list[str]) -> bytes:
 
     figure = Figure(figsize=(3.0 * len(arms), 3.2), dpi=130, layout="constrained")
     for axes, arm in zip(figure.subplots(1, len(arms), squeeze=False)[0], arms, strict=True):
-        for place, one in enumerate(results.kept(arm)):
+        for place, one in enumerate(results.figure_data(arm)):
             if "tau" in one:
                 axes.plot(one["sigma"], one["tau"], ".-", color=COLORS[place % len(COLORS)], linewidth=1)
         axes.set_title(arm, fontsize=9)

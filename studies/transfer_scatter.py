@@ -75,7 +75,7 @@ def run(run: Run) -> Outcome:
         values[name] = float((made[f"{run.arm}-{start}"] or 0) > (made[f"{run.arm}-scratch"] or 0))
     if run.arm == "real":
         values["test-gain"] = (made["test-pretrained"] or 0) - (made["test-scratch"] or 0)
-    return Outcome(values=values, kept=drawn)
+    return Outcome(values=values, figure_data=drawn)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:

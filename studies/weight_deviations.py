@@ -175,7 +175,7 @@ def along(run: Run) -> Outcome:
         "deviation": line[-1],
         "error": 1 - tested(fit),
     }
-    return Outcome(values=values, kept={"steps": [step for step, _ in found], "deviation": line})
+    return Outcome(values=values, figure_data={"steps": [step for step, _ in found], "deviation": line})
 
 
 def scatter(results: Results) -> Mapping[str, bytes]:
@@ -211,7 +211,7 @@ def curves(results: Results) -> Mapping[str, bytes]:
     steps: list[int] = []
     scale: dict[str, Any] = {"height": "weight deviation", "same": True}
     for arm in results.arms:
-        kept = [one for one in results.kept(arm) if "steps" in one]
+        kept = [one for one in results.figure_data(arm) if "steps" in one]
         if kept:
             panel = "permuted labels" if arm.endswith(PERMUTED) else "own labels"
             drawn[panel][arm.removesuffix(PERMUTED)] = [one["deviation"] for one in kept]

@@ -61,7 +61,7 @@ COMMANDS = {
     "policy": ("compatkit.cli.policy", "Set, show and test what new versions must keep working with."),
     "oci": ("compatkit.cli.oci", "Write and read OCI image layouts for container registries."),
     "plugins": ("compatkit.cli.plugins", "List plugins with status, distribution, version and hooks."),
-    "predict": ("compatkit.cli.predict", "Tell the class of each photo with a network of the registry."),
+    "predict": ("compatkit.cli.predict", "Predict the class of each photo with a network of the registry."),
     "publish": ("compatkit.cli.publish", "Publish a trained run that was not published."),
     "pull": ("compatkit.cli.remote", "Copy components from a remote, verified."),
     "push": ("compatkit.cli.remote", "Copy components to a remote: a folder, S3, the Hugging Face Hub."),
@@ -99,7 +99,7 @@ Exit codes: 0 ok, 1 incompatible or failed check, 2 usage, 3 integrity,
 DEFECT, INTERRUPTED, TERMINATED = 70, 130, 143
 TRACEBACK = "--traceback"
 HEAD_START = 3.0
-"""Seconds by which the first of several processes fails first; torchrun then ends the others."""
+"""Seconds by which the first process reports its error before the others; torchrun then ends them."""
 
 
 class Lazy(click.Group):
@@ -217,7 +217,7 @@ def _run(words: list[str], machine: bool) -> int:
 
 def _traced(words: list[str]) -> int:
     """Run the command line with ``--traceback`` anywhere in it."""
-    asked = TRACEBACK in words
+    shown = TRACEBACK in words
     try:
         rest = [word for word in words if word != TRACEBACK]
         line = CommandLine(arguments=tuple(words))
@@ -225,7 +225,7 @@ def _traced(words: list[str]) -> int:
     except (click.ClickException, click.Abort, BrokenPipeError):
         raise
     except Exception:
-        if asked:
+        if shown:
             _show_traceback()
         raise
 
@@ -242,15 +242,15 @@ def _fail(
     exit_code: int,
     machine: bool,
     report: Report | None = None,
-    found: dict[str, Any] | None = None,
+    outcome: dict[str, Any] | None = None,
 ) -> int:
-    """Report a failure; ``found`` is a report as JSON values, if it is not that of a check."""
+    """Report a failure; ``outcome`` is a report as JSON values, if it is not that of a check."""
     if not speaks():
         time.sleep(HEAD_START)
     if machine:
-        told = report.to_json() if report is not None else found
+        details = report.to_json() if report is not None else outcome
         try:
-            emit({"error": {"code": code, "message": message, "report": told}})
+            emit({"error": {"code": code, "message": message, "report": details}})
         except OSError as error:  # the report cannot be printed either, for example on a full disk
             if isinstance(error, BrokenPipeError):
                 raise
@@ -269,9 +269,10 @@ def _refuse(error: IncompatibleError, machine: bool) -> int:
     report = error.subject if isinstance(error.subject, Report) else None
     message = str(error)
     if report is not None:
-        barred = [one for one in report.findings if one.severity in ("refuses", "adaptable")]
-        message = f"{report.head} does not go on {report.extractor} as it is: " + "; ".join(
-            f"it expects {one.expected}, got {one.actual} ({one.level} level)" for one in barred
+        findings = [finding for finding in report.findings if finding.severity in ("refuses", "adaptable")]
+        message = f"{report.head} does not fit {report.extractor} as it is: " + "; ".join(
+            f"it expects {finding.expected}, got {finding.actual} ({finding.level} level)"
+            for finding in findings
         )
         advice = (
             str(error).removeprefix(str(report)).strip()
@@ -285,15 +286,15 @@ def _break(error: PolicyBroken, machine: bool) -> int:
     from compatkit.components.outcomes import Outcome
 
     outcome = error.subject if isinstance(error.subject, Outcome) else None
-    found = outcome.to_json() if outcome is not None and machine else None
-    code = _fail(str(error), error.code, error.exit_code, machine, found=found)
+    details = outcome.to_json() if outcome is not None and machine else None
+    code = _fail(str(error), error.code, error.exit_code, machine, outcome=details)
     if outcome is not None and not machine:
         show_outcome(outcome)
     return code
 
 
 def _of_click(error: click.ClickException, machine: bool) -> str:
-    """Return the message of wrong words on the command line, with the way to the right ones for a person."""
+    """Return the message of a usage error; for people, point to the help of the command."""
     message = error.format_message().rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{message}." if machine or context is None else f"{message}. See `{context.command_path} --help`."

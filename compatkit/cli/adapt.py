@@ -21,7 +21,7 @@ from compatkit.cli.options import (
     version_option,
 )
 from compatkit.cli.output import columns, emit, news, next_step, progress
-from compatkit.cli.roots import check_target, registry
+from compatkit.cli.roots import check_target, open_registry
 from compatkit.cli.sign import chosen_key, sign_published
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def adapt_command(context: click.Context, options: AdaptOptions) -> None:
     options.check_publishes(options.publish)
     if options.publish is not None:
         check_target(context, options.publish, "extractor", options.version)
-    key, held = chosen_key(options), registry(context)
+    key, registry = chosen_key(options), open_registry(context)
     images, tests = images_and_tests(
         options.name, options.test, options.data_root, options.download, options.damaged
     )
@@ -89,7 +89,7 @@ def adapt_command(context: click.Context, options: AdaptOptions) -> None:
         **{name: value for name, value in options.of(TrainerOptions).items() if value is not None}
     )
     news(f"{len(images):,} images of {images.name}, {trainer.steps:,} steps; their labels are not read")
-    adapted = held.adapt(
+    adapted = registry.adapt(
         options.extractor,
         options.head,
         options.aux,
@@ -98,10 +98,10 @@ def adapt_command(context: click.Context, options: AdaptOptions) -> None:
         test=tests,
         **options.only("method", "frozen_statistics", "augment"),
     )
-    kept, signed = None, {}
+    reference, signed = None, {}
     if options.publish is not None:
         with progress("policies") as report:
-            kept = held.publish(
+            reference = registry.publish(
                 adapted,
                 options.publish,
                 version=options.version,
@@ -109,11 +109,11 @@ def adapt_command(context: click.Context, options: AdaptOptions) -> None:
                 data=(*([] if tests is None else [tests]), found_in(options.data_root, options.download)),
                 progress=report,
             )
-        signed = sign_published(held, [kept], key)
+        signed = sign_published(registry, [reference], key)
     if options.json:
-        emit({**_to_json(adapted), "steps": trainer.steps, "published": kept, **signed})
+        emit({**_to_json(adapted), "steps": trainer.steps, "published": reference, **signed})
     else:
-        _tell(context, adapted, kept)
+        _print(context, adapted, reference)
 
 
 def _to_json(adapted: Adapted) -> dict[str, Any]:
@@ -127,21 +127,21 @@ def _to_json(adapted: Adapted) -> dict[str, Any]:
     }
 
 
-def _tell(context: click.Context, adapted: Adapted, kept: str | None) -> None:
+def _print(context: click.Context, adapted: Adapted, reference: str | None) -> None:
     last = adapted.fit.history[-1]["losses"]
     click.echo(", ".join(f"{name} {value:.3f}" for name, value in last.items()) + " in the last steps")
     table = [("extractor", "statistics", "accuracy", "")]
     for (who, policy), cell in adapted.cells.items():
-        found = cell.restricted
-        figure = "-" if found is None else f"{found.accuracy:.3f}"
-        table.append((who, policy, figure, cell.reason if found is None else f"of {found.count:,}"))
+        measured = cell.restricted
+        figure = "-" if measured is None else f"{measured.accuracy:.3f}"
+        table.append((who, policy, figure, cell.reason if measured is None else f"of {measured.count:,}"))
     if adapted.cells:
         columns(table, right=(2,))
     else:
         click.echo("not measured: no labeled images are known; --test NAME names some")
-    if kept is None:
+    if reference is None:
         click.echo("nothing was published; --publish NAME keeps the extractor")
         return
-    click.echo(f"published {kept}")
+    click.echo(f"published {reference}")
     where = command_line(context).words
-    next_step("compatkit", *where, "recombine", kept, adapted.head.reference, "--bn-policy", "batch")
+    next_step("compatkit", *where, "recombine", reference, adapted.head.reference, "--bn-policy", "batch")

@@ -19,8 +19,8 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import clean, emit, next_step, size
-from compatkit.cli.roots import destination, publishing
-from compatkit.cli.split import class_names, tell_parts
+from compatkit.cli.roots import destination, open_or_create_registry
+from compatkit.cli.split import class_names, print_parts
 from compatkit.registry.names import check_name
 
 IMAGES = ("mean", "std", "interpolation", "crop_pct")
@@ -34,7 +34,7 @@ def numbers(
     if value is None:
         return None
     try:
-        return tuple(float(one) for one in value.split(","))
+        return tuple(float(number) for number in value.split(","))
     except ValueError as error:
         raise click.BadParameter(
             f"expected a number, or one per channel separated by commas, got {value!r:.100}.",
@@ -125,14 +125,14 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
         preprocessing={name: value for name, value in options.only(*IMAGES).items() if value is not None},
         **options.only("model", "cut", "builder", "kwargs", "size", "key", "rename"),
     )
-    published = adopted.publish(publishing(root).store, options.name, about=options.about())
+    published = adopted.publish(open_or_create_registry(root).store, options.name, about=options.about())
     if options.json:
         parts = {side: part.to_json() for side, part in adopted.parts.items()}
         emit({**adopted.provenance, "kwargs": dict(adopted.kwargs), "parts": parts, "published": published})
         return
-    found = adopted.checkpoint
-    click.echo(click.style(clean(f"{found}, {size(found.bytes)}"), bold=True))
-    for one in adopted.told:
-        click.echo(f"  {clean(one)}")
-    tell_parts(adopted.model, options.cut, adopted.parts, published.values())
+    checkpoint = adopted.checkpoint
+    click.echo(click.style(clean(f"{checkpoint}, {size(checkpoint.bytes)}"), bold=True))
+    for line in adopted.told:
+        click.echo(f"  {clean(line)}")
+    print_parts(adopted.model, options.cut, adopted.parts, published.values())
     next_step("compatkit", *command_line(context).words, "check", published["extractor"], "*.head")

@@ -6,7 +6,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import emit
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.errors import UsageError
 
 
@@ -33,19 +33,19 @@ def alias_command(context: click.Context, options: AliasOptions) -> None:
     """Move, remove or show an alias."""
     from compatkit.registry.aliases import ANY
 
-    held = store(context)
+    store = open_store(context)
     if options.remove and options.version is not None:
         raise UsageError("VERSION and --remove exclude each other; give one of them.")
     if options.expected is not None and options.version is None and not options.remove:
         raise UsageError("--expected needs a VERSION to move the alias to.")
     if options.version is None and not options.remove:
-        found = held.resolve(f"{options.name}:{options.alias}")
-        shown = {"name": options.name, "alias": options.alias, "version": str(found.version)}
-        emit(shown) if options.json else click.echo(f"{options.name}:{options.alias} is {found.version}")
+        reference = store.resolve(f"{options.name}:{options.alias}")
+        shown = {"name": options.name, "alias": options.alias, "version": str(reference.version)}
+        emit(shown) if options.json else click.echo(f"{options.name}:{options.alias} is {reference.version}")
         return
-    before = held.aliases(options.name).get(options.alias)
+    before = store.aliases(options.name).get(options.alias)
     expected = ANY if options.expected is None else None if options.expected == "none" else options.expected
-    held.set_alias(options.name, options.alias, options.version, expected=expected)
+    store.set_alias(options.name, options.alias, options.version, expected=expected)
     if options.json:
         emit({"name": options.name, "alias": options.alias, "before": before, "version": options.version})
     else:

@@ -18,7 +18,7 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import columns, emit, next_step, paragraph, progress
-from compatkit.cli.roots import check_outputs, check_target, registry, store
+from compatkit.cli.roots import check_outputs, check_target, open_registry, open_store
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 WORDS = {
     "fit": "the bridge fits",
-    "doubtful": "doubtful: agreement does not tell whether the bridge fits; measure it with labels (--test)",
-    "no fit": "no fit: the bridge says other things than the head's own network",
+    "doubtful": "doubtful: agreement does not show whether the bridge fits; measure it with labels (--test)",
+    "no fit": "no fit: the bridge disagrees with the head's own network",
 }
-MEASURED = "doubtful: agreement does not tell whether the bridge fits; see its accuracy"
+MEASURED = "doubtful: agreement does not show whether the bridge fits; see its accuracy"
 BY_LABELS = {
     "fit": "the bridge fits, by labels",
     "doubtful": "doubtful: too few labeled images were kept apart to know; pass more with --labels",
-    "no fit": "no fit: the bridge is right no more often than one answer to all images",
+    "no fit": "no fit: the bridge is no better than one answer to all images",
 }
 
 
@@ -93,16 +93,16 @@ def bridge_command(context: click.Context, options: BridgeOptions) -> None:
         check_target(context, options.publish, "recombination")
         check_target(context, f"{options.publish}.adapter", "adapter")
         check_target(context, f"{options.publish}.head", "head")
-        check_names(store(context), options.publish)
-    held, where = registry(context), (options.data_root, options.download, options.damaged)
+        check_names(open_store(context), options.publish)
+    registry, where = open_registry(context), (options.data_root, options.download, options.damaged)
     data, tests = images_and_tests(options.name, options.test, *where)
     if options.test is None:
-        tests = tests_for(held.store.manifest(options.head), options.head, tests)
+        tests = tests_for(registry.store.manifest(options.head), options.head, tests)
     rungs = None
     if options.rungs is not None:
-        rungs = [one.strip() for one in options.rungs.split(",") if one.strip()]
+        rungs = [rung.strip() for rung in options.rungs.split(",") if rung.strip()]
     with progress("bridge") as report:
-        found = held.bridge(
+        bridge = registry.bridge(
             options.extractor,
             options.head,
             data,
@@ -116,23 +116,23 @@ def bridge_command(context: click.Context, options: BridgeOptions) -> None:
             progress=report,
             **options.only("max_images", "on", "seed"),
         )
-    good, kept = found.says == "fit" or (found.says == "doubtful" and options.accept_doubtful), {}
+    good, published = bridge.says == "fit" or (bridge.says == "doubtful" and options.accept_doubtful), {}
     if good and options.publish is not None:
-        kept = held.publish(
-            found, options.publish, about=options.about(), accept_doubtful=options.accept_doubtful
+        published = registry.publish(
+            bridge, options.publish, about=options.about(), accept_doubtful=options.accept_doubtful
         )
     if options.png is not None:
-        found.to_png(options.png)
-    code = 1 if found.says == "no fit" or (options.publish is not None and not kept) else 0
+        bridge.to_png(options.png)
+    code = 1 if bridge.says == "no fit" or (options.publish is not None and not published) else 0
     if options.json:
-        emit(found.to_json() | {"published": kept or None})
+        emit(bridge.to_json() | {"published": published or None})
         context.exit(code)
-    _tell(found)
-    for what, reference in kept.items():
+    _print(bridge)
+    for what, reference in published.items():
         click.echo(f"published {what} {reference}")
-    if kept:
-        next_step("compatkit", *command_line(context).words, "show", kept["recombination"])
-    elif options.publish is not None and found.says == "no fit":
+    if published:
+        next_step("compatkit", *command_line(context).words, "show", published["recombination"])
+    elif options.publish is not None and bridge.says == "no fit":
         click.echo("not published: it does not fit")
     elif options.publish is not None:
         paragraph(
@@ -143,20 +143,20 @@ def bridge_command(context: click.Context, options: BridgeOptions) -> None:
     context.exit(code)
 
 
-def _tell(found: Bridge) -> None:
+def _print(bridge: Bridge) -> None:
     head = ("rung", "agreement", "kappa", "R2", "accuracy", "images", "labels", "seconds", "")
-    columns([head, *(_row(one, found.chosen) for one in found.steps)], right=range(1, 8))
+    columns([head, *(_row(step, bridge.chosen) for step in bridge.steps)], right=range(1, 8))
     click.echo()
-    agreement, said = found.agreement, BY_LABELS if found.judged_by == "labels" else WORDS
-    measured = found.says == "doubtful" and found.step(found.chosen).accuracy is not None
-    click.echo(f"{MEASURED if measured else said[found.says]}: {found.chosen}")
+    agreement, words = bridge.agreement, BY_LABELS if bridge.judged_by == "labels" else WORDS
+    measured = bridge.says == "doubtful" and bridge.step(bridge.chosen).accuracy is not None
+    click.echo(f"{MEASURED if measured else words[bridge.says]}: {bridge.chosen}")
     paragraph(
-        f"It says what the head's own network says on {_share(agreement)} of {agreement.count:,} images that nothing "
-        f"was fitted to ({agreement.low:.3f} to {agreement.high:.3f})."
+        f"It agrees with the head's own network on {_share(agreement)} of {agreement.count:,} held-out images "
+        f"({agreement.low:.3f} to {agreement.high:.3f})."
     )
-    if found.facts["reference"] is not None:
-        paragraph(f"The head's own network reaches {found.facts['reference']:.3f} on the test images.")
-    for note in (*(f"{one.rung}: {one.note}" for one in found.steps if one.note), *found.notes):
+    if bridge.facts["reference"] is not None:
+        paragraph(f"The head's own network reaches {bridge.facts['reference']:.3f} on the test images.")
+    for note in (*(f"{step.rung}: {step.note}" for step in bridge.steps if step.note), *bridge.notes):
         paragraph(note)
 
 

@@ -19,7 +19,7 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import clean, emit, first, next_step, paragraph, print_rich, report_text
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, open_registry
 
 if TYPE_CHECKING:
     from compatkit.components.bridges.published import BridgeRecord
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LEVELS = ("direct", "shared-init", "shared-head", "compatible", "perfect")
 NAMED = 3
 ANYBODY = (
-    "Measured figures are the word of whoever may write to the registry; with --require-signature only those count "
-    "that a trusted key signed."
+    "Whoever can write to the registry can record figures; with --require-signature only those signed by a trusted "
+    "key count."
 )
 
 
@@ -65,17 +65,17 @@ def check_command(context: click.Context, options: CheckOptions) -> None:
 
     check_outputs({"--markdown": options.markdown})
     data = None if options.name is None else _classes(options.name, options)
-    held = registry(context)
-    verdicts = held.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
+    registry = open_registry(context)
+    verdicts = registry.check_all(options.extractor, options.head, data=data, bn_policy=options.bn_policy)
     failing = verdicts.unsatisfied(options.require)
     if options.markdown is not None:
         verdicts.to_markdown(options.markdown)
     if is_pattern(options.extractor) or is_pattern(options.head):
-        _tell_all(verdicts, failing, options)
+        _print_all(verdicts, failing, options)
     else:
         report = verdicts.report(verdicts.extractors[0], verdicts.heads[0])
-        bridges = held.bridges.of(str(report.extractor), str(report.head))
-        _tell(context, report, bridges, not failing, options)
+        bridges = registry.bridges.of(str(report.extractor), str(report.head))
+        _print(context, report, bridges, not failing, options)
     if options.markdown is not None and not options.json:
         click.echo(f"wrote {clean(options.markdown)}")
     context.exit(1 if failing else 0)
@@ -90,7 +90,7 @@ def _classes(name: str, options: NamedDataOptions) -> Classes:
     )
 
 
-def _tell(
+def _print(
     context: click.Context,
     report: Report,
     bridges: list[BridgeRecord],
@@ -100,17 +100,17 @@ def _tell(
     from compatkit.contracts.report import EQUAL_SHAPES
 
     if options.json:
-        there = [one.to_json() for one in bridges]
-        told = {"bridges": there, "required": options.require, "satisfied": satisfied}
-        emit({**report.to_json(), **told, "bn_policy": options.bn_policy})
+        records = [bridge.to_json() for bridge in bridges]
+        facts = {"bridges": records, "required": options.require, "satisfied": satisfied}
+        emit({**report.to_json(), **facts, "bn_policy": options.bn_policy})
         return
     click.echo(report_text(report))
     if report.evidence != "none" and not options.signed:
         click.echo()
         paragraph(ANYBODY)
-    for one in bridges:
+    for bridge in bridges:
         click.echo()
-        paragraph(str(one))
+        paragraph(str(bridge))
     if report.unproven and not bridges:
         click.echo()
         paragraph(f"{EQUAL_SHAPES} Measure the pair before you rely on it.")
@@ -120,11 +120,11 @@ def _tell(
         click.echo(f"\n--require {options.require}{_under(options)}: no (exit code 1)")
 
 
-def _tell_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: CheckOptions) -> None:
+def _print_all(verdicts: Verdicts, failing: list[tuple[str, str]], options: CheckOptions) -> None:
     if options.json:
         unsatisfied = [{"extractor": extractor, "head": head} for extractor, head in failing]
-        told = {"required": options.require, "unsatisfied": unsatisfied, "bn_policy": options.bn_policy}
-        emit({**json.loads(verdicts.to_json()), **told})
+        facts = {"required": options.require, "unsatisfied": unsatisfied, "bn_policy": options.bn_policy}
+        emit({**json.loads(verdicts.to_json()), **facts})
         return
     print_rich(verdicts)
     if failing:

@@ -33,7 +33,9 @@ def image_size(
     if value is None:
         return None
     sides = value.lower().split("x")
-    if len(sides) > 2 or not all(one.isascii() and one.isdigit() and 0 < int(one) < 10**5 for one in sides):
+    if len(sides) > 2 or not all(
+        side.isascii() and side.isdigit() and 0 < int(side) < 10**5 for side in sides
+    ):
         raise click.UsageError(
             f"--size expects height and width in pixels such as 96x128, got {value!r}.", context
         )
@@ -84,7 +86,7 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
             options.model, options.kwargs, size=options.size, builder=options.builder, progress=report
         )
     if options.json:
-        emit({"model": options.model, "cuts": [attrs.asdict(one) for one in points]})
+        emit({"model": options.model, "cuts": [attrs.asdict(point) for point in points]})
         return
     shown = points if options.everything else points.usable
     columns([points.HEADER, *(point.row() for point in shown)], right=(3, 4, 5, 6))
@@ -99,15 +101,15 @@ def cuts_command(context: click.Context, options: CutsOptions) -> None:
             f"{hidden} further modules end at one of these places, pass on other tensors beside their own, or cannot "
             "be cut; --all shows them."
         )
-    refused = [one for one in shown if one.refused]
+    refused = [point for point in shown if point.refused]
     if refused:
         click.echo("\nrefused:")
-    for one in refused:
-        click.echo(f"  {clean(one.name)}: {clean(one.refused)}")
-    usable = [one for one in shown if not one.refused]
+    for point in refused:
+        click.echo(f"  {clean(point.name)}: {clean(point.refused)}")
+    usable = [point for point in shown if not point.refused]
     if usable:
         total = sum(usable[0].flops)
-        middle = min(usable, key=lambda one: (abs(one.flops[0] - total / 2), one.name.count(".")))
+        middle = min(usable, key=lambda point: (abs(point.flops[0] - total / 2), point.name.count(".")))
         words = [] if options.builder is None else ["--builder", options.builder]
         words += ["--kwargs", json.dumps(options.kwargs)] if options.kwargs else []
         words += ["--size", "x".join(map(str, options.size))] if options.size else []

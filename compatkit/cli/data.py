@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from compatkit.data.survey import Copies, DataSurvey, Range
 
 ROWS, COLUMNS, SIDE = 24, 8, 96
-"""Of a contact sheet: classes, images of each, and their pixels on a side."""
+"""Contact sheet: most classes, most images of each, and pixels a side."""
 LETTERS = 15
-"""Of a class name beside them."""
+"""Most characters of a class name on the sheet."""
 SHOWN = 10
-"""Names of damaged images in a line."""
+"""Most damaged images named in a line."""
 
 data_command = group("data", help="Look at data sets.")
 
@@ -53,21 +53,21 @@ def show(context: click.Context, options: DataShowOptions) -> None:
     check_outputs({"--sheet": options.sheet})
     with progress("data") as report:
         splits, others = _splits(options, report)
-        found = attrs.evolve(survey(splits, report), others=others)
+        result = attrs.evolve(survey(splits, report), others=others)
     if options.sheet is not None:
         from compatkit.reports.writing import write
 
-        write(options.sheet, sheet(splits[0], set(found.parts[0].damaged)))
+        write(options.sheet, sheet(splits[0], set(result.parts[0].damaged)))
     if options.json:
-        emit(attrs.asdict(found))
+        emit(attrs.asdict(result))
         return
-    _tell(found)
+    _print(result)
     if options.sheet is not None:
         click.echo(f"wrote {clean(options.sheet)}")
 
 
 def sheet(split: Split, damaged: set[str]) -> bytes:
-    """Return a picture of whole images of each class, the first of each kind of file that can be decoded, as PNG.
+    """Return a contact sheet as PNG: for each class whole images, one of each file extension first.
 
     Args:
         split: Images and labels.
@@ -96,7 +96,7 @@ def sheet(split: Split, damaged: set[str]) -> bytes:
 
 
 def _of_each_kind(split: Split, places: list[int]) -> list[int]:
-    """Return the first places, files of each ending in turn, in the order of the split."""
+    """Return the first positions, alternating between file extensions, in the order of the split."""
     counts: Counter[str] = Counter()
     turns: dict[int, int] = {}
     for place in places:
@@ -107,7 +107,7 @@ def _of_each_kind(split: Split, places: list[int]) -> list[int]:
 
 
 def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], dict[str, int]]:
-    """Return training and test images, or images without labels; and what beside them is not read, by kind."""
+    """Return training and test images, or unlabeled images, and counts of unread files by kind."""
     from compatkit.data import load
     from compatkit.data.leftout import LeftOutWarning
     from compatkit.data.unlabeled import is_bare, is_flat, read_unlabeled
@@ -129,7 +129,7 @@ def _splits(options: DataShowOptions, report: Progress) -> tuple[list[Split], di
     return splits, others
 
 
-def _tell(found: DataSurvey) -> None:
+def _print(survey: DataSurvey) -> None:
     head = ("split", "images", "classes", "height", "width", "kinds", "damaged", "copies")
     table = [
         (
@@ -142,38 +142,38 @@ def _tell(found: DataSurvey) -> None:
             f"{len(part.damaged):,}",
             f"{part.copies.count:,}",
         )
-        for part in found.parts
+        for part in survey.parts
     ]
     columns([head, *table], right=(1, 2, 6, 7))
-    classes = found.parts[0].classes
+    classes = survey.parts[0].classes
     if classes:
         click.echo()
-        rows = [(one, *(f"{part.classes[one]:,}" for part in found.parts)) for one in classes]
+        rows = [(label, *(f"{part.classes[label]:,}" for part in survey.parts)) for label in classes]
         columns(
-            [("class", *(part.name for part in found.parts)), *rows], right=range(1, len(found.parts) + 1)
+            [("class", *(part.name for part in survey.parts)), *rows], right=range(1, len(survey.parts) + 1)
         )
-    for part in found.parts:
+    for part in survey.parts:
         if part.damaged:
             click.echo()
             paragraph(
                 f'{part.name}: damaged are {first(part.damaged, SHOWN)}. In a recipe, damaged = "skip" leaves them out.'
             )
-        _tell_copies(f"Within {part.name}", part.copies)
-    if found.shared is not None:
-        _tell_copies(f"In {found.parts[1].name} and in {found.parts[0].name}", found.shared)
-    if found.others:
-        kinds = first([f"{kind} {count:,}" for kind, count in found.others.items()], SHOWN)
+        _print_copies(f"Within {part.name}", part.copies)
+    if survey.shared is not None:
+        _print_copies(f"In {survey.parts[1].name} and in {survey.parts[0].name}", survey.shared)
+    if survey.others:
+        kinds = first([f"{kind} {count:,}" for kind, count in survey.others.items()], SHOWN)
         click.echo()
         paragraph(f"Not read: {kinds}. Convert photos among these to JPEG or PNG to use them.")
 
 
-def _tell_copies(where: str, copies: Copies) -> None:
+def _print_copies(where: str, copies: Copies) -> None:
     if copies.count:
         other = f", {copies.relabeled:,} of them of another class" if copies.relabeled else ""
         copy = "1 copy" if copies.count == 1 else f"{copies.count:,} copies"
         click.echo(f"\n{clean(where)}: {copy}{other}, such as")
-        for one, two in copies.first:
-            click.echo(f"  {clean(two)} of {clean(one)}")
+        for original, copied in copies.first:
+            click.echo(f"  {clean(copied)} of {clean(original)}")
 
 
 def _range(sides: Range | None) -> str:

@@ -32,30 +32,30 @@ def demo_command(context: click.Context, options: DemoOptions) -> None:
     """Run the demo and state whether the effect shows."""
     from compatkit.experiments.demo import STEPS, run
 
-    found = run(
+    demo = run(
         options.out, steps=options.steps or STEPS, seed=options.seed, rotation=options.rotation, say=news
     )
     if options.json:
-        files = {name: str(path) for name, path in found.files.items()}
-        emit({"recombined": found.recombined, "own": found.own, "effect_shows": found.shows, "files": files})
+        files = {name: str(path) for name, path in demo.files.items()}
+        emit({"recombined": demo.recombined, "own": demo.own, "effect_shows": demo.shows, "files": files})
         return
-    print_rich(found.matrix)
-    _conclude(found)
+    print_rich(demo.matrix)
+    _conclude(demo)
 
 
-def _conclude(found: Demo) -> None:
+def _conclude(demo: Demo) -> None:
     click.echo()
     paragraph("Mean accuracy of the two networks of each arm, as trained and with their heads exchanged:")
     table = [("arm", "as trained", "recombined")]
-    table += [(arm, f"{found.own[arm]:.3f}", f"{value:.3f}") for arm, value in found.recombined.items()]
+    table += [(arm, f"{demo.own[arm]:.3f}", f"{value:.3f}") for arm, value in demo.recombined.items()]
     columns(table, right=(1, 2))
     click.echo()
-    if found.shows:
-        best = list(found.recombined)[-1]
+    if demo.shows:
+        best = list(demo.recombined)[-1]
         paragraph(
             f"Every shape matches in all of them, and yet parts of independent networks do not fit "
-            f"({found.recombined['none']:.2f}). Trained to fit ({best}) they reach {found.recombined[best]:.2f} of the "
-            f"{found.own[best]:.2f} that networks have with their own heads, without a step of fine-tuning."
+            f"({demo.recombined['none']:.2f}). Trained to fit ({best}) they reach {demo.recombined[best]:.2f} of the "
+            f"{demo.own[best]:.2f} that networks have with their own heads, without a step of fine-tuning."
         )
     else:
         paragraph(
@@ -63,6 +63,6 @@ def _conclude(found: Demo) -> None:
             "--steps, or another --seed."
         )
     click.echo("\nwritten:")
-    for name, path in found.files.items():
+    for name, path in demo.files.items():
         click.echo(f"  {name:<8}  {clean(str(path))}")
-    next_step("compatkit", "--registry", str(found.files["registry"]), "ls")
+    next_step("compatkit", "--registry", str(demo.files["registry"]), "ls")

@@ -9,7 +9,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import columns, emit, fold, paragraph
-from compatkit.cli.roots import registry
+from compatkit.cli.roots import open_registry
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Bump, Reference
@@ -42,34 +42,34 @@ class DiffOptions(Options):
 )
 def diff_command(context: click.Context, options: DiffOptions) -> None:
     """Compare two components."""
-    workspace = registry(context)
-    left, right = workspace.store.resolve(options.old), workspace.store.resolve(options.new)
+    registry = open_registry(context)
+    left, right = registry.store.resolve(options.old), registry.store.resolve(options.new)
     exactly = (
-        f"{one.name}@{one.digest}" for one in (left, right)
+        f"{reference.name}@{reference.digest}" for reference in (left, right)
     )  # by digest, to include withdrawn versions
-    found = workspace.diff(*exactly, tensors=not options.no_tensors)
+    difference = registry.diff(*exactly, tensors=not options.no_tensors)
     if options.json:
         places = {"old": _place(left), "new": _place(right)}
-        emit({**places, "equal": not found.changes, **found.to_json()})
+        emit({**places, "equal": not difference.changes, **difference.to_json()})
     else:
         click.echo(click.style(f"{_pinned(left)} -> {_pinned(right)}", bold=True))
-        _print(found, left, right)
-    context.exit(1 if options.exit_code and found.changes else 0)
+        _print(difference, left, right)
+    context.exit(1 if options.exit_code and difference.changes else 0)
 
 
-def _place(found: Reference) -> dict[str, Any]:
-    return {"name": found.name, "version": str(found.version), "digest": found.digest}
+def _place(reference: Reference) -> dict[str, Any]:
+    return {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
 
 
-def _pinned(found: Reference) -> str:
-    return f"{found.name}@{found.version}"
+def _pinned(reference: Reference) -> str:
+    return f"{reference.name}@{reference.version}"
 
 
-def _print(found: Difference, left: Reference, right: Reference) -> None:
-    if not found.changes:
+def _print(difference: Difference, left: Reference, right: Reference) -> None:
+    if not difference.changes:
         click.echo("no difference: the same manifest, the same weights")
         return
-    for level, reasons in found.told().items():
+    for level, reasons in difference.told().items():
         click.echo(f"\n{click.style(level, bold=True)}")
         for (bump, reason), rows in reasons.items():
             step = bump.upper()
@@ -78,10 +78,10 @@ def _print(found: Difference, left: Reference, right: Reference) -> None:
             size = min(32, max(len(path) for path, _ in rows))
             for path, values in rows:
                 click.echo(fold(path, values, indent=9, size=size))
-    if found.tensors is not None:
-        _print_tensors(found.tensors)
+    if difference.tensors is not None:
+        _print_tensors(difference.tensors)
     click.echo()
-    _print_step(found, left, right)
+    _print_step(difference, left, right)
 
 
 def _print_tensors(tensors: Sequence[TensorChange]) -> None:
@@ -98,21 +98,26 @@ def _print_tensors(tensors: Sequence[TensorChange]) -> None:
         click.echo("  --json lists all")
 
 
-def _rank(one: TensorChange) -> tuple[bool, float]:
+def _rank(change: TensorChange) -> tuple[bool, float]:
     """Sort by the largest difference; incomparable tensors first, counters last."""
-    counter = all(form is not None and "int" in form.dtype for form in (one.before, one.after))
-    return counter, -float("inf") if one.largest is None else -one.largest
+    counter = all(form is not None and "int" in form.dtype for form in (change.before, change.after))
+    return counter, -float("inf") if change.largest is None else -change.largest
 
 
-def _cells(one: TensorChange) -> tuple[str, str, str, str]:
-    return f"  {one.name}", one.form, "" if one.values is None else f"{one.values:,}", one.distance
+def _cells(change: TensorChange) -> tuple[str, str, str, str]:
+    return (
+        f"  {change.name}",
+        change.form,
+        "" if change.values is None else f"{change.values:,}",
+        change.distance,
+    )
 
 
-def _print_step(found: Difference, left: Reference, right: Reference) -> None:
-    least = left.version.bumped(found.bump) if left.version is not None else None
+def _print_step(difference: Difference, left: Reference, right: Reference) -> None:
+    least = left.version.bumped(difference.bump) if left.version is not None else None
     where = f": {least} after {left.version}" if left.name == right.name else ", if B were to follow A"
-    click.echo(f"least step  {click.style(found.bump.upper(), bold=True)}{where}")
-    if found.equal_shapes:
+    click.echo(f"least step  {click.style(difference.bump.upper(), bold=True)}{where}")
+    if difference.equal_shapes:
         from compatkit.contracts.report import EQUAL_SHAPES
 
         paragraph(f"{EQUAL_SHAPES} The ports are equal and the weights are new: measure before you swap.")

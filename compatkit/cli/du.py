@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import columns, emit, size
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 
 if TYPE_CHECKING:
     from compatkit.registry.usage import Usage
@@ -38,20 +38,20 @@ def du_command(context: click.Context, options: DuOptions) -> None:
     """Show bytes by name, own and shared with others, and by folder."""
     from compatkit.registry.usage import usage
 
-    held = store(context)
-    found = usage(held.index, held.objects, options.pattern)
+    store = open_store(context)
+    report = usage(store.index, store.objects, options.pattern)
     if options.json:
-        emit(found.to_json())
+        emit(report.to_json())
         return
-    if found.names:
-        lines = [(one.name, size(one.own.bytes), size(one.shared.bytes)) for one in found.names]
+    if report.names:
+        lines = [(name.name, size(name.own.bytes), size(name.shared.bytes)) for name in report.names]
         columns([("name", "its own", "shared"), *lines], right=(1, 2))
     else:
         click.echo("no components" + (f" match {options.pattern!r}" if options.pattern else " yet"))
     click.echo()
-    columns([("", "files", "size"), *_places(found)], right=(1, 2))
+    columns([("", "files", "size"), *_places(report)], right=(1, 2))
 
 
-def _places(found: Usage) -> list[tuple[str, str, str]]:
-    amounts = [(label, getattr(found, name)) for name, label in _PLACES.items()]
+def _places(report: Usage) -> list[tuple[str, str, str]]:
+    amounts = [(label, getattr(report, name)) for name, label in _PLACES.items()]
     return [(label, f"{amount.files:,}", size(amount.bytes)) for label, amount in amounts]

@@ -7,7 +7,7 @@ import click
 from compatkit.cli.inspect import network_call
 from compatkit.cli.options import Options, PathType, argument, command, option
 from compatkit.cli.output import clean, emit, next_step, rows, size
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, open_registry
 
 
 class ExportOptions(Options):
@@ -41,7 +41,7 @@ def export_command(context: click.Context, options: ExportOptions) -> None:
     from compatkit.registry.remotes.address import options_of
 
     check_outputs({"FILE": options.file})
-    written = registry(context).export(
+    written = open_registry(context).export(
         options.reference,
         options.file,
         names=options.names,

@@ -16,7 +16,7 @@ from compatkit.cli.options import (
     version_option,
 )
 from compatkit.cli.output import emit, progress
-from compatkit.cli.roots import check_target, registry
+from compatkit.cli.roots import check_target, open_registry
 from compatkit.cli.sign import chosen_key, sign_published
 
 
@@ -39,12 +39,12 @@ class ExtendOptions(AboutOptions, SigningOptions, SignatureOptions, DataOptions)
 def extend_command(context: click.Context, options: ExtendOptions) -> None:
     """Extend and publish; the name is checked first."""
     check_target(context, options.publish, "head", options.version)
-    key, held = chosen_key(options), registry(context)
+    key, registry = chosen_key(options), open_registry(context)
     names = [name.strip() for name in options.classes.split(",")]
     if not all(names):
         raise click.UsageError(f"--classes expects names separated by commas, got {options.classes!r}.")
     with progress("policies") as report:
-        kept = held.extend(
+        reference = registry.extend(
             options.head,
             names,
             options.publish,
@@ -53,10 +53,10 @@ def extend_command(context: click.Context, options: ExtendOptions) -> None:
             progress=report,
             **options.only("seed", "version"),
         )
-    signed = sign_published(held, [kept], key)
-    classes = [one.name for one in held.store.manifest(kept).contract.data.labels or ()]
+    signed = sign_published(registry, [reference], key)
+    classes = [label.name for label in registry.store.manifest(reference).contract.data.labels or ()]
     if options.json:
-        emit({"published": kept, "classes": classes, "added": names, "seed": options.seed, **signed})
+        emit({"published": reference, "classes": classes, "added": names, "seed": options.seed, **signed})
         return
     click.echo(f"{', '.join(classes)}: the last {len(names)} are new")
-    click.echo(f"published {kept}{' and signed it' if signed else ''}")
+    click.echo(f"published {reference}{' and signed it' if signed else ''}")

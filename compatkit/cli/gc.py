@@ -10,7 +10,7 @@ import click
 
 from compatkit.cli.options import Options, command, command_line, option
 from compatkit.cli.output import columns, counted, emit, next_step, paragraph, progress, size
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 
 if TYPE_CHECKING:
     from compatkit.registry.maintenance.gc import Collected, CollectionPlan
@@ -70,55 +70,55 @@ def gc_command(context: click.Context, options: GcOptions) -> None:
     """Collect garbage."""
     from compatkit.registry.maintenance.gc import plan
 
-    held = store(context)
+    store = open_store(context)
     with progress("looking") as report:
-        found = plan(
-            held,
+        collection = plan(
+            store,
             indexed=True,
             progress=report,
             **options.only("grace", "withdrawn", "alone", "lost"),
         )
     if not options.json:
-        _show(found, options.delete)
+        _show(collection, options.delete)
     collected = None
-    if options.delete and not found.is_empty:
+    if options.delete and not collection.is_empty:
         with progress("collecting") as report:
-            collected = found.apply(report)
+            collected = collection.apply(report)
     if options.json:
-        emit({"plan": found.to_json(), "collected": None if collected is None else collected.to_json()})
+        emit({"plan": collection.to_json(), "collected": None if collected is None else collected.to_json()})
     elif collected is not None:
-        _tell(collected, found)
-    elif not found.is_empty:
-        words = [f"--{one}" for one in ("withdrawn", "alone") if getattr(options, one)]
+        _print(collected, collection)
+    elif not collection.is_empty:
+        words = [f"--{word}" for word in ("withdrawn", "alone") if getattr(options, word)]
         if options.grace != timedelta(hours=24):
             words += ["--grace", f"{int(options.grace.total_seconds())}s"]
         words += [word for digest in options.lost for word in ("--lost", digest)]
         next_step("compatkit", *command_line(context).words, "gc", *words, "--delete")
 
 
-def _show(found: CollectionPlan, delete: bool) -> None:
+def _show(collection: CollectionPlan, delete: bool) -> None:
     table = [("", "files", "size", "")]
     for kind, (what, happens) in _KINDS.items():
-        if files := getattr(found, kind):
-            table.append((what, f"{len(files):,}", size(found.bytes[kind]), happens))
-    if found.folders:
-        table.append(("empty folders", f"{len(found.folders):,}", "", "are removed"))
+        if files := getattr(collection, kind):
+            table.append((what, f"{len(files):,}", size(collection.bytes[kind]), happens))
+    if collection.folders:
+        table.append(("empty folders", f"{len(collection.folders):,}", "", "are removed"))
     if len(table) > 1:
         columns(table, right=(1, 2))
-    if found.is_empty:
-        paragraph(f"nothing to collect: {found.kept:,} digests are referred to.")
+    if collection.is_empty:
+        paragraph(f"nothing to collect: {collection.kept:,} digests are referred to.")
     elif not delete:
-        paragraph(f"Nothing was changed. {found.kept:,} digests are referred to and stay.")
+        paragraph(f"Nothing was changed. {collection.kept:,} digests are referred to and stay.")
 
 
-def _tell(collected: Collected, found: CollectionPlan) -> None:
-    said = [f"freed {size(collected.freed)}"]
+def _print(collected: Collected, collection: CollectionPlan) -> None:
+    parts = [f"freed {size(collected.freed)}"]
     if collected.moved:
-        hours = found.grace.total_seconds() / 3600
-        said.append(
+        hours = collection.grace.total_seconds() / 3600
+        parts.append(
             f"took out {counted(len(collected.moved), 'blob')} ({size(collected.moved_bytes)}), to be deleted by a "
             f"collection after {hours:g} h in trash/"
         )
     if collected.back:
-        said.append(f"brought back {counted(len(collected.back), 'blob')} in use")
-    paragraph("; ".join(said) + ".")
+        parts.append(f"brought back {counted(len(collected.back), 'blob')} in use")
+    paragraph("; ".join(parts) + ".")

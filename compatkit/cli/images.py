@@ -23,11 +23,11 @@ WAYS = (
     "--data-root DIR for the folder of data sets, or --download."
 )
 NOT_FOUND = "in none of these folders"
-"""What an error says of a known data set that is not there."""
+"""Part of the error for a known data set that is missing."""
 
 
 def data_sets(
-    held: Registry,
+    registry: Registry,
     extractors: Sequence[str],
     names: Sequence[str],
     recipe: str | None,
@@ -36,7 +36,7 @@ def data_sets(
     """Return the data set of each extractor by its reference.
 
     Args:
-        held: Registry of the extractors.
+        registry: Registry of the extractors.
         extractors: Pinned references.
         names: Data sets by name or path; a single one is used for a single extractor whatever it was trained on.
             Without recipe and names they are found automatically: see ``images_again``.
@@ -55,8 +55,8 @@ def data_sets(
     if not recipe and not names:
         from compatkit.components.images import images_again
 
-        places = map(held.store.resolve, extractors)
-        return images_again(held.store, places, WAYS, root=root, download=download)
+        places = map(registry.store.resolve, extractors)
+        return images_again(registry.store, places, WAYS, root=root, download=download)
     from compatkit.components.images import family_of, trained_on
     from compatkit.experiments.recipes import data_sets
 
@@ -68,7 +68,7 @@ def data_sets(
     tests = {data.test.name: data for data in sets}
     chosen = {}
     for reference in extractors:
-        family = trained_on(held.store.manifest(reference))
+        family = trained_on(registry.store.manifest(reference))
         known = [data for name, data in tests.items() if family_of(name) == family]
         if len(tests) == 1 and (len(extractors) == 1 or not family) and not recipe:
             known = list(tests.values())
@@ -187,17 +187,17 @@ def images_at_hand(
         damaged: As for ``load``, of the data sets named.
         recipe: File whose tasks' data sets are returned too, or None.
     """
-    named = found_in(root, download, damaged)
-    given: list[Any] = [named(name) for name in names]
+    find = found_in(root, download, damaged)
+    sets: list[Any] = [find(name) for name in names]
     if recipe is not None:
         from compatkit.experiments.recipes import data_sets
 
-        given += data_sets(recipe, root=root, download=download)
-    return (*given, found_in(root, download))
+        sets += data_sets(recipe, root=root, download=download)
+    return (*sets, found_in(root, download))
 
 
 def deciding_on(options: AdmissionOptions, report: Progress) -> Deciding:
-    """Return the decider for arriving versions, according to ``admission_options``.
+    """Return the decider for arriving versions, according to ``AdmissionOptions``.
 
     Args:
         options: Options of the command.

@@ -11,7 +11,7 @@ from compatkit.cli.images import deciding_on
 from compatkit.cli.options import AdmissionOptions, PathType, SignatureOptions, argument, command, option
 from compatkit.cli.output import progress
 from compatkit.cli.remote import finish, latest_option, no_results_option, patterns_argument
-from compatkit.cli.roots import demanded, destination, made
+from compatkit.cli.roots import demanded, destination, open_or_create_store
 
 
 class ImportOptions(AdmissionOptions, SignatureOptions):
@@ -43,10 +43,10 @@ def import_command(context: click.Context, options: ImportOptions) -> None:
         evidence=not options.no_results,
         unmeasured=options.unmeasured,
     ).requiring(demanded(context))
-    for one in chosen(other.references, wanted, choice.versions):
+    for reference in chosen(other.references, wanted, choice.versions):
         if choice.accept is not None:
-            choice.accept(str(one.digest), other.signatures.of(str(one.digest)), str(one))
-    target = made(destination(context))
+            choice.accept(str(reference.digest), other.signatures.of(str(reference.digest)), str(reference))
+    target = open_or_create_store(destination(context))
     with progress("importing") as report:
         choice = attrs.evolve(choice, deciding=deciding_on(options, report), progress=report)
         moved = import_components(other, target, wanted, choice=choice)

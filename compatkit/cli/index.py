@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, command, option
 from compatkit.cli.output import emit, progress, rows, size
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 
 if TYPE_CHECKING:
     from compatkit.registry.index.lookup import Status
@@ -27,7 +27,7 @@ class IndexOptions(Options):
 )
 def index_command(context: click.Context, options: IndexOptions) -> None:
     """Show the index, or rebuild it."""
-    index = store(context).index
+    index = open_store(context).index
     if options.rebuild:
         with progress("reading") as report:
             index.rebuild(report)
@@ -35,17 +35,17 @@ def index_command(context: click.Context, options: IndexOptions) -> None:
     if options.json:
         emit(status.to_json() | {"rebuilt": options.rebuild})
         return
-    rows(_told(status))
+    rows(_texts(status))
 
 
-def _told(status: Status) -> dict[str, str]:
+def _texts(status: Status) -> dict[str, str]:
     where = {
         "file": f"{status.path} ({size(status.bytes)})",
         "memory": f"in memory of this process only: {status.reason}",
     }[status.kept]
-    told = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
-    told |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
+    facts = {"kept": where, "changed": status.changed or "", "names": f"{status.names:,}"}
+    facts |= {"versions": f"{status.versions:,}", "manifests": f"{status.manifests:,}"}
     if status.damaged:
-        told["damaged"] = f"{status.damaged:,}; `compatkit verify` tells what they are"
-    told["read now"] = f"{status.read:,} folders that changed since the last look"
-    return {label: text for label, text in told.items() if text}
+        facts["damaged"] = f"{status.damaged:,}; `compatkit verify` lists them"
+    facts["read now"] = f"{status.read:,} folders that changed since the last look"
+    return {label: text for label, text in facts.items() if text}

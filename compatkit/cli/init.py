@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, PathType, argument, command, command_line
 from compatkit.cli.output import clean, emit, next_step
-from compatkit.cli.roots import make
+from compatkit.cli.roots import ensure_store
 from compatkit.foundation.addresses import local
 
 
@@ -30,7 +30,7 @@ def init_command(context: click.Context, options: InitOptions) -> None:
         .expanduser()
         .absolute()
     )
-    made, fresh = make(folder)
+    made, fresh = ensure_store(folder)
     if options.json:
         emit({"root": str(made.root), "id": made.id, "created": fresh})
         return

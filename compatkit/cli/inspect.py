@@ -52,7 +52,7 @@ def inspect_command(context: click.Context, options: InspectOptions) -> None:
     rows(_totals(header))
     if described is not None:
         click.echo("")
-        rows({"exported": described} if isinstance(described, str) else _told(described))
+        rows({"exported": described} if isinstance(described, str) else _texts(described))
     if header.tensors:
         click.echo("")
         columns([("name", "dtype", "shape", "bytes", "offset"), *map(_cells, _ends(header))], right=(3, 4))
@@ -77,36 +77,36 @@ def _description(header: Header) -> Description | str | None:
         return f"not readable as an export: {error}"
 
 
-def _exported(found: Description | str | None) -> dict[str, Any]:
+def _exported(description: Description | str | None) -> dict[str, Any]:
     """Return the description as JSON values if there is one."""
-    if found is None:
+    if description is None:
         return {}
-    if isinstance(found, str):
-        return {"exported": None, "problem": found}
+    if isinstance(description, str):
+        return {"exported": None, "problem": description}
     from compatkit.foundation.codec import unstructure
 
-    return {"exported": unstructure(found)}
+    return {"exported": unstructure(description)}
 
 
-def _told(found: Description) -> dict[str, str]:
+def _texts(description: Description) -> dict[str, str]:
     """Return the description as labeled texts."""
     from compatkit.reports.contracts import port, short
 
-    contract, whole = found.contract, found.whole
+    contract, whole = description.contract, description.whole
     data = contract.data
     facts = {
-        "exported": found.kind.replace("_", " "),
-        "from": " ".join(filter(None, (found.reference, short(found.component or "")))),
-        "title": found.about.title,
-        "parts": "; ".join(_part(one.blueprint) for one in found.parts),
-        "takes": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.inputs),
-        "gives": "; ".join(f"{one.name}: {port(one)}" for one in contract.structural.outputs),
+        "exported": description.kind.replace("_", " "),
+        "from": " ".join(filter(None, (description.reference, short(description.component or "")))),
+        "title": description.about.title,
+        "parts": "; ".join(_part(part.blueprint) for part in description.parts),
+        "takes": "; ".join(f"{tensor.name}: {port(tensor)}" for tensor in contract.structural.inputs),
+        "gives": "; ".join(f"{tensor.name}: {port(tensor)}" for tensor in contract.structural.outputs),
         "images": f"{data.size[0]} x {data.size[1]} {data.channels}",
-        "bn_policy": found.policy if contract.protocol.norm == "batch" else "none needed",
-        "classes": ", ".join(one.name for one in (data.labels or ())[:FIRST]),
+        "bn_policy": description.policy if contract.protocol.norm == "batch" else "none needed",
+        "classes": ", ".join(label.name for label in (data.labels or ())[:FIRST]),
         "loads into": "" if whole is None else network_call(whole),
     }
-    return {label: text for label, text in facts.items() if text}
+    return {name: text for name, text in facts.items() if text}
 
 
 def _part(blueprint: Blueprint) -> str:
@@ -154,25 +154,25 @@ def _facts(file: str, header: Header) -> dict[str, Any]:
         "metadata": dict(header.metadata),
         "tensors": [
             {
-                "name": one.name,
-                "dtype": one.dtype,
-                "shape": list(one.shape),
-                "bytes": one.stop - one.start,
-                "offset": one.start,
+                "name": tensor.name,
+                "dtype": tensor.dtype,
+                "shape": list(tensor.shape),
+                "bytes": tensor.stop - tensor.start,
+                "offset": tensor.start,
             }
-            for one in header.tensors
+            for tensor in header.tensors
         ],
     }
 
 
 def _by_dtype(header: Header) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for one in header.tensors:
-        sums = found.setdefault(one.dtype, {"tensors": 0, "elements": 0, "bytes": 0})
+    totals: dict[str, dict[str, int]] = {}
+    for tensor in header.tensors:
+        sums = totals.setdefault(tensor.dtype, {"tensors": 0, "elements": 0, "bytes": 0})
         sums["tensors"] += 1
-        sums["elements"] += _elements(one)
-        sums["bytes"] += one.stop - one.start
-    return dict(sorted(found.items(), key=lambda item: (-item[1]["bytes"], item[0])))
+        sums["elements"] += _elements(tensor)
+        sums["bytes"] += tensor.stop - tensor.start
+    return dict(sorted(totals.items(), key=lambda item: (-item[1]["bytes"], item[0])))
 
 
 def _totals(header: Header) -> dict[str, str]:
@@ -195,16 +195,22 @@ def _ends(header: Header) -> list[TensorEntry | None]:
     return [*entries[:FIRST], None, *entries[-LAST:]]
 
 
-def _cells(one: TensorEntry | None) -> tuple[str, ...]:
-    if one is None:
+def _cells(tensor: TensorEntry | None) -> tuple[str, ...]:
+    if tensor is None:
         return "...", "", "", "", ""
-    shape = " x ".join(map(str, one.shape)) or "scalar"
-    return _short(one.name, LONGEST_NAME), one.dtype, shape, f"{one.stop - one.start:,}", f"{one.start:,}"
+    shape = " x ".join(map(str, tensor.shape)) or "scalar"
+    return (
+        _short(tensor.name, LONGEST_NAME),
+        tensor.dtype,
+        shape,
+        f"{tensor.stop - tensor.start:,}",
+        f"{tensor.start:,}",
+    )
 
 
 def _short(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
-def _elements(one: TensorEntry) -> int:
-    return prod(one.shape)
+def _elements(tensor: TensorEntry) -> int:
+    return prod(tensor.shape)

@@ -104,21 +104,23 @@ def trust(context: click.Context, options: KeysTrustOptions) -> None:
     from compatkit.registry.signing.keys import PublicKey, read_small
 
     file = Path(options.key).expanduser()
-    found = (
+    public = (
         PublicKey.parse(options.key)
         if options.key.startswith("ed25519:") and not file.exists()
         else PublicKey.from_bytes(read_small(file, options.key), what=options.key)
     )
-    if options.name is None and not found.name:
+    if options.name is None and not public.name:
         raise UsageError(f"{options.key} contains no name for the key; give one with --as NAME.")
     ends = None if options.expires is None else dates.until(options.expires)
-    kept = options.folder.trust(found, name=options.name, expires=ends, again=options.again)
+    trusted = options.folder.trust(public, name=options.name, expires=ends, again=options.again)
     if options.json:
-        emit({**_row(kept, None), "folder": str(options.folder.path)})
+        emit({**_row(trusted, None), "folder": str(options.folder.path)})
         return
-    click.echo(f"trusted {kept.name}" + (f", until {dates.written(kept.expires)}" if kept.expires else ""))
-    click.echo(kept.id)
-    news("Compare these digits with those that its owner tells you.")
+    click.echo(
+        f"trusted {trusted.name}" + (f", until {dates.written(trusted.expires)}" if trusted.expires else "")
+    )
+    click.echo(trusted.id)
+    news("Compare these digits with those of its owner.")
 
 
 class KeysListingOptions(Options):
@@ -136,15 +138,15 @@ class KeysListingOptions(Options):
 )
 def listing(context: click.Context, options: KeysListingOptions) -> None:
     """List trusted and distrusted keys."""
-    found = _rows(options.folder.read())
+    rows = _rows(options.folder.read())
     if options.json:
-        emit({"folder": str(options.folder.path), "keys": found})
+        emit({"folder": str(options.folder.path), "keys": rows})
         return
-    if not found:
+    if not rows:
         click.echo(f"no keys in {clean(str(options.folder.path))}: compatkit keys trust FILE")
         return
-    cells = ((one["name"], one["state"], one["expires"], one["key"], one["note"]) for one in found)
-    columns([("name", "state", "until", "key", "note"), *([text or "" for text in row] for row in cells)])
+    cells = ((row["name"], row["state"], row["expires"], row["key"], row["note"]) for row in rows)
+    columns([("name", "state", "until", "key", "note"), *([text or "" for text in cells] for cells in cells)])
 
 
 class KeysDistrustOptions(Options):
@@ -164,24 +166,24 @@ class KeysDistrustOptions(Options):
 )
 def distrust(context: click.Context, options: KeysDistrustOptions) -> None:
     """Distrust a key permanently."""
-    found = options.folder.distrust(options.key, options.reason)
-    past = options.folder.read().distrusted[found.id]
+    key = options.folder.distrust(options.key, options.reason)
+    past = options.folder.read().distrusted[key.id]
     if options.json:
-        emit({**_row(found, str(past)), "folder": str(options.folder.path)})
+        emit({**_row(key, str(past)), "folder": str(options.folder.path)})
         return
-    click.echo(f"distrusted {found} on {clean(str(past))}")
+    click.echo(f"distrusted {key} on {clean(str(past))}")
     news("Those who took the key from you must do the same: a signature cannot be called back.")
 
 
 def _rows(trusted: Trusted) -> list[dict[str, Any]]:
     from compatkit.registry.signing.keys import PublicKey
 
-    every = {**{one: PublicKey(one) for one in trusted.distrusted}, **trusted.keys}
-    found = []
-    for key in sorted(every.values(), key=lambda one: (one.name, one.id)):
+    every = {**{identity: PublicKey(identity) for identity in trusted.distrusted}, **trusted.keys}
+    rows = []
+    for key in sorted(every.values(), key=lambda key: (key.name, key.id)):
         past = trusted.distrusted.get(key.id)
-        found.append(_row(key, None if past is None else str(past)))
-    return found
+        rows.append(_row(key, None if past is None else str(past)))
+    return rows
 
 
 def _row(key: PublicKey, past: str | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit, fold
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound
 
 if TYPE_CHECKING:
@@ -34,19 +34,21 @@ def log_command(context: click.Context, options: LogOptions) -> None:
     from compatkit.registry.history import log
     from compatkit.registry.resolving import is_pattern
 
-    held = store(context)
-    names = held.store.names(options.name) if is_pattern(options.name) else [options.name]
+    store = open_store(context)
+    names = store.names(options.name) if is_pattern(options.name) else [options.name]
     if not names:
         raise NotFound(f"{options.name!r} matches no component; see `compatkit ls`.", subject=options.name)
-    found = {one: log(held, one) for one in names}
+    histories = {name: log(store, name) for name in names}
     if options.json:
-        emit([{"name": one, "entries": [entry.to_json() for entry in log]} for one, log in found.items()])
+        emit(
+            [{"name": name, "entries": [entry.to_json() for entry in log]} for name, log in histories.items()]
+        )
     else:
-        for place, (one, entries) in enumerate(found.items()):
-            click.echo(f"{chr(10) if place else ''}{click.style(clean(one), bold=True)}")
+        for place, (name, entries) in enumerate(histories.items()):
+            click.echo(f"{chr(10) if place else ''}{click.style(clean(name), bold=True)}")
             for entry in entries:
                 _print(entry)
-    damaged = any(entry.damaged for entries in found.values() for entry in entries)
+    damaged = any(entry.damaged for entries in histories.values() for entry in entries)
     context.exit(IntegrityError.exit_code if damaged else 0)
 
 

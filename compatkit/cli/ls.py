@@ -9,7 +9,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import clean, emit
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.errors import IntegrityError, NotFound, near
 from compatkit.foundation.display import network_and_cut, padded, width_of
 
@@ -32,10 +32,10 @@ class LsOptions(Options):
 )
 def ls_command(context: click.Context, options: LsOptions) -> None:
     """List components with versions, kinds and aliases, including damaged ones, which cause exit code 3."""
-    held = store(context)
-    every = held.index.listing(options.pattern)
+    store = open_store(context)
+    every = store.index.listing(options.pattern)
     if options.pattern and not every:
-        known = held.index.names(None)
+        known = store.index.names(None)
         near_names = (
             f" or names like {', '.join(close)}" if (close := near(options.pattern, known, 3, 0.5)) else ""
         )
@@ -52,7 +52,7 @@ def ls_command(context: click.Context, options: LsOptions) -> None:
         for start in range(0, len(every), PAGE):
             sizes = _table(every[start : start + PAGE], sizes)
         if not every:
-            click.echo(f"no components in {clean(str(held.root))} yet")
+            click.echo(f"no components in {clean(str(store.root))} yet")
     for line in damaged:
         click.echo(
             f"{click.style('damaged', fg='red', bold=True)} {line.name}: {clean(line.error)}", err=True

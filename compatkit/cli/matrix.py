@@ -22,7 +22,7 @@ from compatkit.cli.options import (
     recipe_option,
 )
 from compatkit.cli.output import clean, counted, emit, news, paragraph, print_rich, progress, warn
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, open_registry
 from compatkit.evaluation.conditions import PRECISIONS
 
 if TYPE_CHECKING:
@@ -105,27 +105,27 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
 
     paths = options.only(*WRITERS)
     check_outputs({f"--{name}": path for name, path in paths.items()})
-    held = registry(context)
+    registry = open_registry(context)
     data, between = None, None
     if options.fill != "none" or options.names or options.recipe:
-        parts, where = Parts(held.store), parse(options.where)
-        lefts = [one.reference for one in chosen(parts, options.extractors, "extractor", where)]
+        parts, where = Parts(registry.store), parse(options.where)
+        lefts = [component.reference for component in chosen(parts, options.extractors, "extractor", where)]
         rights: Sequence[Component] = []
         if options.rung is not None:  # resolve and check heads before images are read
             rights = chosen(parts, options.heads, "head", where)
             _check_policy(rights, options.bn_policy)
-        sets = data_sets(held, lefts, options.names, options.recipe, options)
-        data = {name: one.test for name, one in sets.items()}
+        sets = data_sets(registry, lefts, options.names, options.recipe, options)
+        data = {name: dataset.test for name, dataset in sets.items()}
         if options.names or options.recipe:
-            _tell_images(data)
+            _print_images(data)
         if options.rung is not None:
-            between = _bridges(held, lefts, rights, sets, options.rung)
+            between = _bridges(registry, lefts, rights, sets, options.rung)
     elif options.rung is not None:
         raise click.UsageError(
             "--bridge needs images to fit on, which --fill none does not read; name them with --data."
         )
     with progress("matrix") as report:
-        matrix = held.matrix(
+        matrix = registry.matrix(
             options.extractors,
             options.heads,
             data,
@@ -143,7 +143,7 @@ def matrix_command(context: click.Context, options: MatrixOptions) -> None:
         emit(json.loads(matrix.to_json()))
         return
     print_rich(matrix)
-    _tell_cells(matrix)
+    _print_cells(matrix)
     for path in filter(None, paths.values()):
         click.echo(f"wrote {clean(path)}")
 
@@ -152,29 +152,35 @@ def _check_policy(heads: Sequence[Component], bn_policy: str) -> None:
     """Raise, before anything is fitted, for a policy that would replace the statistics of all bridges to a head."""
     from compatkit.components.bridges.ladder import check_policy
 
-    for one in heads:
-        if one.manifest.kind == "head" and one.manifest.contract.protocol.norm == "batch":
-            check_policy(f"A bridge to {one.reference}", bn_policy)
+    for head in heads:
+        if head.manifest.kind == "head" and head.manifest.contract.protocol.norm == "batch":
+            check_policy(f"A bridge to {head.reference}", bn_policy)
 
 
 def _bridges(
-    held: Registry, lefts: Sequence[str], rights: Sequence[Component], sets: Mapping[str, DataSet], rung: str
+    registry: Registry,
+    lefts: Sequence[str],
+    rights: Sequence[Component],
+    sets: Mapping[str, DataSet],
+    rung: str,
 ) -> dict[tuple[str, str], Bridge]:
     """Return bridges for all pairs that were not trained together; warn for shared heads, which get none."""
     from compatkit.components.images import fitting_images
 
-    heads = [one.reference for one in rights if one.manifest.kind == "head"]
-    for one in rights:
-        if one.manifest.kind != "head":
-            warn(f"{one.reference} has no bridge: it is a shared head, which has no extractor of its own.")
-    fitted_on = {name: fitting_images(one) for name, one in sets.items()}
-    tests = {name: one.test for name, one in sets.items()}
+    heads = [component.reference for component in rights if component.manifest.kind == "head"]
+    for component in rights:
+        if component.manifest.kind != "head":
+            warn(
+                f"{component.reference} has no bridge: it is a shared head, which has no extractor of its own."
+            )
+    fitted_on = {name: fitting_images(dataset) for name, dataset in sets.items()}
+    tests = {name: dataset.test for name, dataset in sets.items()}
     with progress("bridges") as report:
-        return held.bridges.between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
+        return registry.bridges.between(lefts, heads, fitted_on, rung, tests=tests, progress=report)
 
 
-def _tell_images(tests: Mapping[str, Split]) -> None:
-    """Print which extractors are measured on which of the named images, and that a name is all that matches them."""
+def _print_images(tests: Mapping[str, Split]) -> None:
+    """Print which extractors are measured on which named images; only the name of the data set matches them."""
     rows: dict[str, list[str]] = {}
     for reference, split in tests.items():
         rows.setdefault(f"{clean(split.name)} ({len(split):,} images)", []).append(reference)
@@ -185,7 +191,7 @@ def _tell_images(tests: Mapping[str, Split]) -> None:
 
 
 def _warn_stale(matrix: Matrix) -> None:
-    """Warn that stale figures are not of the images that were named."""
+    """Warn that stale figures may be of other images than those named."""
     if count := matrix.settings["cells"].get("stale"):
         warn(
             f"{counted(count, 'figure')}, marked stale, may be of other images than those named: the cell's reason "
@@ -193,12 +199,12 @@ def _warn_stale(matrix: Matrix) -> None:
         )
 
 
-def _tell_cells(matrix: Matrix) -> None:
+def _print_cells(matrix: Matrix) -> None:
     """Print how many cells were reused and measured, and how to fill the missing ones."""
     counts = matrix.settings["cells"]
     click.echo()
-    told = f"{counts['taken']:,} taken from what was measured before, {counts['measured']:,} measured now"
+    text = f"{counts['taken']:,} taken from what was measured before, {counts['measured']:,} measured now"
     for state, fill in (("stale", "stale"), ("missing", "missing")):
         if counts.get(state):
-            told += f"; {counts[state]:,} {state}: --fill {fill} measures {'it' if counts[state] == 1 else 'them'}"
-    paragraph(f"{told}.")
+            text += f"; {counts[state]:,} {state}: --fill {fill} measures {'it' if counts[state] == 1 else 'them'}"
+    paragraph(f"{text}.")

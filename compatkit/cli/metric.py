@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from compatkit.cli.images import data_sets
-from compatkit.cli.options import NamedDataOptions, SignatureOptions, argument, command, option, recipe_option
+from compatkit.cli.options import (
+    NamedDataOptions,
+    SignatureOptions,
+    argument,
+    command,
+    device_option,
+    option,
+    recipe_option,
+)
 from compatkit.cli.output import columns, emit, paragraph, progress
-from compatkit.cli.roots import registry
+from compatkit.cli.roots import open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,7 +59,7 @@ class MetricOptions(NamedDataOptions, SignatureOptions):
         "Test set by name or path; default: the one that EXTRACTOR was trained on.", "--data", metavar="NAME"
     )
     recipe: str | None = recipe_option
-    device: str = option("Device: cpu, cuda, ...", default="cpu")
+    device: str = device_option
     batch_size: int = option("Images per batch.", min=1, default=256)
 
 
@@ -63,30 +71,30 @@ class MetricOptions(NamedDataOptions, SignatureOptions):
     "`compatkit metric cka --arrays a.npy b.npy`.",
 )
 def metric_command(context: click.Context, options: MetricOptions) -> None:
-    """Put the parts together with their stored statistics, and measure."""
+    """Combine the parts with their stored statistics, and measure."""
     from compatkit.measuring.measure import measure
     from compatkit.metrics import make_metric
 
     if options.arrays:
         _measure_arrays(options)
         return
-    if len(options.words) < 3 or any(one.endswith(FILES) for one in options.words):
+    if len(options.words) < 3 or any(result.endswith(FILES) for result in options.words):
         raise UsageError(
             f"metric expects EXTRACTOR HEAD METRIC..., or METRIC --arrays FILE...; got {' '.join(options.words)}."
         )
     extractor, head, *metrics = options.words
     chosen = settings_of(options.settings, metrics)
-    made = [make_metric(one, **chosen[one]) for one in metrics]
-    held = registry(context)
-    left, right = held.store.resolve(extractor), held.store.resolve(head)
+    made = [make_metric(word, **chosen[word]) for word in metrics]
+    registry = open_registry(context)
+    left, right = registry.store.resolve(extractor), registry.store.resolve(head)
     names = (options.name,) if options.name else ()
-    (data,) = data_sets(held, [str(left)], names, options.recipe, options).values()
+    (data,) = data_sets(registry, [str(left)], names, options.recipe, options).values()
     images = data.test
-    model = held.recombine(str(left), str(right))
-    others = [str(held.store.resolve(one)) for one in options.against or ()]
-    other = held.recombine(*others) if others else None
+    model = registry.recombine(str(left), str(right))
+    others = [str(registry.store.resolve(metric)) for metric in options.against or ()]
+    other = registry.recombine(*others) if others else None
     with progress("metric") as report:
-        found = measure(
+        measured = measure(
             model,
             images,
             made,
@@ -96,15 +104,15 @@ def metric_command(context: click.Context, options: MetricOptions) -> None:
         )
     if options.json:
         beside = {"against": others} if others else {}
-        emit({"extractor": str(left), "head": str(right), **beside, **found.to_json()})
+        emit({"extractor": str(left), "head": str(right), **beside, **measured.to_json()})
         return
     compared = f" against {others[0]} with {others[1]}" if others else ""
     paragraph(
         f"{left} with {right}{compared} on {images.name}, {len(images):,} images; batch-norm policy "
-        f"{found.settings['bn_policy']}"
+        f"{measured.settings['bn_policy']}"
     )
-    for one in found.values():
-        _tell(one)
+    for reference in measured.values():
+        _print(reference)
 
 
 def _measure_arrays(options: MetricOptions) -> None:
@@ -124,51 +132,54 @@ def _measure_arrays(options: MetricOptions) -> None:
     }
     if wrong := [option for option, value in of_networks.items() if value]:
         raise UsageError(f"--arrays expects files alone; {', '.join(wrong)} is of networks. Leave it out.")
-    files = [one for one in options.words if one.endswith(FILES)]
-    names = [one for one in options.words if one not in files]
+    files = [word for word in options.words if word.endswith(FILES)]
+    names = [word for word in options.words if word not in files]
     if len(names) != 1:
         raise UsageError(
             f"--arrays expects one METRIC and files whose names end in .npy or .npz; got {' '.join(options.words)}."
         )
-    settings = [f"{names[0]}.{one}" if "." not in one.partition("=")[0] else one for one in options.settings]
+    settings = [
+        f"{names[0]}.{setting}" if "." not in setting.partition("=")[0] else setting
+        for setting in options.settings
+    ]
     chosen = settings_of(settings, names)[names[0]]
     measured = measure_arrays(names[0], *map(read_array, files), batch_size=options.batch_size, **chosen)
-    given = dict(zip(roles_of(make_metric(names[0], **chosen)), files, strict=True))
+    arrays = dict(zip(roles_of(make_metric(names[0], **chosen)), files, strict=True))
     if options.json:
-        emit({"arrays": given, "results": measured.to_json()["results"]})
+        emit({"arrays": arrays, "results": measured.to_json()["results"]})
         return
-    paragraph(f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in given.items())}")
+    paragraph(f"{names[0]} of {', '.join(f'{path} ({role})' for role, path in arrays.items())}")
     for result in measured.values():
-        _tell(result)
+        _print(result)
 
 
-def settings_of(given: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
+def settings_of(texts: Sequence[str], metrics: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return the settings of each metric.
 
     Args:
-        given: ``METRIC.NAME=VALUE`` texts.
+        texts: ``METRIC.NAME=VALUE``.
         metrics: Names of the metrics.
 
     Raises:
         UsageError: A text has another form, or names another metric.
     """
-    found: dict[str, dict[str, Any]] = {one: {} for one in metrics}
-    for text in given:
+    settings: dict[str, dict[str, Any]] = {metric: {} for metric in metrics}
+    for text in texts:
         path, equals, value = text.partition("=")
         metric, _, name = path.rpartition(".")
-        if not equals or not name or metric not in found:
+        if not equals or not name or metric not in settings:
             raise UsageError(
-                f"--set expects METRIC.NAME=VALUE with one of the metrics options for ({', '.join(metrics)}), such as "
+                f"--set expects METRIC.NAME=VALUE with one of the metrics {', '.join(metrics)}, such as "
                 f"{metrics[0]}.NAME=3; got {text!r}."
             )
         try:
-            found[metric][name] = json.loads(value)
+            settings[metric][name] = json.loads(value)
         except ValueError:
-            found[metric][name] = value
-    return found
+            settings[metric][name] = value
+    return settings
 
 
-def _tell(result: Measured) -> None:
+def _print(result: Measured) -> None:
     """Print one result: a line, or a table."""
     from compatkit.metrics import Cell, Result
 
@@ -183,8 +194,13 @@ def _tell(result: Measured) -> None:
     else:
         cells, axes = list(result), list(result.axes)
     shown = [
-        [*names, "-" if one.value is None else f"{one.value:.4f}", one.status.replace("ok", ""), one.reason]
-        for names, one in cells[:PRINTED]
+        [
+            *names,
+            "-" if cell.value is None else f"{cell.value:.4f}",
+            cell.status.replace("ok", ""),
+            cell.reason,
+        ]
+        for names, cell in cells[:PRINTED]
     ]
     columns([[*axes, "value", "status", "reason"], *shown], right=[len(axes)])
     if len(cells) > PRINTED:

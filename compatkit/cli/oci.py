@@ -24,10 +24,10 @@ from compatkit.cli.remote import (
     finish,
     latest_option,
     patterns_argument,
+    print_moved,
     target_at,
-    tell,
 )
-from compatkit.cli.roots import destination, store
+from compatkit.cli.roots import destination, open_store
 
 if TYPE_CHECKING:
     from compatkit.registry.remotes.packaging import Packages
@@ -58,11 +58,11 @@ def export_command(context: click.Context, options: OciExportOptions) -> None:
     from compatkit.registry.copy.choice import Choice
     from compatkit.registry.remotes.pushpull import push
 
-    source, layout = store(context), layout_at(options.folder)
+    source, layout = open_store(context), layout_at(options.folder)
     with progress("writing") as report:
         choice = Choice(versions="latest" if options.latest else "all", progress=report)
         moved = push(source, layout, options.patterns or ("*",), choice=choice)
-    tell(moved, "wrote", options.json)
+    print_moved(moved, "wrote", options.json)
     if moved.made and not options.json:
         name = layout.store.label(moved.made[-1].name, str(moved.made[-1].version))
         next_step("skopeo", "copy", f"oci:{options.folder}:{name}", f"docker://REGISTRY/{name}")

@@ -160,7 +160,7 @@ Kind = TypeVar("Kind", bound=Options)
 
 @attrs.define
 class CommandLine:
-    """What all parts of a command know of its line, as ``context.obj``.
+    """The command line, as ``context.obj``.
 
     Attributes:
         registry: Folder of the registry, or None.
@@ -186,7 +186,7 @@ class CommandLine:
 
 
 def command_line(context: click.Context) -> CommandLine:
-    """Return what the context knows of the command line."""
+    """Return the command line of a context."""
     return context.ensure_object(CommandLine)
 
 

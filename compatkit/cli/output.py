@@ -1,4 +1,4 @@
-"""Output of commands: JSON for programs; for people, lines that fit the terminal and cannot control it."""
+"""Output of commands: JSON for programs; for people, lines that fit the terminal, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -126,11 +126,11 @@ def columns(table: Sequence[Sequence[str]], *, right: Iterable[int] = ()) -> Non
     from compatkit.foundation.display import padded, width_of
 
     cleaned = [[clean(text) for text in row] for row in table]
-    sizes = [max(map(width_of, column)) for column in zip(*cleaned, strict=True)]
-    kept = [at for at in range(len(sizes)) if any(row[at] for row in cleaned[1:])]
+    sizes = [max(map(width_of, texts)) for texts in zip(*cleaned, strict=True)]
+    shown = [column for column in range(len(sizes)) if any(row[column] for row in cleaned[1:])]
     numbers = set(right)
     for place, row in enumerate(cleaned):
-        texts = (padded(row[at], sizes[at], right=at in numbers) for at in kept)
+        texts = (padded(row[column], sizes[column], right=column in numbers) for column in shown)
         line = "  ".join(texts).rstrip()
         click.echo(click.style(line, dim=True) if place == 0 else line)
 
@@ -162,12 +162,12 @@ def report_text(report: Report) -> str:
     ]
     for side in ("extractor", "head"):
         lines.append(fold(side, getattr(report, side) or "(not named)", indent=2, size=9))
-    for one in report.findings:
-        severity = click.style(one.severity, **SEVERITY_STYLES.get(one.severity, {}))
-        lines += ["", f"  {severity}  {one.code} ({one.level})"]
-        mends = one.severity in ("refuses", "adaptable", "warns")
-        texts = {"expected": one.expected, "actual": one.actual, "between": one.between}
-        for label, text in (texts | {"remedy" if mends else "note": one.remedy}).items():
+    for finding in report.findings:
+        severity = click.style(finding.severity, **SEVERITY_STYLES.get(finding.severity, {}))
+        lines += ["", f"  {severity}  {finding.code} ({finding.level})"]
+        mends = finding.severity in ("refuses", "adaptable", "warns")
+        texts = {"expected": finding.expected, "actual": finding.actual, "between": finding.between}
+        for label, text in (texts | {"remedy" if mends else "note": finding.remedy}).items():
             if text:
                 lines.append(fold(label, text, indent=4, size=8))
     return "\n".join(lines)

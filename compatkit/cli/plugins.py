@@ -32,30 +32,30 @@ class PluginsOptions(Options):
     "plugins",
     PluginsOptions,
     help="List what a run can name, by kind, one line each: regularizers, metrics, builders of networks, data sets, "
-    "studies. With WORD, list those with it in name or description; with the NAME of one, show its details: status, "
-    "settings, hooks, order, source.",
+    "exporters, loggers, remotes, launchers, studies, ... With WORD, list those with it in name or description; with "
+    "the NAME of one, show its details: status, settings, hooks, order, source.",
     registry=False,
 )
 def plugins_command(context: click.Context, options: PluginsOptions) -> None:
     """List plugins; each is imported separately, and a broken one is not an error here."""
     from compatkit.plugins import listing
 
-    found = sorted([*listing(), *_built_in()], key=lambda one: one.kind)
-    named = [one for one in found if options.word in (one.name, f"{one.kind}.{one.name}")]
+    listed = sorted([*listing(), *_built_in()], key=lambda plugin: plugin.kind)
+    matching = [plugin for plugin in listed if options.word in (plugin.name, f"{plugin.kind}.{plugin.name}")]
     if options.word is not None:
-        found = named or [one for one in found if options.word.casefold() in _words(one)]
+        listed = matching or [plugin for plugin in listed if options.word.casefold() in _words(plugin)]
     if options.json:
-        emit([one.to_json() for one in found])
-    elif named:
-        for place, one in enumerate(named):
-            _print_plugin(one, first=place == 0)
+        emit([plugin.to_json() for plugin in listed])
+    elif matching:
+        for place, plugin in enumerate(matching):
+            _print_plugin(plugin, first=place == 0)
     else:
-        _print_kinds(found)
+        _print_kinds(listed)
     if options.trace and not options.json:
-        for one in found:
-            if one.traceback:
-                click.echo(f"\n{clean(one.traceback)}")
-    if options.word is not None and not found:
+        for plugin in listed:
+            if plugin.traceback:
+                click.echo(f"\n{clean(plugin.traceback)}")
+    if options.word is not None and not listed:
         if not options.json:
             paragraph(
                 f"nothing has {options.word!r} in its name or description; `compatkit plugins` lists all."
@@ -63,8 +63,8 @@ def plugins_command(context: click.Context, options: PluginsOptions) -> None:
         context.exit(1)
 
 
-def _words(one: Listed) -> str:
-    return " ".join((f"{one.kind}.{one.name}", one.summary, *one.models)).casefold()
+def _words(plugin: Listed) -> str:
+    return " ".join((f"{plugin.kind}.{plugin.name}", plugin.summary, *plugin.models)).casefold()
 
 
 def _built_in() -> Iterator[Listed]:
@@ -80,39 +80,42 @@ def _built_in() -> Iterator[Listed]:
         yield Listed("data_sets", name, "active", "compatkit", __version__, summary=summary)
 
 
-def _print_kinds(found: list[Listed]) -> None:
-    for place, kind in enumerate(dict.fromkeys(one.kind for one in found)):
+def _print_kinds(plugins: list[Listed]) -> None:
+    for place, kind in enumerate(dict.fromkeys(plugin.kind for plugin in plugins)):
         click.echo(f"{'' if place == 0 else chr(10)}{click.style(clean(kind), bold=True)}")
-        lines = [one for one in found if one.kind == kind]
-        status = max(0 if one.status == "active" else len(one.status) for one in lines)
-        taken = max(len(one.name) for one in lines) + status + GAPS
+        lines = [plugin for plugin in plugins if plugin.kind == kind]
+        status = max(0 if plugin.status == "active" else len(plugin.status) for plugin in lines)
+        taken = max(len(plugin.name) for plugin in lines) + status + GAPS
         known = sys.stdout.isatty() or "COLUMNS" in os.environ  # pipes and files have no width
         left = width() - taken if known else sys.maxsize
-        columns([("name", "", "what it does"), *(_line(one, left) for one in lines)])
+        columns([("name", "", "what it does"), *(_line(plugin, left) for plugin in lines)])
 
 
-def _line(one: Listed, left: int) -> tuple[str, str, str]:
+def _line(plugin: Listed, left: int) -> tuple[str, str, str]:
     """Return name, status if unusable, and as much of the summary as fits into ``left`` characters."""
-    usable = one.status == "active"
-    text = shorten(one.summary if usable else one.message, left, placeholder=" ...")
-    return one.name, "" if usable else one.status, text
+    usable = plugin.status == "active"
+    text = shorten(plugin.summary if usable else plugin.message, left, placeholder=" ...")
+    return plugin.name, "" if usable else plugin.status, text
 
 
-def _print_plugin(one: Listed, *, first: bool) -> None:
-    color = "green" if one.status == "active" else "red"
-    key, owner = clean(f"{one.kind}.{one.name}"), clean(f"{one.distribution or '?'} {one.version or '?'}")
+def _print_plugin(plugin: Listed, *, first: bool) -> None:
+    color = "green" if plugin.status == "active" else "red"
+    key, owner = (
+        clean(f"{plugin.kind}.{plugin.name}"),
+        clean(f"{plugin.distribution or '?'} {plugin.version or '?'}"),
+    )
     click.echo(
-        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(one.status, fg=color)}  {owner}"
+        f"{'' if first else chr(10)}{click.style(key, bold=True)}  {click.style(plugin.status, fg=color)}  {owner}"
     )
     facts = {
-        "does": one.summary,
-        "models": ", ".join(one.models),
-        "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in one.hooks),
-        "settings": "; ".join(map(str, one.settings)),
-        "order": f"{one.order} of the {one.kind}" if one.order and one.status == "active" else "",
-        "source": one.source or "",
-        "problem": one.message,
-        "notes": " ".join(one.notes),
+        "does": plugin.summary,
+        "models": ", ".join(plugin.models),
+        "hooks": ", ".join(hook.removeprefix("compatkit_") for hook in plugin.hooks),
+        "settings": "; ".join(map(str, plugin.settings)),
+        "order": f"{plugin.order} of the {plugin.kind}" if plugin.order and plugin.status == "active" else "",
+        "source": plugin.source or "",
+        "problem": plugin.message,
+        "notes": " ".join(plugin.notes),
     }
     for label, text in facts.items():
         if text:

@@ -30,7 +30,7 @@ from compatkit.cli.output import (
     rows,
     show_outcome,
 )
-from compatkit.cli.roots import registry, store
+from compatkit.cli.roots import open_registry, open_store
 from compatkit.errors import DataError, NotFound, UsageError
 from compatkit.registry.aliases import ANY, Anything
 from compatkit.registry.policies import MODES, WILDCARDS, check_scope
@@ -98,20 +98,22 @@ class PolicySetOptions(PolicySettings, NamedDataOptions):
 )
 def set_command(context: click.Context, options: PolicySetOptions) -> None:
     """Set a policy; the images are loaded once, for their digest."""
-    held, scope, images = registry(context), check_scope(options.scope), None
+    registry, scope, images = open_registry(context), check_scope(options.scope), None
     if options.mode != "none":
         images = _deciding(options)
     elif options.name is not None or options.recipe is not None:
         raise UsageError("--mode none measures nothing; leave --data and --recipe out.")
-    made = held.policies.set(scope, data=images, **options.of(PolicySettings))
-    policies = held.store.policies
+    made = registry.policies.set(scope, data=images, **options.of(PolicySettings))
+    policies = registry.store.policies
     here = [
-        one for one in held.store.index.listing() if (found := policies.of(one.name)) and found.scope == scope
+        component
+        for component in registry.store.index.listing()
+        if (revision := policies.of(component.name)) and revision.scope == scope
     ]
-    bound = [one.name for one in here if one.error or made.concerns(one.kind)]
-    others = [one.name for one in here if one.name not in bound]
+    bound = [component.name for component in here if component.error or made.concerns(component.kind)]
+    others = [component.name for component in here if component.name not in bound]
     if options.json:
-        number = found.number if (found := policies.current(scope)) else 0
+        number = revision.number if (revision := policies.current(scope)) else 0
         emit({"revision": number, "policy": made.to_json(), "binds": bound, "asks_nothing_of": others})
         return
     paragraph(f"policy {made}")
@@ -141,24 +143,24 @@ class PolicyShowOptions(Options):
 )
 def show_command(context: click.Context, options: PolicyShowOptions) -> None:
     """Show policies; loads no network."""
-    held = store(context)
+    store = open_store(context)
     if options.name is None:
         if options.log:
             raise UsageError("--log shows the changes of one policy; give its NAME.")
-        every = held.policies.all()
-        emit([_to_json(one) for one in every]) if options.json else _show_table(every)
+        every = store.policies.all()
+        emit([_to_json(policy) for policy in every]) if options.json else _show_table(every)
         return
     scope = check_scope(options.name)
     if options.log:
-        _show_log(held, scope, options.json)
+        _show_log(store, scope, options.json)
         return
-    found = held.policies.current(scope) if set(WILDCARDS) & set(scope) else held.policies.of(scope)
-    if found is None or found.policy is None:
-        raise NotFound(f"no policy binds {scope!r}: {_known(held)}.", subject=scope)
+    revision = store.policies.current(scope) if set(WILDCARDS) & set(scope) else store.policies.of(scope)
+    if revision is None or revision.policy is None:
+        raise NotFound(f"no policy binds {scope!r}: {_known(store)}.", subject=scope)
     if options.json:
-        emit(_to_json(found))
+        emit(_to_json(revision))
     else:
-        rows({label: str(value) for label, value in _facts(found).items()})
+        rows({label: str(value) for label, value in _facts(revision).items()})
 
 
 class PolicyClearOptions(Options):
@@ -176,12 +178,12 @@ class PolicyClearOptions(Options):
 )
 def clear_command(context: click.Context, options: PolicyClearOptions) -> None:
     """Clear a policy; its history is kept."""
-    held, scope = store(context), check_scope(options.scope)
-    found = held.policies.current(scope)
-    if found is None:
-        raise NotFound(f"{scope!r} never had a policy: {_known(held)}.", subject=scope)
-    held.set_policy(scope, None, expected=options.expected)
-    before = found.policy
+    store, scope = open_store(context), check_scope(options.scope)
+    revision = store.policies.current(scope)
+    if revision is None:
+        raise NotFound(f"{scope!r} never had a policy: {_known(store)}.", subject=scope)
+    store.set_policy(scope, None, expected=options.expected)
+    before = revision.policy
     if options.json:
         emit({"scope": scope, "before": None if before is None else before.to_json()})
     else:
@@ -208,19 +210,21 @@ class PolicyTestOptions(NamedDataOptions):
 )
 def test_command(context: click.Context, options: PolicyTestOptions) -> None:
     """Test released versions, or versions published under another name."""
-    held = registry(context)
-    wanted = list(dict.fromkeys(str(one) for text in options.references for one in held.store.select(text)))
+    registry = open_registry(context)
+    wanted = list(
+        dict.fromkeys(str(pinned) for text in options.references for pinned in registry.store.select(text))
+    )
     images = images_at_hand(
         options.names, options.data_root, options.download, options.damaged, options.recipe
     )
     outcomes = {}
     for reference in wanted:
         with progress(f"policy of {reference}") as report:
-            outcomes[reference] = held.policies.test(
+            outcomes[reference] = registry.policies.test(
                 reference, name=options.name, against=options.against or None, data=images, progress=report
             )
     if options.json:
-        emit([{"reference": one, **outcome.to_json()} for one, outcome in outcomes.items()])
+        emit([{"reference": reference, **outcome.to_json()} for reference, outcome in outcomes.items()])
     else:
         for reference, outcome in outcomes.items():
             role = f"the next version of {options.name}" if options.name else "it is"
@@ -229,7 +233,7 @@ def test_command(context: click.Context, options: PolicyTestOptions) -> None:
             if outcome.matrix is not None:
                 click.echo()
                 print_rich(outcome.matrix)
-    context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
+    context.exit(0 if all(outcome.passed for outcome in outcomes.values()) else 1)
 
 
 def _deciding(options: PolicySetOptions) -> Split:
@@ -239,33 +243,37 @@ def _deciding(options: PolicySetOptions) -> Split:
         from compatkit.experiments.recipes import data_sets
 
         sets = data_sets(recipe, root=options.data_root, download=options.download)
-        fits = [one for one in sets if name in (None, one.name, one.test.name)]
-        if len({one.test.digest for one in fits}) != 1:
-            raise DataError(
-                f"{recipe} has the test sets {', '.join(one.test.name for one in sets)}; name one of them with --data."
-            )
-        return fits[0].test
+        matches = [data for data in sets if name in (None, data.name, data.test.name)]
+        if len({data.test.digest for data in matches}) != 1:
+            known = ", ".join(data.test.name for data in sets)
+            raise DataError(f"{recipe} has the test sets {known}; name one of them with --data.")
+        return matches[0].test
     if name is None:
         raise UsageError("The images to decide on are missing: give --data mnist/test, or --recipe FILE.")
     data = found_in(options.data_root, options.download, options.damaged)(name)
     return data.train if name.endswith("/train") else data.test
 
 
-def _to_json(one: Revision) -> dict[str, Any]:
-    policy = None if one.policy is None else one.policy.to_json()
-    told = {"scope": one.scope, "revision": one.number, "time": one.time, "policy": policy}
-    return told | ({"admitted": one.admitted} if one.admitted else {})
+def _to_json(revision: Revision) -> dict[str, Any]:
+    policy = None if revision.policy is None else revision.policy.to_json()
+    value = {"scope": revision.scope, "revision": revision.number, "time": revision.time, "policy": policy}
+    return value | ({"admitted": revision.admitted} if revision.admitted else {})
 
 
-def _facts(one: Revision) -> dict[str, Any]:
+def _facts(revision: Revision) -> dict[str, Any]:
     """Return a revision as labeled texts."""
-    policy = one.policy
+    policy = revision.policy
     if policy is None:
-        return {"scope": one.scope, "mode": "cleared", "revision": one.number, "since": one.time}
-    told: dict[str, Any] = {"scope": one.scope, "mode": policy.mode}
+        return {
+            "scope": revision.scope,
+            "mode": "cleared",
+            "revision": revision.number,
+            "since": revision.time,
+        }
+    facts: dict[str, Any] = {"scope": revision.scope, "mode": policy.mode}
     if policy.data is not None:
         drawn = f"{policy.cap:,} images, drawn with seed {policy.seed}" if policy.cap else "all images"
-        told |= {
+        facts |= {
             "data": f"{policy.data.name} ({policy.data.digest})",
             "images": f"{drawn}, in batches of {policy.batch_size}",
             "metric": f"{policy.metric} {policy.metric_version}",
@@ -273,44 +281,54 @@ def _facts(one: Revision) -> dict[str, Any]:
             "tolerance": f"{policy.tolerance:g} below the bound",
             "binds": "every version" if policy.across_major else "within one MAJOR line",
         }
-    return told | {"revision": one.number, "since": one.time}
+    return facts | {"revision": revision.number, "since": revision.time}
 
 
-def _show_table(found: list[Revision]) -> None:
+def _show_table(revisions: list[Revision]) -> None:
     """Print policies, the most specific first."""
-    if not found:
+    if not revisions:
         click.echo("no policies: nothing binds new versions but what their change demands")
         return
     table: list[tuple[str, ...]] = [("scope", "mode", "data", "tolerance", "statistics", "revision", "since")]
-    for one in found:
-        if (policy := one.policy) is not None:
+    for revision in revisions:
+        if (policy := revision.policy) is not None:
             data = policy.data.name if policy.data is not None else ""
             tolerance, statistics = (f"{policy.tolerance:g}", policy.bn_policy) if data else ("", "")
-            table.append((one.scope, policy.mode, data, tolerance, statistics, str(one.number), one.time))
+            table.append(
+                (
+                    revision.scope,
+                    policy.mode,
+                    data,
+                    tolerance,
+                    statistics,
+                    str(revision.number),
+                    revision.time,
+                )
+            )
     columns(table, right=(3, 5))
 
 
-def _show_log(held: Store, scope: str, machine: bool) -> None:
+def _show_log(store: Store, scope: str, machine: bool) -> None:
     """Print all changes of a scope's policy, or of the one that binds a name.
 
     Raises:
         NotFound: There never was a policy.
     """
-    history = held.policies.history(scope)
-    if not history and (found := held.policies.of(scope)) is not None:
-        history = held.policies.history(found.scope)
+    history = store.policies.history(scope)
+    if not history and (revision := store.policies.of(scope)) is not None:
+        history = store.policies.history(revision.scope)
     if not history:
-        raise NotFound(f"{scope!r} never had a policy: {_known(held)}.", subject=scope)
+        raise NotFound(f"{scope!r} never had a policy: {_known(store)}.", subject=scope)
     if machine:
-        emit([_to_json(one) for one in history])
+        emit([_to_json(revision) for revision in history])
         return
-    for one in history:
-        said = str(one.policy) if one.policy is not None else f"{one.scope}: cleared"
-        told = f"{one.admitted} came in unmeasured" if one.admitted else said
-        click.echo(clean(f"{one.number}  {one.time}  {told}"))
+    for revision in history:
+        text = str(revision.policy) if revision.policy is not None else f"{revision.scope}: cleared"
+        text = f"{revision.admitted} was accepted unmeasured" if revision.admitted else text
+        click.echo(clean(f"{revision.number}  {revision.time}  {text}"))
 
 
-def _known(held: Store) -> str:
+def _known(store: Store) -> str:
     """List the existing policies, for messages."""
-    known = [one.scope for one in held.policies.all()]
+    known = [revision.scope for revision in store.policies.all()]
     return f"there are policies for {', '.join(known)}" if known else "there are no policies"

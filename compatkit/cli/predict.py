@@ -17,10 +17,11 @@ from compatkit.cli.options import (
     SignatureOptions,
     argument,
     command,
+    device_option,
     option,
 )
 from compatkit.cli.output import clean, columns, counted, emit, news, warn
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, open_registry
 from compatkit.cli.statistics import ALONE, images_of_statistics, normalizes, policy_for_single_images
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.contracts.contract import HEADS
@@ -54,39 +55,46 @@ class PredictOptions(NamedDataOptions, SignatureOptions):
     )
     csv: str | None = option("Write the rows to a CSV file instead of printing them.", metavar="FILE")
     batch_size: int = option("Images per batch.", min=1, default=256)
+    device: str = device_option
 
 
 @command(
     "predict",
     PredictOptions,
-    help="Tell class and probability of each image. PART is a published recombination, or an extractor: with --head, "
-    "or with the head that it was trained with. PHOTOS are image files, folders of them, or arrays (.npy, .npz). A "
-    "file that cannot be read has a row with the reason, and the exit code is then 1.",
+    help="Predict class and probability of each image. PART is a published recombination, or an extractor: with "
+    "--head, or with the head that it was trained with. PHOTOS are image files, folders of them, or arrays (.npy, "
+    ".npz). A file that cannot be read has a row with the reason, and the exit code is then 1.",
 )
 def predict_command(context: click.Context, options: PredictOptions) -> None:
     """Predict; exit code 1 if some file could not be read."""
     check_outputs({"--csv": options.csv})
     groups, others = _groups(options.photos)
-    model = _model(registry(context), options)
-    if model.bn_policy == "batch" and normalizes([one.manifest for one in model.sources]):
+    model = _model(open_registry(context), options)
+    if model.bn_policy == "batch" and normalizes([part.manifest for part in model.sources]):
         warn(f"{ALONE} Add --bn-policy reestimate, and --data with 100 or more photos of all classes.")
-    found = _predictions(model, groups, options.batch_size)
+    predictions = _predictions(model, groups, options)
     if options.csv is not None:
-        found.to_csv(options.csv)
+        predictions.to_csv(options.csv)
     if options.json:
-        used = {"parts": [one.reference for one in model.sources], "bn_policy": model.bn_policy}
-        emit({**used, "classes": list(found.classes), "predictions": _rows(found), "left_out": others})
-    else:
-        _tell(found, options.csv)
-    if found.damaged:
-        warn(
-            f"{len(found.damaged):,} of {counted(len(found), 'file')} could not be read; their rows say why."
+        used = {"parts": [part.reference for part in model.sources], "bn_policy": model.bn_policy}
+        emit(
+            {
+                **used,
+                "classes": list(predictions.classes),
+                "predictions": _rows(predictions),
+                "left_out": others,
+            }
         )
-    context.exit(1 if found.damaged else 0)
+    else:
+        _print(predictions, options.csv)
+    if predictions.damaged:
+        total = counted(len(predictions), "file")
+        warn(f"{len(predictions.damaged):,} of {total} could not be read; their rows say why.")
+    context.exit(1 if predictions.damaged else 0)
 
 
 def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
-    """Return what is predicted at a time, all files together and each array, and the files left out of folders.
+    """Group the inputs: all files together, each array alone; count the files left out of folders.
 
     Returns:
         Images by the name of their array, and numbers of files by ending.
@@ -111,7 +119,7 @@ def _groups(photos: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, int]]:
 
 
 def _files(folder: Path, others: Counter[str]) -> list[str]:
-    """Return the image files of a folder; count and tell what is left out."""
+    """Return the image files of a folder; count what is left out, and warn."""
     from compatkit.data.leftout import LeftOutWarning
     from compatkit.data.unlabeled import images_in
 
@@ -126,14 +134,14 @@ def _files(folder: Path, others: Counter[str]) -> list[str]:
 
 
 def _split(files: list[str]) -> Split:
-    """Return image files as images without labels, read when they are options for."""
+    """Return image files as images without labels, read when they are accessed."""
     import numpy as np
 
     from compatkit.data.files import listed
     from compatkit.data.split import NO_CLASSES, Split
 
     root = Path(files[0]).anchor
-    images = listed(Path(root), [one.removeprefix(root) for one in files])
+    images = listed(Path(root), [file.removeprefix(root) for file in files])
     return Split(images, np.zeros(len(files), dtype=np.int64), NO_CLASSES, "photos")
 
 
@@ -146,19 +154,19 @@ def _array(path: Path) -> Any:
         raise DataError(f"{path} is no array of numpy: {error}.", subject=path) from error
 
 
-def _model(held: Registry, options: PredictOptions) -> Recombination:
+def _model(registry: Registry, options: PredictOptions) -> Recombination:
     """Return the network.
 
     Raises:
         UsageError: PART is of another kind, or options do not go with it.
         DataError: Statistics are to be estimated, and no images are found.
     """
-    part = held.store.resolve(options.part)
-    kind = held.store.manifest(part).kind
+    part = registry.store.resolve(options.part)
+    kind = registry.store.manifest(part).kind
     if kind == "recombination":
         if options.head is not None:
             raise UsageError(f"{part} is a whole network; leave --head out.", subject=options.head)
-        model = cast("Recombination", held.load(str(part)))
+        model = cast("Recombination", registry.load(str(part)))
         if options.bn_policy in (None, model.bn_policy) and options.data is None:
             return model
         if model.inserted:
@@ -166,48 +174,50 @@ def _model(held: Registry, options: PredictOptions) -> Recombination:
                 f"{part} has adapters, and is used as it was published; leave --bn-policy and --data out.",
                 subject=options.part,
             )
-        extractor, head = (Reference.parse(one.reference) for one in model.sources)
-        return _recombined(held, held.store.resolve(str(extractor)), held.store.resolve(str(head)), options)
+        extractor, head = (Reference.parse(source.reference) for source in model.sources)
+        return _recombined(
+            registry, registry.store.resolve(str(extractor)), registry.store.resolve(str(head)), options
+        )
     if kind in HEADS:
         raise UsageError(
             f"{part} is a head: name an extractor, and this with --head {options.part}.", subject=options.part
         )
     if kind != "extractor":
         raise wrong_kind(part, kind, ("extractor", "recombination"), options.part)
-    head = _own_head(held, part) if options.head is None else held.store.resolve(options.head)
-    return _recombined(held, part, head, options)
+    head = _own_head(registry, part) if options.head is None else registry.store.resolve(options.head)
+    return _recombined(registry, part, head, options)
 
 
 def _recombined(
-    held: Registry, extractor: Reference, head: Reference, options: PredictOptions
+    registry: Registry, extractor: Reference, head: Reference, options: PredictOptions
 ) -> Recombination:
     policy = options.bn_policy or (
-        "reestimate" if options.data else policy_for_single_images(held, extractor, head)
+        "reestimate" if options.data else policy_for_single_images(registry, extractor, head)
     )
     if options.data is not None and not estimates(policy):
         raise UsageError(f"--data is for --bn-policy reestimate and mix:N, not for {policy}; leave it out.")
     images = None
     if estimates(policy):
         try:
-            images = images_of_statistics(held, extractor, options.data, options)
+            images = images_of_statistics(registry, extractor, options.data, options)
         except DataError as error:
             if options.bn_policy is not None or options.data is not None:
                 raise
             warn(f"{error}")
             policy = DEFAULT
-    return held.recombine(str(extractor), str(head), bn_policy=policy, data=images)
+    return registry.recombine(str(extractor), str(head), bn_policy=policy, data=images)
 
 
-def _own_head(held: Registry, extractor: Reference) -> Reference:
+def _own_head(registry: Registry, extractor: Reference) -> Reference:
     """Return the newest version of the head that was trained with an extractor, with a message.
 
     Raises:
         UsageError: There is none, or there are heads of several names.
     """
     heads = {
-        one.name: one
-        for one in held.store.index.search(parent=extractor.digest, kind="head")
-        if (TRAINED, extractor.digest) in one.parents
+        head.name: head
+        for head in registry.store.index.search(parent=extractor.digest, kind="head")
+        if (TRAINED, extractor.digest) in head.parents
     }
     if len(heads) != 1:
         which = ", ".join(heads) or "none"
@@ -217,22 +227,23 @@ def _own_head(held: Registry, extractor: Reference) -> Reference:
         )
     (head,) = heads.values()
     news(f"with its own head {head}")
-    return held.store.resolve(str(head))
+    return registry.store.resolve(str(head))
 
 
-def _predictions(model: Recombination, groups: Mapping[str, Any], batch_size: int) -> Predictions:
+def _predictions(model: Recombination, groups: Mapping[str, Any], options: PredictOptions) -> Predictions:
     """Return the predictions of all groups, one after the other, each image with a name."""
     import torch
 
     from compatkit.evaluation.assembly import BatchStatisticsWarning
+    from compatkit.evaluation.passes import placed
     from compatkit.evaluation.predictions import Predictions
 
     shares, files, damaged = list[torch.Tensor](), list[str](), dict[int, str]()
     classes: tuple[str, ...] = ()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", BatchStatisticsWarning)  # told in words of the command line
+    with warnings.catch_warnings(), placed(model, options.device):
+        warnings.simplefilter("ignore", BatchStatisticsWarning)  # the command warns in its own words
         for name, images in groups.items():
-            some = model.predict(images, batch_size=batch_size, damaged="skip")
+            some = model.predict(images, batch_size=options.batch_size, damaged="skip")
             damaged |= {len(files) + place: reason for place, reason in some.damaged.items()}
             files += some.files or [f"{name}[{place}]" for place in range(len(some))]
             shares.append(some.probabilities)
@@ -240,21 +251,21 @@ def _predictions(model: Recombination, groups: Mapping[str, Any], batch_size: in
     return Predictions(torch.cat(shares), classes, tuple(files), damaged)
 
 
-def _rows(found: Predictions) -> list[dict[str, Any]]:
+def _rows(predictions: Predictions) -> list[dict[str, Any]]:
     """Return JSON values of each image: its class, or why it could not be read."""
     return [
         {"image": name, "damaged": best.damaged}
         if best.damaged
         else {"image": name, **attrs.asdict(best, filter=lambda field, _: field.name != "damaged")}
-        for name, best in zip(found.files, found, strict=True)
+        for name, best in zip(predictions.files, predictions, strict=True)
     ]
 
 
-def _tell(found: Predictions, csv: str | None) -> None:
-    """Print a row an image, or, where they are in a file, how many images are of each class."""
+def _print(predictions: Predictions, csv: str | None) -> None:
+    """Print one row per image, or with ``--csv`` the number of images per class."""
     if csv is None:
-        click.echo(str(found))
+        click.echo(str(predictions))
         return
-    counts = Counter(label for label in found.labels if label)
+    counts = Counter(label for label in predictions.labels if label)
     columns([("class", "images"), *((name, f"{count:,}") for name, count in counts.most_common())], right=[1])
-    click.echo(f"wrote {clean(csv)}: {counted(len(found), 'row')}")
+    click.echo(f"wrote {clean(csv)}: {counted(len(predictions), 'row')}")

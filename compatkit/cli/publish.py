@@ -21,7 +21,7 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import columns, emit, news, next_step, progress, show_outcome
-from compatkit.cli.roots import destination, publishing, registry
+from compatkit.cli.roots import destination, open_or_create_registry, open_registry
 from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.errors import CompatkitError, UsageError
 from compatkit.experiments.recipes import STATE, Started
@@ -75,7 +75,7 @@ class Publication:
         plan: Recipe of the run.
         started: How the run was started.
         folder: Folder that holds only the run's state; None if a file given by the user does.
-        named: Whether the user named that folder, which is then left as it is.
+        keeps_folder: Whether the user named that folder, which is then left as it is.
         images: Finds the images of policies.
         about: Description of the parts.
         key: Signing key, or None.
@@ -87,7 +87,7 @@ class Publication:
     plan: Recipe
     started: Started
     folder: Path | None
-    named: bool
+    keeps_folder: bool
     images: Given
     about: About
     key: SigningKey | None
@@ -103,17 +103,19 @@ class Publication:
             self._rehearse(fit, settings)
             return
         with self._kept(), progress("policies") as report:
-            parts = publishing(self.root).publish(fit, about=self.about, progress=report, **settings)
-        signed = sign_published(registry(self.context), parts.values(), self.key)
+            parts = open_or_create_registry(self.root).publish(
+                fit, about=self.about, progress=report, **settings
+            )
+        signed = sign_published(open_registry(self.context), parts.values(), self.key)
         if self.folder is not None:
             attrs.evolve(self.started, published=parts).write(self.folder)
-            if not self.named:
+            if not self.keeps_folder:
                 (self.folder / STATE).unlink(missing_ok=True)  # missing after a run of no steps
         if self.options.json:
             last = {row["task"]: row["losses"] for row in fit.history}
             measured = {"evaluations": fit.evaluations} if fit.evaluations else {}
-            told = {"registry": str(self.root), "parts": parts, **signed, "losses": last, **measured}
-            emit({**told, "plan": fit.plan})
+            result = {"registry": str(self.root), "parts": parts, **signed, "losses": last, **measured}
+            emit({**result, "plan": fit.plan})
             return
         show_figures(fit)
         for reference in parts.values():
@@ -131,21 +133,23 @@ class Publication:
     def _rehearse(self, fit: Fit, settings: dict[str, Any]) -> None:
         """Show the outcomes of policies for the parts; exit with 1 if one fails."""
         with progress("policies") as report:
-            outcomes = publishing(self.root).publish(fit, progress=report, **settings, dry_run=True)
+            outcomes = open_or_create_registry(self.root).publish(
+                fit, progress=report, **settings, dry_run=True
+            )
         if self.options.json:
-            told = {key: outcome.to_json() for key, outcome in outcomes.items()}
-            emit({"registry": str(self.root), "outcomes": told, "plan": fit.plan})
+            reports = {key: outcome.to_json() for key, outcome in outcomes.items()}
+            emit({"registry": str(self.root), "outcomes": reports, "plan": fit.plan})
         else:
             for outcome in outcomes.values():
                 show_outcome(outcome)
             click.echo("nothing was published")
             if self.folder is not None:
                 next_step("compatkit", "publish", str(self.folder))
-        self.context.exit(0 if all(one.passed for one in outcomes.values()) else 1)
+        self.context.exit(0 if all(outcome.passed for outcome in outcomes.values()) else 1)
 
     @contextmanager
     def _kept(self) -> Iterator[None]:
-        """Tell after an error that nothing has to be trained again."""
+        """After an error, print how to publish without training again."""
         try:
             yield
         except (CompatkitError, KeyboardInterrupt):
@@ -168,8 +172,8 @@ def load(context: click.Context, started: Started, download: bool) -> tuple[Reci
         started: How the run was started.
         download: Whether data sets may be downloaded.
     """
-    plan = started.load(download, lambda *words, **settings: registry(context).task(*words, **settings))
-    return plan, registry(context).frozen(**plan.against) if plan.against else None
+    plan = started.load(download, lambda *words, **settings: open_registry(context).task(*words, **settings))
+    return plan, open_registry(context).frozen(**plan.against) if plan.against else None
 
 
 def show_figures(fit: Fit) -> None:
@@ -223,8 +227,8 @@ def publish_command(context: click.Context, options: PublishOptions) -> None:
         fit = plan.trainer.fit(
             plan.tasks, plan.regularizers, frozen=frozen, frozen_statistics=plan.frozen.statistics
         )
-    images, said = (found_in(started.data_root, options.download),), options.about(plan.about)
-    Publication(context, options, root, plan, started, run, True, images, said, key).publish(fit)
+    images, about = (found_in(started.data_root, options.download),), options.about(plan.about)
+    Publication(context, options, root, plan, started, run, True, images, about, key).publish(fit)
 
 
 def _check_trained(run: Path, started: Started) -> None:

@@ -13,10 +13,11 @@ from compatkit.cli.options import (
     argument,
     batch_size_option,
     command,
+    device_option,
     option,
 )
 from compatkit.cli.output import emit, progress
-from compatkit.cli.roots import registry
+from compatkit.cli.roots import open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RankOptions(NamedDataOptions, SignatureOptions):
         "Point this alias of the component to its best version, see --by.", metavar="ALIAS"
     )
     batch_size: int = batch_size_option
-    device: str = option("Device: cpu, cuda, ...", default="cpu")
+    device: str = device_option
 
 
 @command(
@@ -58,12 +59,12 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
     from compatkit.components.images import images_again
     from compatkit.components.scoring import SCORES
 
-    held = registry(context)
+    registry = open_registry(context)
     target = load_data_set(options.name, options.data_root, options.download, options.damaged)
     chosen = options.extractors
-    names = [place.name for place in held.store.select(chosen, "extractor")]
+    names = [place.name for place in registry.store.select(chosen, "extractor")]
     if options.versions:
-        chosen = tuple(f"{name}@{version}" for name in names for version in held.versions(name))
+        chosen = tuple(f"{name}@{version}" for name in names for version in registry.versions(name))
     if options.alias is not None and len(set(names)) > 1:
         raise UsageError(
             f"--alias names a version of one component; these are {', '.join(sorted(set(names)))}. Rank one of them.",
@@ -73,15 +74,17 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
 
     def source_of(reference: str) -> DataSet:
         """Load what an extractor was trained on, each set once."""
-        trained = str(held.store.manifest(reference).training.get("data"))
+        trained = str(registry.store.manifest(reference).training.get("data"))
         if trained not in loaded:
-            places = [held.store.resolve(reference)]
-            again = images_again(held.store, places, WAYS, root=options.data_root, download=options.download)
+            places = [registry.store.resolve(reference)]
+            again = images_again(
+                registry.store, places, WAYS, root=options.data_root, download=options.download
+            )
             loaded[trained] = again[reference]
         return loaded[trained]
 
     with progress("rank") as report:
-        found = held.rank(
+        ranking = registry.rank(
             chosen,
             target,
             scores=options.scores or SCORES,
@@ -91,13 +94,13 @@ def rank_command(context: click.Context, options: RankOptions) -> None:
         )
     best = None
     if options.by is not None or options.alias is not None:
-        best = found.best(options.by or found.rows[0].score)
+        best = ranking.best(options.by or ranking.rows[0].score)
     if best is not None and options.alias is not None:
         name, _, version = best.partition("@")
-        held.alias(name, options.alias, version)
+        registry.alias(name, options.alias, version)
     if options.json:
-        emit(found.to_json() | ({"best": best} if best is not None else {}))
+        emit(ranking.to_json() | ({"best": best} if best is not None else {}))
         return
-    click.echo(str(found))
+    click.echo(str(ranking))
     if best is not None:
         click.echo(f"best: {best}" + (f", now :{options.alias}" if options.alias is not None else ""))

@@ -11,7 +11,7 @@ from compatkit.cli.images import data_sets
 from compatkit.cli.matrix import ConditionOptions, MeasuringOptions
 from compatkit.cli.options import AboutOptions, argument, command, command_line, option
 from compatkit.cli.output import emit, next_step, paragraph, progress, report_text, rows, warn
-from compatkit.cli.roots import check_target, registry
+from compatkit.cli.roots import check_target, open_registry
 from compatkit.cli.statistics import ALONE, normalizes, policy_for_single_images, states_policy
 from compatkit.contracts.batchnorm import DEFAULT, estimates
 from compatkit.errors import DataError, IncompatibleError
@@ -37,8 +37,8 @@ class RecombineOptions(AboutOptions, MeasuringOptions):
     no_measure: bool = option("Only check and build; needs images only for fitting.")
     publish: str | None = option(
         "Publish the recombination as NAME unless it is measured at chance. Without --bn-policy its batch-norm "
-        "statistics are re-estimated on training images, so that it can tell single images; those of each batch with "
-        "--no-measure, which looks for no images.",
+        "statistics are re-estimated on training images, so that it can classify single images; those of each batch "
+        "with --no-measure, which looks for no images.",
         metavar="NAME",
     )
 
@@ -56,20 +56,20 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     options.check_publishes(options.publish)
     if options.publish is not None:
         check_target(context, options.publish, "recombination")
-    held = registry(context)
-    left, right = held.store.resolve(options.extractor), held.store.resolve(options.head)
+    registry = open_registry(context)
+    left, right = registry.store.resolve(options.extractor), registry.store.resolve(options.head)
     pair = str(left), str(right)
     if options.publish is not None and not states_policy(context):
-        wanted = policy_for_single_images(held, left, right)
+        wanted = policy_for_single_images(registry, left, right)
         options.bn_policy = DEFAULT if options.no_measure and estimates(wanted) else wanted
-    report = held.check(*pair, bn_policy=options.bn_policy)
+    report = registry.check(*pair, bn_policy=options.bn_policy)
     _refuse(report, options.insert_adapters)
     fits, anew = needs_fit(report), options.publish is not None and estimates(options.bn_policy)
     data = given_images = None
     if fits or anew or not options.no_measure:
         try:
             (data,) = data_sets(
-                held, pair[:1], (options.name,) if options.name else (), options.recipe, options
+                registry, pair[:1], (options.name,) if options.name else (), options.recipe, options
             ).values()
         except DataError as error:
             if fits or anew:
@@ -78,7 +78,7 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
             raise DataError(text, subject=error.subject) from error
         given_images = fitting_images(data)
     policy = "running" if options.no_measure else "batch"  # the matrix measures under the requested policy
-    model = held.recombine(
+    model = registry.recombine(
         *pair,
         bn_policy=policy if options.publish is None else options.bn_policy,
         data=given_images if fits or anew else None,
@@ -87,7 +87,7 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
     report, cell = model.report, None
     if data is not None and not options.no_measure:
         with progress("recombine") as done:
-            matrix = held.matrix(
+            matrix = registry.matrix(
                 *pair,
                 {left.name: data.test},
                 fill="stale",
@@ -97,16 +97,16 @@ def recombine_command(context: click.Context, options: RecombineOptions) -> None
             )
         cell = matrix.cell(*pair)
         if not model.inserted:  # figures with adapters are no evidence of the bare pair
-            report = held.check(*pair, bn_policy=options.bn_policy)
+            report = registry.check(*pair, bn_policy=options.bn_policy)
     reference, why_not = None, _why_not(cell)
     if options.publish is not None and not why_not:
-        reference = held.publish(model, options.publish, about=options.about())
+        reference = registry.publish(model, options.publish, about=options.about())
     if options.json:
         _emit(report, cell, model, {} if options.publish is None else {"published": reference})
     else:
-        _tell(report, cell, model)
+        _print(report, cell, model)
         if options.publish is not None:
-            _tell_published(context, model, reference, why_not, measured=cell is not None)
+            _print_published(context, model, reference, why_not, measured=cell is not None)
     context.exit(1 if why_not else 0)
 
 
@@ -141,24 +141,24 @@ def _emit(report: Report, cell: Cell | None, model: Recombination, published: di
     emit({"check": report.to_json(), "adapters": adapters, "cell": measured, **published})
 
 
-def _tell(report: Report, cell: Cell | None, model: Recombination) -> None:
+def _print(report: Report, cell: Cell | None, model: Recombination) -> None:
     """Print the check, the adapters and the measurement if there is one."""
     click.echo(report_text(report))
     if model.inserted:
         click.echo()
-        rows({f"adapter {place}": str(one) for place, one in enumerate(model.inserted, 1)})
+        rows({f"adapter {place}": str(adapter) for place, adapter in enumerate(model.inserted, 1)})
     if cell is None:
         click.echo("\nbuilt; not measured")
         return
     from compatkit.reports.wording import evidence, settings_line, verdict
 
-    said = verdict(cell)
+    words = verdict(cell)
     click.echo()
-    paragraph(f"{said.mark} {said.word}: {cell.reason or said.meaning}")
+    paragraph(f"{words.mark} {words.word}: {cell.reason or words.meaning}")
     rows(dict(evidence(cell)) | {"Measured with": settings_line(cell.settings)})
 
 
-def _tell_published(
+def _print_published(
     context: click.Context, model: Recombination, reference: str | None, why_not: str, *, measured: bool
 ) -> None:
     """Print the name of the publication, or why there is none."""
@@ -171,7 +171,7 @@ def _tell_published(
         data = model.estimated["data"]
         note = f"Its statistics are those of {data['images']:,} images of {data['name']}"
         paragraph(note + ("; the figures above are with statistics of the test images." if measured else "."))
-    elif model.bn_policy == "batch" and normalizes([one.manifest for one in model.sources]):
+    elif model.bn_policy == "batch" and normalizes([source.manifest for source in model.sources]):
         warn(
             f"{ALONE} Publish it with --bn-policy reestimate, and name images with --data if they are not found."
         )

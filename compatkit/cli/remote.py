@@ -32,7 +32,7 @@ from compatkit.cli.output import (
     progress,
     size,
 )
-from compatkit.cli.roots import demanded, destination, made, store
+from compatkit.cli.roots import demanded, destination, open_or_create_store, open_store
 
 if TYPE_CHECKING:
     from compatkit.registry import Progress
@@ -83,10 +83,10 @@ def push_command(context: click.Context, options: PushOptions) -> None:
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import push
 
-    held, reached = store(context), options_of(options.settings)
+    store, filesystem = open_store(context), options_of(options.settings)
     with progress("pushing") as report:
         choice = choice_of(context, options, report)
-        moved = push(held, options.remote, options.patterns or None, options=reached, choice=choice)
+        moved = push(store, options.remote, options.patterns or None, options=filesystem, choice=choice)
     finish(context, options, moved, "pushed")
 
 
@@ -108,10 +108,10 @@ def pull_command(context: click.Context, options: PullOptions) -> None:
     from compatkit.registry.remotes.address import options_of
     from compatkit.registry.remotes.pushpull import pull
 
-    root, reached = destination(context), options_of(options.settings)
+    root, filesystem = destination(context), options_of(options.settings)
     with progress("pulling") as report, target_at(root, options.dry_run) as target:
         choice = choice_of(context, options, report)
-        moved = pull(target, options.remote, options.patterns or None, options=reached, choice=choice)
+        moved = pull(target, options.remote, options.patterns or None, options=filesystem, choice=choice)
     finish(context, options, moved, "pulled", shows=True)
 
 
@@ -138,7 +138,7 @@ def clone_command(context: click.Context, options: CloneOptions) -> None:
         new, moved = clone(
             options.remote, Path(options.folder), options=options_of(options.settings), choice=choice
         )
-    tell(moved, "cloned", options.json)
+    print_moved(moved, "cloned", options.json)
     if not options.json:
         news(f"made the registry {new.root}")
         next_step("compatkit", "--registry", options.folder, "ls")
@@ -182,7 +182,7 @@ def target_at(root: Path, planned: bool) -> Iterator[Callable[[], Store]]:
     from compatkit.registry.store import Store
 
     if not planned or (root / MARKER).exists():
-        yield lambda: made(root)
+        yield lambda: open_or_create_store(root)
         return
     with scratch_folder() as empty:
         yield lambda: Store.init(empty)
@@ -198,7 +198,7 @@ def finish(context: click.Context, options: Options, moved: Moved, verb: str, *,
         verb: In the past tense, such as ``"copied"``.
         shows: Whether to suggest a command that shows the last version.
     """
-    tell(moved, verb, options.json)
+    print_moved(moved, verb, options.json)
     if shows and moved.made and not moved.planned and not options.json:
         next_step("compatkit", *command_line(context).words, "show", str(moved.made[-1]))
     context.exit(exit_code(moved))
@@ -206,10 +206,10 @@ def finish(context: click.Context, options: Options, moved: Moved, verb: str, *,
 
 def exit_code(moved: Moved) -> int:
     """Return the highest exit code of the refusals; 0 if there are none."""
-    return max((one.error.exit_code for one in moved.refused), default=0)
+    return max((refusal.error.exit_code for refusal in moved.refused), default=0)
 
 
-def tell(moved: Moved, verb: str, machine: bool) -> None:
+def print_moved(moved: Moved, verb: str, machine: bool) -> None:
     """Print what was copied, then what was refused.
 
     Args:
@@ -220,29 +220,30 @@ def tell(moved: Moved, verb: str, machine: bool) -> None:
     if machine:
         emit(moved.to_json())
         return
-    rows = [(str(one), "would be new" if moved.planned else "new") for one in moved.made]
+    rows = [(str(version), "would be new" if moved.planned else "new") for version in moved.made]
     rows += [
-        (str(one.digest), f"a parent; {one} is another one there, or not signed") for one in moved.unnamed
+        (str(parent.digest), f"a parent; {parent} is another one there, or not signed")
+        for parent in moved.unnamed
     ]
-    rows += [(one.what, "refused") for one in moved.refused]
+    rows += [(refusal.what, "refused") for refusal in moved.refused]
     if rows:
         columns([("component", ""), *rows])
     if count := len(moved.existing):
         paragraph(f"{counted(count, 'version')} {'was' if count == 1 else 'were'} there already.")
-    for one in moved.withdrawn:
-        click.echo(fold("withdrawn", f"{one.reference}: {one.reason}", indent=0, size=9))
-    for one in moved.apart:
-        click.echo(fold("apart", f"{one}; both stay as they are", indent=0, size=9))
-    for one in moved.refused:
-        told = fold("refused", f"[{one.error.code}] {one}", indent=0, size=9)
-        click.echo(click.style("refused", fg="red") + told.removeprefix("refused"))
+    for withdrawal in moved.withdrawn:
+        click.echo(fold("withdrawn", f"{withdrawal.reference}: {withdrawal.reason}", indent=0, size=9))
+    for conflict in moved.apart:
+        click.echo(fold("apart", f"{conflict}; both stay as they are", indent=0, size=9))
+    for refusal in moved.refused:
+        line = fold("refused", f"[{refusal.error.code}] {refusal}", indent=0, size=9)
+        click.echo(click.style("refused", fg="red") + line.removeprefix("refused"))
     blobs = f"{counted(moved.blobs, 'blob')} ({size(moved.bytes)})"
     if moved.planned:
-        for one in moved.items[:SHOWN]:
-            click.echo(f"  {size(one.bytes):>9}  {one.digest}  {clean(one.owner)}")
+        for item in moved.items[:SHOWN]:
+            click.echo(f"  {size(item.bytes):>9}  {item.digest}  {clean(item.owner)}")
         if moved.blobs > SHOWN:
             click.echo(f"  and {moved.blobs - SHOWN:,} more; --json lists all")
         paragraph(f"Nothing was changed. {blobs} would move, besides results and aliases.")
         return
-    said = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
-    paragraph(said + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")
+    summary = f"{verb} {blobs}, {counted(moved.results, 'result')}, {counted(moved.signatures, 'signature')}"
+    paragraph(summary + (f"; moved {', '.join(moved.aliases)}" if moved.aliases else "") + ".")

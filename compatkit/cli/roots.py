@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from compatkit.registry.store import Store
 
 
-def store(context: click.Context) -> Store:
+def open_store(context: click.Context) -> Store:
     """Open the store named on the command line; imports no torch.
 
     Raises:
@@ -41,15 +41,15 @@ def _named(context: click.Context) -> str | None:
     """
     from compatkit.registry.layout import VARIABLE
 
-    named = command_line(context).registry or os.environ.get(VARIABLE) or None
-    named = None if named is None else normalized(named)
-    if named is not None and is_url(named):
+    root = command_line(context).registry or os.environ.get(VARIABLE) or None
+    root = None if root is None else normalized(root)
+    if root is not None and is_url(root):
         raise UsageError(
-            f"{named} is a remote, but commands need a folder. Copy all of it: `compatkit clone {named} FOLDER`, or "
-            f"some: `compatkit --registry FOLDER pull {named} PATTERN`.",
-            subject=named,
+            f"{root} is a remote, but commands need a folder. Copy all of it: `compatkit clone {root} FOLDER`, or "
+            f"some: `compatkit --registry FOLDER pull {root} PATTERN`.",
+            subject=root,
         )
-    return named
+    return root
 
 
 def demanded(context: click.Context) -> Trusted | None:
@@ -69,11 +69,11 @@ def demanded(context: click.Context) -> Trusted | None:
     return Trusted.of(options.trusted or True)
 
 
-def registry(context: click.Context) -> Registry:
+def open_registry(context: click.Context) -> Registry:
     """Open the registry named on the command line."""
     from compatkit.components.registry import Registry
 
-    return Registry(store(context))
+    return Registry(open_store(context))
 
 
 def destination(context: click.Context) -> Path:
@@ -88,8 +88,8 @@ def destination(context: click.Context) -> Path:
     """
     from compatkit.registry.layout import FOLDERS, MARKER, VARIABLE, locate
 
-    named = _named(context)
-    root = Path(named if named is not None else locate(None)).expanduser().absolute()
+    name = _named(context)
+    root = Path(name if name is not None else locate(None)).expanduser().absolute()
     if (root / MARKER).exists():
         _try_to_write(root)
         return root
@@ -105,7 +105,7 @@ def destination(context: click.Context) -> Path:
     return root
 
 
-def make(root: Path) -> tuple[Store, bool]:
+def ensure_store(root: Path) -> tuple[Store, bool]:
     """Open the registry in ``root``, creating it if necessary; a failure leaves no empty folders behind.
 
     Returns:
@@ -126,19 +126,19 @@ def make(root: Path) -> tuple[Store, bool]:
         raise
 
 
-def made(root: Path) -> Store:
+def open_or_create_store(root: Path) -> Store:
     """Open the registry at a ``destination``, creating it if necessary, with a message."""
-    store, fresh = make(root)
+    store, fresh = ensure_store(root)
     if fresh:
         news(f"made the registry {root}")
     return store
 
 
-def publishing(root: Path) -> Registry:
+def open_or_create_registry(root: Path) -> Registry:
     """Open the registry at a ``destination`` for publishing, creating it if necessary."""
     from compatkit.components.registry import Registry
 
-    return Registry(made(root))
+    return Registry(open_or_create_store(root))
 
 
 def check_target(context: click.Context, name: str, kind: Kind, version: str | None = None) -> None:
@@ -164,17 +164,17 @@ def check_target(context: click.Context, name: str, kind: Kind, version: str | N
     if version is not None:
         Version.parse(version)
     destination(context)
-    held = store(context)
+    store = open_store(context)
     try:
-        there = held.resolve(name)
+        latest = store.resolve(name)
     except NotFound:
         return
-    found = held.manifest(there).kind
-    if found != kind:
-        came, wanted = (one.replace("_", " ") for one in (found, kind))
+    published = store.manifest(latest).kind
+    if published != kind:
+        old, new = (word.replace("_", " ") for word in (published, kind))
         raise UsageError(
-            f"{name}@{there.version} is of kind {came}, but this would publish kind {wanted}; as the newest version it "
-            f"would replace the {came} wherever {name} is named. Choose another name.",
+            f"{name}@{latest.version} is of kind {old}, but this would publish kind {new}; as the newest version it "
+            f"would replace the {old} wherever {name} is named. Choose another name.",
             subject=name,
         )
 

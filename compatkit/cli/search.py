@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command, option, tags
 from compatkit.cli.output import columns, emit, paragraph
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.foundation.display import network_and_cut
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def search_command(context: click.Context, options: SearchOptions) -> None:
     from compatkit.registry.index.search import Query
     from compatkit.registry.resolving import is_pattern
 
-    index, pattern = store(context).index, options.pattern
+    index, pattern = open_store(context).index, options.pattern
     most = options.limit if options.limit is not None or options.json else SHOWN
     as_words = pattern is not None and not is_pattern(pattern) and not {"@", ":"} & {*pattern}
     query = Query(
@@ -62,28 +62,28 @@ def search_command(context: click.Context, options: SearchOptions) -> None:
         **{"anywhere" if as_words else "pattern": pattern},
         **options.only(*FILTERS),
     )
-    found = index.search(query)
-    total = len(found) if most is None or len(found) < most else max(len(found), index.count(query))
+    versions = index.search(query)
+    total = len(versions) if most is None or len(versions) < most else max(len(versions), index.count(query))
     if options.json:
-        emit({"total": total, "components": [one.to_json() for one in found]})
+        emit({"total": total, "components": [version.to_json() for version in versions]})
         return
-    if found:
-        columns([HEADER, *map(_cells, found)], right=(3, 4))
-    if total > len(found):
-        paragraph(f"{total - len(found):,} more; --limit {total} shows them all.")
-    elif not found:
+    if versions:
+        columns([HEADER, *map(_cells, versions)], right=(3, 4))
+    if total > len(versions):
+        paragraph(f"{total - len(versions):,} more; --limit {total} shows them all.")
+    elif not versions:
         paragraph("nothing fits; `compatkit ls` lists all components.")
 
 
-def _cells(one: Found) -> tuple[str, ...]:
-    title = f"{one.title} (withdrawn)".strip() if one.withdrawn else one.title
+def _cells(version: Found) -> tuple[str, ...]:
+    title = f"{version.title} (withdrawn)".strip() if version.withdrawn else version.title
     return (
-        one.name,
-        one.version,
-        one.kind.replace("_", " "),
-        f"{one.parameters:,}",
-        " ".join(map(str, one.channels)),
-        network_and_cut(one.model, one.cut),
-        " ".join(f"{key}={value}" for key, value in one.tags.items()),
+        version.name,
+        version.version,
+        version.kind.replace("_", " "),
+        f"{version.parameters:,}",
+        " ".join(map(str, version.channels)),
+        network_and_cut(version.model, version.cut),
+        " ".join(f"{key}={value}" for key, value in version.tags.items()),
         title,
     )

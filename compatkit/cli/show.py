@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command
 from compatkit.cli.output import emit, rows, warn
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 
 if TYPE_CHECKING:
     from compatkit.registry.names import Reference
@@ -33,22 +33,25 @@ def show_command(context: click.Context, options: ShowOptions) -> None:
     from compatkit.foundation.codec import loads
     from compatkit.reports.contracts import facts
 
-    held = store(context)
-    found = held.resolve(options.reference)
-    manifest = held.manifest(found)
+    store = open_store(context)
+    reference = store.resolve(options.reference)
+    manifest = store.manifest(reference)
     if options.json:
-        place = {"name": found.name, "version": str(found.version), "digest": found.digest}
-        known = {"versions": list(map(str, held.versions(found.name))), "aliases": held.aliases(found.name)}
-        verified, found_out = _signatures(held, found)
-        signed = {"signatures": [one.to_json() for one in found_out], "signatures_verified": verified}
+        place = {"name": reference.name, "version": str(reference.version), "digest": reference.digest}
+        known = {
+            "versions": list(map(str, store.versions(reference.name))),
+            "aliases": store.aliases(reference.name),
+        }
+        verified, found_out = _signatures(store, reference)
+        signed = {"signatures": [verdict.to_json() for verdict in found_out], "signatures_verified": verified}
         emit({**place, **known, **signed, "manifest": loads(to_bytes(manifest), what=options.reference)})
         return
-    click.echo(click.style(f"{found.name}@{found.version}", bold=True))
-    signed = _signed(*_signatures(held, found))
-    rows(facts(held, found, manifest) | ({"signatures": signed} if signed else {}))
+    click.echo(click.style(f"{reference.name}@{reference.version}", bold=True))
+    signed = _signed(*_signatures(store, reference))
+    rows(facts(store, reference, manifest) | ({"signatures": signed} if signed else {}))
 
 
-def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerdict]]:
+def _signatures(store: Store, reference: Reference) -> tuple[bool, list[SignatureVerdict]]:
     """Return the signatures, and whether they were verified, which needs trusted keys."""
     from compatkit.errors import CompatkitError
     from compatkit.registry.signing.judging import judge
@@ -56,28 +59,30 @@ def _signatures(held: Store, found: Reference) -> tuple[bool, list[SignatureVerd
     from compatkit.registry.signing.trust import Trusted
 
     try:
-        there = held.signatures.of(str(found.digest))
-        trusted = Trusted.of() if there else Trusted({})
+        signatures = store.signatures.of(str(reference.digest))
+        trusted = Trusted.of() if signatures else Trusted({})
         if trusted.keys:
             check_installed()
     except CompatkitError as error:  # the component is still shown
         warn(f"the signatures were not verified: {error}")
         return False, []
-    shown = f"{found.name}@{found.version}"
-    return bool(trusted.keys), [judge(one, str(found.digest), trusted, name=shown) for one in there]
+    shown = f"{reference.name}@{reference.version}"
+    return bool(trusted.keys), [
+        judge(signature, str(reference.digest), trusted, name=shown) for signature in signatures
+    ]
 
 
-def _signed(verified: bool, found: list[SignatureVerdict]) -> str:
+def _signed(verified: bool, verdicts: list[SignatureVerdict]) -> str:
     """Return a line about signatures; empty if there are none."""
     from compatkit.cli.signatures import in_words
 
-    good = [one for one in found if one.good]
+    good = [verdict for verdict in verdicts if verdict.good]
     if good:
         return "; ".join(map(in_words, good))
-    said = sorted({one.statement.signer if one.statement else "damaged" for one in found})
-    if not said:
+    signers = sorted({verdict.statement.signer if verdict.statement else "damaged" for verdict in verdicts})
+    if not signers:
         return ""
     if not verified:
-        return f"{', '.join(said)}; not verified, for no key is trusted (`compatkit keys trust`)"
-    codes = sorted({one.error.code for one in found if one.error is not None})
+        return f"{', '.join(signers)}; not verified, for no key is trusted (`compatkit keys trust`)"
+    codes = sorted({verdict.error.code for verdict in verdicts if verdict.error is not None})
     return f"none counts: {', '.join(codes)}; see `compatkit signatures`"

@@ -11,7 +11,7 @@ import click
 
 from compatkit.cli.options import Options, SigningOptions, argument, command, command_line, option
 from compatkit.cli.output import emit, next_step
-from compatkit.cli.roots import registry
+from compatkit.cli.roots import open_registry
 
 if TYPE_CHECKING:
     from compatkit.components.registry import Registry
@@ -46,11 +46,11 @@ class SignOptions(Options):
 )
 def sign_command(context: click.Context, options: SignOptions) -> None:
     """Sign components, or the measured results of pairs."""
-    held = registry(context)
+    registry = open_registry(context)
     if options.evidence:
-        _sign_evidence(context, options, held)
+        _sign_evidence(context, options, registry)
         return
-    done = held.care.sign(
+    signatures = registry.care.sign(
         options.references,
         open_key(options.key),
         expires=options.expires,
@@ -58,27 +58,29 @@ def sign_command(context: click.Context, options: SignOptions) -> None:
         every=options.every,
     )
     if options.json:
-        emit([one.to_json() for one in done])
+        emit([signature.to_json() for signature in signatures])
         return
-    for one in done:
-        said = one.to_json()
-        ends = f", until {said['expires']}" if said["expires"] else ""
-        click.echo(f"{'signed' if one.made else 'signed before'} {one.subject}{ends}")
+    for signature in signatures:
+        facts = signature.to_json()
+        ends = f", until {facts['expires']}" if facts["expires"] else ""
+        click.echo(f"{'signed' if signature.made else 'signed before'} {signature.subject}{ends}")
     more = ["--all"] if options.every else []
     next_step("compatkit", *command_line(context).words, "signatures", *options.references, *more)
 
 
-def _sign_evidence(context: click.Context, options: SignOptions, held: Registry) -> None:
+def _sign_evidence(context: click.Context, options: SignOptions, registry: Registry) -> None:
     if len(options.references) != 2 or options.every or options.unnamed:
         raise click.UsageError(
             "--evidence takes two REF, extractors and heads, without --all and --unnamed.", context
         )
-    done = held.care.sign_evidence(*options.references, open_key(options.key), expires=options.expires)
+    signatures = registry.care.sign_evidence(
+        *options.references, open_key(options.key), expires=options.expires
+    )
     if options.json:
-        emit([one.to_json() for one in done])
+        emit([signature.to_json() for signature in signatures])
         return
-    made = sum(one.made for one in done)
-    click.echo(f"signed {made:,} measured results; {len(done) - made:,} were signed before")
+    made = sum(signature.made for signature in signatures)
+    click.echo(f"signed {made:,} measured results; {len(signatures) - made:,} were signed before")
 
 
 def key_folder() -> Path:
@@ -98,15 +100,15 @@ def open_key(text: str) -> SigningKey:
     from compatkit.errors import KeyFileError
     from compatkit.registry.signing.signer import SigningKey
 
-    file, kept = Path(text).expanduser(), key_folder() / f"{text}.pem"
+    file, own = Path(text).expanduser(), key_folder() / f"{text}.pem"
     if not file.exists():
-        if len(Path(text).parts) != 1 or not kept.exists():
+        if len(Path(text).parts) != 1 or not own.exists():
             raise KeyFileError(
-                f"There is no key {text}: neither a file of this name, nor {kept}. `compatkit keys new NAME` makes "
+                f"There is no key {text}: neither a file of this name, nor {own}. `compatkit keys new NAME` makes "
                 "one.",
                 subject=text,
             )
-        file = kept
+        file = own
     return SigningKey.load(file, passphrase=lambda: ask(f"Passphrase of {file}"))
 
 
@@ -119,8 +121,8 @@ def ask(prompt: str, *, confirm: bool = False) -> str:
     """
     if not sys.stdin.isatty():
         return ""
-    found = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
-    return str(found)
+    text = click.prompt(prompt, hide_input=True, confirmation_prompt=confirm, err=True)
+    return str(text)
 
 
 def chosen_key(options: SigningOptions) -> SigningKey | None:
@@ -129,15 +131,15 @@ def chosen_key(options: SigningOptions) -> SigningKey | None:
 
 
 def sign_published(
-    held: Registry, references: Iterable[str], key: SigningKey | None
+    registry: Registry, references: Iterable[str], key: SigningKey | None
 ) -> dict[str, list[dict[str, Any]]]:
     """Sign new publications; return ``signed`` for ``--json``, empty without a key.
 
     Args:
-        held: The registry.
+        registry: The registry.
         references: What was published.
         key: Signing key, or None.
     """
     if key is None:
         return {}
-    return {"signed": [one.to_json() for one in held.care.sign(list(references), key)]}
+    return {"signed": [signature.to_json() for signature in registry.care.sign(list(references), key)]}

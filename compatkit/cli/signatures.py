@@ -8,7 +8,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command, trusted_option
 from compatkit.cli.output import clean, emit, fold
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.cli.sign import all_option
 
 if TYPE_CHECKING:
@@ -38,46 +38,48 @@ def signatures_command(context: click.Context, options: SignaturesOptions) -> No
     from compatkit.registry.signing.trust import Trusted
     from compatkit.registry.signing.verify import subjects
 
-    held, trusted = store(context), Trusted.of(options.trusted or True)
+    store, trusted = open_store(context), Trusted.of(options.trusted or True)
     check_installed()
-    told: list[dict[str, Any]] = []
+    reports: list[dict[str, Any]] = []
     code = 0
-    for one in subjects(held, options.references or ("*",), every=options.every):
-        found = [judge(data, one.digest, trusted, name=one.name) for data in held.signatures.of(one.digest)]
-        error = refusal(one.digest, one.name, found)
+    for part in subjects(store, options.references or ("*",), every=options.every):
+        verdicts = [
+            judge(data, part.digest, trusted, name=part.name) for data in store.signatures.of(part.digest)
+        ]
+        error = refusal(part.digest, part.name, verdicts)
         code = max(code, 0 if error is None else error.exit_code)
-        told.append(
+        reports.append(
             {
-                "reference": str(one),
-                "digest": one.digest,
+                "reference": str(part),
+                "digest": part.digest,
                 "good": error is None,
                 "code": None if error is None else error.code,
-                "signatures": [each.to_json() for each in found],
+                "signatures": [verdict.to_json() for verdict in verdicts],
             }
         )
         if not options.json:
-            _tell(one, found, error is None)
+            _print(part, verdicts, error is None)
     if options.json:
-        emit(told)
+        emit(reports)
     elif not trusted.keys:
         click.echo(f"no key is trusted in {clean(trusted.source)}: compatkit keys trust FILE", err=True)
     context.exit(code)
 
 
-def _tell(one: SignedPart, found: list[SignatureVerdict], good: bool) -> None:
+def _print(part: SignedPart, verdicts: list[SignatureVerdict], good: bool) -> None:
     word = click.style("signed", fg="green") if good else click.style("refused", fg="red", bold=True)
-    click.echo(f"{word}  {one}")
-    told = [
-        ("good", in_words(each)) if each.error is None else (each.error.code, str(each.error))
-        for each in sorted(found, key=lambda verdict: not verdict.good)
+    click.echo(f"{word}  {part}")
+    lines = [
+        ("good", in_words(verdict)) if verdict.error is None else (verdict.error.code, str(verdict.error))
+        for verdict in sorted(verdicts, key=lambda verdict: not verdict.good)
     ]
-    for label, text in told or [("unsigned", "compatkit sign REF --key FILE, by whoever published it")]:
+    for label, text in lines or [("unsigned", "compatkit sign REF --key FILE, by whoever published it")]:
         click.echo(fold(label, text, indent=2, size=8))
 
 
-def in_words(found: SignatureVerdict) -> str:
+def in_words(verdict: SignatureVerdict) -> str:
     """Describe who signed, under which name, and until when."""
-    said = found.to_json()
-    ends = f" until {said['expires']}" if said["expires"] else ""
-    bare = "" if said["signed_as"] else ", under any name"
-    return f"{found.key}, signed {said['signed']}{ends}{bare}"
+    facts = verdict.to_json()
+    ends = f" until {facts['expires']}" if facts["expires"] else ""
+    bare = "" if facts["signed_as"] else ", under any name"
+    return f"{verdict.key}, signed {facts['signed']}{ends}{bare}"

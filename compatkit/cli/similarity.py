@@ -14,11 +14,12 @@ from compatkit.cli.options import (
     SignatureOptions,
     argument,
     command,
+    device_option,
     option,
     recipe_option,
 )
 from compatkit.cli.output import clean, columns, emit, paragraph, progress
-from compatkit.cli.roots import check_outputs, registry
+from compatkit.cli.roots import check_outputs, open_registry
 from compatkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class SimilarityOptions(NamedDataOptions, SignatureOptions):
     recipe: str | None = recipe_option
     images: int | None = option("Take N images, balanced over classes.", min=4, metavar="N")
     seed: int = option("Seed of all that is drawn.", min=0, default=0)
-    device: str = option("Device: cpu, cuda, ...", default="cpu")
+    device: str = device_option
     batch_size: int = option("Images per batch.", min=1, default=256)
 
 
@@ -97,15 +98,16 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
     files = {"--png": options.png, "--html": options.html}
     check_outputs(files)
     chosen = settings_of(options.settings, options.metrics)
-    made = [make_metric(one, **chosen[one]) for one in options.metrics]
-    held = registry(context)
+    made = [make_metric(name, **chosen[name]) for name in options.metrics]
+    registry = open_registry(context)
     pinned = [
-        [str(held.store.resolve(one)) for one in given.split("+")] for given in (options.left, options.right)
+        [str(registry.store.resolve(reference)) for reference in network.split("+")]
+        for network in (options.left, options.right)
     ]
     names = (options.name,) if options.name else ()
-    (data,) = data_sets(held, [pinned[0][0]], names, options.recipe, options).values()
+    (data,) = data_sets(registry, [pinned[0][0]], names, options.recipe, options).values()
     images = data.test if options.images is None else data.subset(test=options.images, seed=options.seed).test
-    networks = [_network(held, parts) for parts in pinned]
+    networks = [_network(registry, parts) for parts in pinned]
     wanted = [options.layers, options.other_layers or options.layers]
 
     def record(network: Assembly, layers: Sequence[str], what: str) -> Activations:
@@ -119,15 +121,17 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
             )
 
     sides = [
-        record(one, layers, name)
-        for one, layers, name in zip(networks, wanted, ("left", "right"), strict=True)
+        record(network, layers, name)
+        for network, layers, name in zip(networks, wanted, ("left", "right"), strict=True)
     ]
 
     def compare(left: Activations, right: Activations) -> Measurement:
         return similarity(left, right, made, batch_size=options.batch_size)
 
     compared = {"": compare(sides[0], sides[1])}
-    if other := [one for one in compared[""].values() if list(getattr(one, "axes", ())) != ["this", "other"]]:
+    if other := [
+        result for result in compared[""].values() if list(getattr(result, "axes", ())) != ["this", "other"]
+    ]:
         raise UsageError(
             f"similarity expects metrics that compare all layers with all, such as cka; {other[0].name!r} does not. "
             "`compatkit metric` measures it.",
@@ -136,23 +140,23 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
     if options.controls:
         compared["shuffled"] = compare(sides[0], sides[1].shuffled(options.seed))
         fresh = [
-            record(_untrained(held, parts, one, options.seed + number), layers, "untrained")
-            for number, (parts, one, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
+            record(_untrained(registry, parts, network, options.seed + number), layers, "untrained")
+            for number, (parts, network, layers) in enumerate(zip(pinned, networks, wanted, strict=True))
         ]
         compared["untrained"] = compare(fresh[0], fresh[1])
     shown: dict[str, Table] = {}
-    for control, found in compared.items():
-        tables: dict[str, Any] = dict(found)
+    for control, measurement in compared.items():
+        tables: dict[str, Any] = dict(measurement)
         if {"cka", "procrustes"} <= tables.keys():
-            tables = {"smaller": smaller(found.table("cka"), found.table("procrustes")), **tables}
-        shown |= {f"{name}, {control}" if control else name: one for name, one in tables.items()}
+            tables = {"smaller": smaller(measurement.table("cka"), measurement.table("procrustes")), **tables}
+        shown |= {f"{name}, {control}" if control else name: table for name, table in tables.items()}
     maps = LayerMaps(
-        {title: one.values for title, one in shown.items()},
+        {title: table.values for title, table in shown.items()},
         tuple(sides[0]),
         tuple(sides[1]),
         *(_groups(network, side) for network, side in zip(networks, sides, strict=True)),
         networks=(options.left, options.right),
-        notes={title: [cell.reason for cell in one.cells] for title, one in shown.items()},
+        notes={title: [cell.reason for cell in table.cells] for title, table in shown.items()},
         about={"data": images.name, "images": len(images), "flatten": options.flatten, "seed": options.seed},
         across=len(shown) // len(compared),
     )
@@ -160,7 +164,7 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
         if path is not None:
             write(path, content())
     if options.json:
-        controls = {name: one.to_json()["results"] for name, one in compared.items() if name}
+        controls = {name: each.to_json()["results"] for name, each in compared.items() if name}
         emit(
             {
                 "left": pinned[0],
@@ -174,33 +178,33 @@ def similarity_command(context: click.Context, options: SimilarityOptions) -> No
     paragraph(
         f"{options.left} (rows) and {options.right} on {images.name}, {len(images):,} images, {options.flatten}"
     )
-    for title, one in shown.items():
+    for title, table in shown.items():
         if "/" not in title:
-            _tell(title, one)
+            _print(title, table)
     for path in filter(None, files.values()):
         click.echo(f"wrote {clean(path)}")
 
 
-def _network(held: Registry, parts: Sequence[str]) -> Assembly:
+def _network(registry: Registry, parts: Sequence[str]) -> Assembly:
     """Return the network of one reference or of several, with its preprocessing."""
     from compatkit.evaluation.assembly import Assembly
 
     if len(parts) > 1:
-        return held.recombine(parts[0], parts[-1], adapters=parts[1:-1])
+        return registry.recombine(parts[0], parts[-1], adapters=parts[1:-1])
     (reference,) = parts
-    kind = held[reference].kind
+    kind = registry[reference].kind
     if kind not in ("extractor", "recombination"):
         raise UsageError(
             f"{reference} is of kind {kind}, which takes features; name the network: EXTRACTOR+{reference}.",
             subject=reference,
         )
-    module = held.load(reference)
+    module = registry.load(reference)
     if isinstance(module, Assembly):
         return module
-    return Assembly(module, None, contract=held[reference].manifest.contract)
+    return Assembly(module, None, contract=registry[reference].manifest.contract)
 
 
-def _untrained(held: Registry, parts: Sequence[str], network: Assembly, seed: int) -> Assembly:
+def _untrained(registry: Registry, parts: Sequence[str], network: Assembly, seed: int) -> Assembly:
     """Return the network with initial weights instead of its own; those of fitted adapters are torch's."""
     import copy
 
@@ -211,8 +215,8 @@ def _untrained(held: Registry, parts: Sequence[str], network: Assembly, seed: in
     from compatkit.evaluation.assembly import Assembly
 
     if len(parts) == 1 and (sources := getattr(network, "sources", ())):
-        parts = [one.reference for one in sources]
-    ends = [build(held[one].manifest.blueprint, seed=seed) for one in (parts[0], parts[-1])]
+        parts = [source.reference for source in sources]
+    ends = [build(registry[part].manifest.blueprint, seed=seed) for part in (parts[0], parts[-1])]
     adapters: list[nn.Module] = copy.deepcopy(list(network.adapters))
     with seeded(seed):
         for layer in (layer for adapter in adapters for layer in adapter.modules()):
@@ -229,24 +233,24 @@ def _groups(network: Assembly, layers: Activations) -> list[str]:
 
     parts = parts_of(network)
     modules = layers_of(parts)
-    owner = {id(one): part for part, whole in parts.items() for one in whole.modules()}
-    found = [owner[id(modules[name.split("#")[0]])] for name in layers]
-    return found if len(set(found)) > 1 else [name.split(".")[0] for name in layers]
+    owner = {id(module): part for part, whole in parts.items() for module in whole.modules()}
+    groups = [owner[id(modules[name.split("#")[0]])] for name in layers]
+    return groups if len(set(groups)) > 1 else [name.split(".")[0] for name in layers]
 
 
-def _tell(title: str, table: Table) -> None:
+def _print(title: str, table: Table) -> None:
     """Print a table as a grid."""
     this, other = table.axes["this"], table.axes["other"]
     click.echo()
     paragraph(f"{title}: {table.estimator}")
-    kept = other[:PRINTED]
+    shown = other[:PRINTED]
     rows = [
-        [name, *("-" if value != value else f"{round(value, 2) + 0.0:.2f}" for value in line[: len(kept)])]
+        [name, *("-" if value != value else f"{round(value, 2) + 0.0:.2f}" for value in line[: len(shown)])]
         for name, line in zip(this, table.values.tolist(), strict=True)
     ]
-    columns([["", *kept], *rows], right=range(1, len(kept) + 1))
-    if len(kept) < len(other):
-        paragraph(f"... {len(other) - len(kept):,} more layers; --json, --html and --png have all.")
+    columns([["", *shown], *rows], right=range(1, len(shown) + 1))
+    if len(shown) < len(other):
+        paragraph(f"... {len(other) - len(shown):,} more layers; --json, --html and --png have all.")
     unsound = [(names, cell) for names, cell in table if cell.reason]
     for reason in dict.fromkeys(cell.reason for _, cell in unsound):
         count = sum(cell.reason == reason for _, cell in unsound)

@@ -20,7 +20,7 @@ from compatkit.cli.options import (
     option,
 )
 from compatkit.cli.output import emit, rows
-from compatkit.cli.roots import destination, publishing
+from compatkit.cli.roots import destination, open_or_create_registry
 from compatkit.cli.sign import chosen_key, sign_published
 from compatkit.registry.names import check_name
 
@@ -73,18 +73,18 @@ def split_command(context: click.Context, options: SplitOptions) -> None:
         )
     published, signed = {}, {}
     if root is not None and options.publish is not None:
-        held = publishing(root)
-        published = publish_split(held.store, parts, options.publish, about=options.about())
-        signed = sign_published(held, published.values(), key)
+        registry = open_or_create_registry(root)
+        published = publish_split(registry.store, parts, options.publish, about=options.about())
+        signed = sign_published(registry, published.values(), key)
     if options.json:
-        found = {side: part.to_json() for side, part in parts.items()}
+        described = {side: part.to_json() for side, part in parts.items()}
         done = {"published": published, **signed, "bitwise_equal": True}
-        emit({"model": options.model, "cut": options.cut, "parts": found, **done})
+        emit({"model": options.model, "cut": options.cut, "parts": described, **done})
         return
-    tell_parts(options.model, options.cut, parts, published.values(), bool(signed))
+    print_parts(options.model, options.cut, parts, published.values(), bool(signed))
 
 
-def tell_parts(
+def print_parts(
     model: str, cut: str, parts: Mapping[str, Draft], published: Iterable[str], signed: bool = False
 ) -> None:
     """Print that a cut is exact, both parts, and the published references.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 ALONE = (
     "Batch normalization takes the statistics of each batch here, so the class of an image depends on the others: "
-    "single images, and images of one class, are told by chance."
+    "single images, and images of one class, are classified at chance."
 )
 
 
@@ -32,29 +32,29 @@ def states_policy(context: click.Context) -> bool:
 
 def normalizes(parts: Sequence[Manifest]) -> bool:
     """Return whether one of the parts has batch normalization."""
-    return any(one.contract.protocol.norm == "batch" for one in parts)
+    return any(manifest.contract.protocol.norm == "batch" for manifest in parts)
 
 
-def policy_for_single_images(held: Registry, extractor: Reference, head: Reference) -> str:
+def policy_for_single_images(registry: Registry, extractor: Reference, head: Reference) -> str:
     """Return the batch-norm policy under which the class of an image depends on no other image.
 
     Returns:
         ``"running"`` for a head with the extractor that it was trained with, the default policy where neither has
         batch normalization, else ``"reestimate"``.
     """
-    left, right = held.store.manifest(extractor), held.store.manifest(head)
+    left, right = registry.store.manifest(extractor), registry.store.manifest(head)
     if not normalizes((left, right)):
         return DEFAULT
     return "running" if str(extractor.digest) in trained_with(right) else "reestimate"
 
 
 def images_of_statistics(
-    held: Registry, extractor: Reference, name: str | None, options: NamedDataOptions
+    registry: Registry, extractor: Reference, name: str | None, options: NamedDataOptions
 ) -> Split:
     """Return unlabeled images on which to estimate statistics: at most 1,000, evenly drawn.
 
     Args:
-        held: Registry of the extractor.
+        registry: Registry of the extractor.
         extractor: Whose training images are used if no others are named.
         name: A folder of images, or a data set by name, path or address; or None.
         options: Where data sets are.
@@ -67,5 +67,5 @@ def images_of_statistics(
     if name is not None:
         images, _ = images_and_tests(name, None, options.data_root, options.download, options.damaged)
         return evenly(images)
-    (data,) = data_sets(held, [str(extractor)], (), None, options).values()
+    (data,) = data_sets(registry, [str(extractor)], (), None, options).values()
     return fitting_images(data)

@@ -27,43 +27,46 @@ def list_command(context: click.Context, options: Options) -> None:
     """List studies; a broken one causes a warning and does not hide the others."""
     from compatkit.experiments.studies.finding import find_all
 
-    found, broken = find_all()
+    studies, broken = find_all()
     if options.json:
         faults = [{"study": number, "error": str(error)} for number, error in broken.items()]
-        emit([*map(_described, found), *faults])
+        emit([*map(_described, studies), *faults])
         return
-    for place, one in enumerate(found):
+    for place, installed in enumerate(studies):
         if place:
             click.echo()
-        paragraph(f"{one.number}  {one.study.title}")
-        told = {
-            "shows": one.study.question,
-            "paper": one.study.reference,
-            "arms": ", ".join(one.study.arms),
-            "sizes": ", ".join(one.study.sizes),
-            "data": ", ".join(one.study.data),
+        paragraph(f"{installed.number}  {installed.study.title}")
+        facts = {
+            "shows": installed.study.question,
+            "paper": installed.study.reference,
+            "arms": ", ".join(installed.study.arms),
+            "sizes": ", ".join(installed.study.sizes),
+            "data": ", ".join(installed.study.data),
         }
-        rows({label: text for label, text in told.items() if text})
+        rows({label: text for label, text in facts.items() if text})
     for number, error in broken.items():
         warn(f"study {number}: {error}")
-    if found:
-        next_step("compatkit", "study", "run", found[0].number)
+    if studies:
+        next_step("compatkit", "study", "run", studies[0].number)
 
 
-def _described(found: InstalledStudy) -> dict[str, Any]:
-    study = found.study
+def _described(installed: InstalledStudy) -> dict[str, Any]:
+    study = installed.study
     return {
-        "study": found.number,
+        "study": installed.number,
         "title": study.title,
         "question": study.question,
         "reference": study.reference,
         "arms": list(study.arms),
-        "measures": [{"metric": one.name, "unit": one.unit, "better": one.better} for one in study.measures],
+        "measures": [
+            {"metric": measure.name, "unit": measure.unit, "better": measure.better}
+            for measure in study.measures
+        ],
         "sizes": {name: dict(settings) for name, settings in study.sizes.items()},
         "scale": dict(study.scale),
         "data": list(study.data),
-        "distribution": found.owner.distribution,
-        "version": found.owner.version,
+        "distribution": installed.owner.distribution,
+        "version": installed.owner.version,
     }
 
 
@@ -132,11 +135,11 @@ def _show(document: dict[str, Any], out: str) -> None:
 
     by_arm: dict[str, dict[str, str]] = {}
     for row in document["results"]:
-        known = [one for one in row["values"] if one is not None]
+        known = [value for value in row["values"] if value is not None]
         by_arm.setdefault(row["arm"], {})[row["metric"]] = str(Spread.of(known) or "")
     metrics = list(dict.fromkeys(row["metric"] for row in document["results"]))
     table = [("arm", *metrics)]
-    table += [(arm, *(cells.get(one, "") for one in metrics)) for arm, cells in by_arm.items()]
+    table += [(arm, *(cells.get(metric, "") for metric in metrics)) for arm, cells in by_arm.items()]
     if len(metrics) > len(by_arm):
         table = list(zip(*[("", *metrics), *table[1:]], strict=True))
     columns(table, right=range(1, len(table[0])))

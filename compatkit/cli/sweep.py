@@ -74,9 +74,9 @@ def to_json(outcome: SweepResult) -> dict[str, Any]:
         "folder": str(outcome.folder),
         "choice": dict(outcome.choice),
         "notes": list(outcome.notes),
-        "runs": {one.run: _brief(one) for one in outcome.records},
-        "groups": [one.to_json() for one in outcome.groups()],
-        "failed": {one.run: one.reason for one in outcome.failed},
+        "runs": {record.run: _brief(record) for record in outcome.records},
+        "groups": [record.to_json() for record in outcome.groups()],
+        "failed": {record.run: record.reason for record in outcome.failed},
     }
 
 

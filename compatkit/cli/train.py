@@ -117,14 +117,14 @@ def train_command(context: click.Context, options: TrainOptions) -> None:
         _check_checkpoint(plan.trainer.checkpoint, folder)
         notes = [] if options.major else _check_versions(root, plan, options.version, images)
         _announce(plan)
-    kept = started.kept(folder) if first and folder is not None else nullcontext()
-    with kept, offline(unless=options.download):
+    keeping = started.in_folder(folder) if first and folder is not None else nullcontext()
+    with keeping, offline(unless=options.download):
         fit = _fit(plan, frozen, started.again(), notes)
     if first:
-        named = options.out is not None
-        Publication(context, options, root, plan, started, folder, named, images, plan.about, key).publish(
-            fit
-        )
+        given_folder = options.out is not None
+        Publication(
+            context, options, root, plan, started, folder, given_folder, images, plan.about, key
+        ).publish(fit)
 
 
 def _fit(plan: Recipe, frozen: Frozen, again: str, notes: Sequence[str]) -> Fit:
@@ -162,12 +162,12 @@ def _where(state: Path, known: CheckpointStatus | None, steps: int) -> str:
 
 def _look(plan: Recipe, frozen: Frozen, options: TrainOptions) -> None:
     """Show the plan of the run, or with ``--profile`` where the time goes."""
-    given: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
+    frozen_parts: dict[str, Any] = {"frozen": frozen, "frozen_statistics": plan.frozen.statistics}
     with offline(unless=options.download):
         shown = (
-            plan.trainer.explain(plan.tasks, plan.regularizers, **given)
+            plan.trainer.explain(plan.tasks, plan.regularizers, **frozen_parts)
             if options.profile is None
-            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=options.profile, **given)
+            else plan.trainer.profile(plan.tasks, plan.regularizers, steps=options.profile, **frozen_parts)
         )
     if speaks():
         emit(shown.to_json()) if options.json else click.echo(str(shown))
@@ -187,7 +187,7 @@ def _announce(plan: Recipe) -> None:
     if len(notes) > NOTES:
         news(f"{len(notes) - NOTES:,} more pairs of tasks share some of their classes only")
     methods = ", ".join(use.as_ for use in plan.regularizers) or "none"
-    frozen = ", ".join(f"{word} {one}" for word, one in plan.against.items())
+    frozen = ", ".join(f"{word} {reference}" for word, reference in plan.against.items())
     against = f", against the frozen {frozen}" if frozen else ""
     news(f"{plan.trainer.steps:,} steps of each task, regularizers: {methods}{against}")
 
@@ -230,7 +230,7 @@ def _check_checkpoint(path: Any, folder: Path | None) -> None:
     if folder is None:
         check_folder(file.parent, f"The checkpoint {path}")
     else:
-        above = next(one for one in (file.parent, *file.parents) if one.exists())
+        above = next(parent for parent in (file.parent, *file.parents) if parent.exists())
         check_folder(above, f"The run's folder {folder} (--out names another)")
     if file.exists():
         from compatkit.experiments.recipes import check_tensor_file
@@ -253,25 +253,25 @@ def _check_versions(root: Path, plan: Recipe, version: str | None, images: Given
 
     if not (root / MARKER).exists():
         return []
-    held, there, notes = Store.open(root), [], list[str]()
+    store, published, notes = Store.open(root), [], list[str]()
     at_hand = (*(task.data for task in plan.tasks), *images)
     for task, kind in product(plan.tasks, ("extractor", "head")):
         name = f"{plan.prefix}/{task.name}.{kind}"
-        latest, found = held.references.latest(name), held.policies.of(name)
+        latest, revision = store.references.latest(name), store.policies.of(name)
         if latest is None:
             continue
-        there.append(f"{name}@{latest}")
-        policy = None if found is None else found.policy
+        published.append(f"{name}@{latest}")
+        policy = None if revision is None else revision.policy
         if policy is None or policy.data is None or not policy.concerns(kind):
             continue
         if policy.across_major or version is None or Version.parse(version).major == latest.major:
             deciding(policy.data, at_hand)
             notes.append(f"{name}: the policy {policy}")
-    if there and version is None:
+    if published and version is None:
         notes.append(
-            f"{', '.join(there)} {'is' if len(there) == 1 else 'are'} there already. The same run gives the same "
-            "versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the old ones "
-            "fit them; they need no more than a MINOR one if they were trained against the same frozen heads, or if a "
+            f"{', '.join(published)} {'is' if len(published) == 1 else 'are'} published already. The same run gives "
+            "the same versions. Other weights take the next MAJOR number, as nothing shows that parts which fitted the "
+            "old ones fit them; a MINOR one is enough if they were trained against the same frozen heads, or if a "
             "policy measures them. --prefix keeps runs apart."
         )
     return notes

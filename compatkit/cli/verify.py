@@ -49,23 +49,23 @@ def verify_command(context: click.Context, options: VerifyOptions) -> None:
     from compatkit.registry.store import Store
 
     root = command_line(context).registry
-    held = open_damaged(locate(None) if root is None else Path(root).expanduser())
+    store = open_damaged(locate(None) if root is None else Path(root).expanduser())
     source = Store.open(Path(options.copy).expanduser()) if options.copy is not None else None
 
     def look() -> Soundness:
         with progress("verify", bytes=True) as report:
-            return examine(held, patterns=options.patterns, deep=not options.quick, progress=report)
+            return examine(store, patterns=options.patterns, deep=not options.quick, progress=report)
 
     before = look()
     planned = plan(before, source=source)
     outcomes = planned.apply() if options.repair else ()
-    after = look() if any(one.done for one in outcomes) else before
+    after = look() if any(outcome.done for outcome in outcomes) else before
     if options.json:
-        done = {"before": before.to_json(), "outcomes": [one.to_json() for one in outcomes]}
+        done = {"before": before.to_json(), "outcomes": [outcome.to_json() for outcome in outcomes]}
         emit({**after.to_json(), "repair": planned.to_json(), **(done if options.repair else {})})
     else:
-        _tell(before)
-        _tell_repair(planned, outcomes, after) if options.repair else _tell_plan(planned)
+        _print(before)
+        _print_repair(planned, outcomes, after) if options.repair else _print_plan(planned)
         _conclude(after)
         if planned.actions and not options.repair:
             more = ["--from", options.copy] if options.copy else []
@@ -75,68 +75,75 @@ def verify_command(context: click.Context, options: VerifyOptions) -> None:
     context.exit(0 if after.sound else IntegrityError.exit_code)
 
 
-def _tell(found: Soundness) -> None:
+def _print(report: Soundness) -> None:
     """Print what was read, then every fault; infos on one line each."""
     read = ", ".join(
-        counted(getattr(found, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")
+        counted(getattr(report, f"{what}s"), what) for what in ("version", "manifest", "result", "blob")
     )
-    paragraph(f"{found.root}: {read}, {found.bytes:,} bytes read{'' if found.deep else ' (quick)'}")
-    for one in found.faults:
-        if one.severity == "info":
-            click.echo(fold("info", f"{one.code}  {one.path}: {one.what}", indent=0, size=5))
+    paragraph(f"{report.root}: {read}, {report.bytes:,} bytes read{'' if report.deep else ' (quick)'}")
+    for fault in report.faults:
+        if fault.severity == "info":
+            click.echo(fold("info", f"{fault.code}  {fault.path}: {fault.what}", indent=0, size=5))
         else:
-            _tell_fault(one)
+            _print_fault(fault)
 
 
-def _tell_fault(one: Fault) -> None:
-    severity = click.style(one.severity, fg=COLORS.get(one.severity))
-    click.echo(f"\n{severity}  {one.code}  {clean(one.path) or '.'}")
-    facts = {"what": one.what, "whose": first(one.whose, NAMED), "remedy": one.remedy}
+def _print_fault(fault: Fault) -> None:
+    severity = click.style(fault.severity, fg=COLORS.get(fault.severity))
+    click.echo(f"\n{severity}  {fault.code}  {clean(fault.path) or '.'}")
+    facts = {"what": fault.what, "whose": first(fault.whose, NAMED), "remedy": fault.remedy}
     for label, text in facts.items():
         if text:
             click.echo(fold(label, text, indent=2, size=6))
 
 
-def _tell_plan(planned: RepairPlan) -> None:
+def _print_plan(planned: RepairPlan) -> None:
     if planned.actions:
         click.echo(click.style("\n--repair would:", bold=True))
-        for one in planned.actions:
-            click.echo(fold("-", _with_users(one.words, one.whose), indent=2, size=1))
-    _tell_left(planned)
+        for action in planned.actions:
+            click.echo(fold("-", _with_users(action.words, action.whose), indent=2, size=1))
+    _print_left(planned)
 
 
-def _tell_repair(planned: RepairPlan, outcomes: tuple[ActionResult, ...], after: Soundness) -> None:
+def _print_repair(planned: RepairPlan, outcomes: tuple[ActionResult, ...], after: Soundness) -> None:
     if outcomes:
         click.echo(click.style("\nrepair:", bold=True))
-    for one in outcomes:
-        state = "done" if one.done else "failed" if one.error else "not needed any more"
-        words = _with_users(one.action.words, one.action.whose)
-        click.echo(fold(state, f"{words}: {one.error}" if one.error else words, indent=2, size=6))
-    _tell_left(planned)
-    known = {(one.code, one.path) for one in planned.left}
-    new = [one for one in after.faults if one.severity != "info" and (one.code, one.path) not in known]
+    for outcome in outcomes:
+        state = "done" if outcome.done else "failed" if outcome.error else "not needed any more"
+        words = _with_users(outcome.action.words, outcome.action.whose)
+        click.echo(fold(state, f"{words}: {outcome.error}" if outcome.error else words, indent=2, size=6))
+    _print_left(planned)
+    known = {(fault.code, fault.path) for fault in planned.left}
+    new = [
+        fault for fault in after.faults if fault.severity != "info" and (fault.code, fault.path) not in known
+    ]
     if outcomes and new:
         click.echo(click.style("\nstill there, or only seen now:", bold=True))
-        for one in new:
-            _tell_fault(one)
+        for fault in new:
+            _print_fault(fault)
 
 
-def _tell_left(planned: RepairPlan) -> None:
+def _print_left(planned: RepairPlan) -> None:
     if planned.left:
         click.echo(click.style("\nleft to you:", bold=True))
-        for one in planned.left:
+        for fault in planned.left:
             click.echo(
-                fold("-", f"{one.code} {_with_users(one.path, one.whose)}: {one.remedy}", indent=2, size=1)
+                fold(
+                    "-",
+                    f"{fault.code} {_with_users(fault.path, fault.whose)}: {fault.remedy}",
+                    indent=2,
+                    size=1,
+                )
             )
 
 
-def _with_users(text: str, whose: tuple[str, ...]) -> str:
-    more = tuple(one for one in whose if one not in text)
+def _with_users(text: str, users: tuple[str, ...]) -> str:
+    more = tuple(user for user in users if user not in text)
     return f"{text} ({first(more, NAMED)})" if more else text
 
 
-def _conclude(found: Soundness) -> None:
-    counts = {name: found.count(name) for name in ("error", "warning")}
-    told = " and ".join(counted(count, name) for name, count in counts.items() if count)
-    word = click.style("sound", fg="green") if found.sound else click.style("not sound", fg="red", bold=True)
-    click.echo(f"\n{told}: {word}" if told else word)
+def _conclude(report: Soundness) -> None:
+    counts = {name: report.count(name) for name in ("error", "warning")}
+    text = " and ".join(counted(count, name) for name, count in counts.items() if count)
+    word = click.style("sound", fg="green") if report.sound else click.style("not sound", fg="red", bold=True)
+    click.echo(f"\n{text}: {word}" if text else word)

@@ -6,7 +6,7 @@ import click
 
 from compatkit.cli.options import Options, argument, command, option
 from compatkit.cli.output import clean, emit
-from compatkit.cli.roots import store
+from compatkit.cli.roots import open_store
 from compatkit.errors import UsageError
 
 
@@ -26,29 +26,29 @@ def withdraw_command(context: click.Context, options: WithdrawOptions) -> None:
     """Withdraw a version."""
     from compatkit.registry.names import Reference
 
-    held, wanted = store(context), Reference.parse(options.reference)
+    store, wanted = open_store(context), Reference.parse(options.reference)
     if wanted.version is None:
         raise UsageError(
             f"Name the version to withdraw, such as {wanted.name}@1.2.0; got {options.reference!r}."
         )
-    found = held.references.digest(wanted.name, wanted.version)
-    held.withdraw(wanted.name, wanted.version, options.reason)
-    note = held.tombstone(wanted.name, wanted.version)
+    digest = store.references.digest(wanted.name, wanted.version)
+    store.withdraw(wanted.name, wanted.version, options.reason)
+    note = store.tombstone(wanted.name, wanted.version)
     pointing = [
-        alias for alias, version in held.aliases(wanted.name).items() if version == str(wanted.version)
+        alias for alias, version in store.aliases(wanted.name).items() if version == str(wanted.version)
     ]
     if options.json:
         emit(
             {
                 "name": wanted.name,
                 "version": str(wanted.version),
-                "digest": found,
+                "digest": digest,
                 "reason": note.reason if note else options.reason,
                 "aliases": pointing,
             }
         )
         return
     click.echo(f"withdrew {wanted}: {clean(note.reason if note else options.reason)}")
-    click.echo(f"it can still be read as {wanted.name}@{found}")
+    click.echo(f"it can still be read as {wanted.name}@{digest}")
     for alias in pointing:
         click.echo(f"the alias {alias} still points at it: compatkit alias {wanted.name} {alias} VERSION")

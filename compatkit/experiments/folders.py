@@ -52,16 +52,16 @@ def made(folder: Path) -> Iterator[None]:
         EnvironmentFailure: It cannot be created.
     """
     with environment("make", folder):
-        above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        above = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
         folder.mkdir(parents=True, exist_ok=True)
     try:
         yield
     finally:
         with suppress(OSError):  # not empty any more
-            for one in (folder, *folder.absolute().parents):
-                if one == above:
+            for parent in (folder, *folder.absolute().parents):
+                if parent == above:
                     break
-                one.rmdir()
+                parent.rmdir()
 
 
 def read_json(path: Path) -> Any:
@@ -91,9 +91,10 @@ def structured(kind: type[Kept], value: Any, what: str, beside: Mapping[str, Any
     beside = beside or {}
     if not isinstance(value, dict):
         raise FormatError(f"{what} is not a JSON object.", subject=what)
-    for name, one in beside.items():
-        if value.get(name) != one:
+    for name, expected in beside.items():
+        if value.get(name) != expected:
             raise FormatError(
-                f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {one!r}.", subject=what
+                f"{what}: {name} is {value.get(name)!r:.80}, and this version reads {expected!r}.",
+                subject=what,
             )
-    return structure(kind, {name: one for name, one in value.items() if name not in beside}, what)
+    return structure(kind, {name: expected for name, expected in value.items() if name not in beside}, what)

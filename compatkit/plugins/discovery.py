@@ -10,6 +10,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.metadata import EntryPoint
 from traceback import format_exception
@@ -187,8 +188,9 @@ def blocked(point: EntryPoint) -> str:
         mine |= {point.name, _plain(point)}
 
     def listed(text: str) -> bool:
-        entries = {part.strip() for part in text.split(",") if part.strip()}
-        return bool(mine & (entries | {canonicalize_name(part) for part in entries}))
+        patterns = {part.strip() for part in text.split(",") if part.strip()}
+        patterns |= {canonicalize_name(pattern) for pattern in patterns}
+        return any(fnmatchcase(name, pattern) for name in mine for pattern in patterns)
 
     only, without = os.environ.get(ONLY), os.environ.get(WITHOUT, "")
     if listed(without):

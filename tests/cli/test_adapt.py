@@ -107,7 +107,7 @@ def test_options_reach_the_trainer_and_the_manifest(run: Run, place: Path) -> No
     ).decode()
     for fact in (
         '"lr":0.001',
-        '"optimizer":"adam"',
+        '"optimiser":"adam"',
         '"weight_decay":0.1',
         '"seed":3',
         '"statistics":"batch"',

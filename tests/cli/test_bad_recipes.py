@@ -42,7 +42,7 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     ),
     "no TOML": ([('prefix = "digits"', "prefix = digits")], 2, "is not a TOML file"),
     "unknown key": (
-        [('prefix = "digits"', 'prefix = "digits"\nregularizers = []')],
+        [('prefix = "digits"', 'prefix = "digits"\nregularizrs = []')],
         2,
         "Did you mean 'regularizers'",
     ),
@@ -123,8 +123,8 @@ CASES: dict[str, tuple[list[tuple[str, str]], int, str]] = {
     "networks that differ": (
         [
             (
-                'name = "left"\ndata = "left.npz"\nbackbone = "resnet8_cifar"',
-                'name = "left"\ndata = "left.npz"\nbackbone = "resnet32_cifar"',
+                'name = "left"\ndata = "left.npz"\nmodel = "resnet8_cifar"',
+                'name = "left"\ndata = "left.npz"\nmodel = "resnet32_cifar"',
             )
         ],
         2,

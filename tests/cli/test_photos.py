@@ -85,7 +85,7 @@ def test_where_data_sets_may_be_is_told_of_those_that_are_not_found_alone(run: A
     recipe = work / "recipe.toml"
     for share, told in (("1.5", False), ("0.5", True)):
         recipe.write_text(
-            f'prefix = "a"\n[trainer]\nsteps = 2\nbatch_size = 4\n[[tasks]]\nname = "a"\nbackbone = "simple_cnn"\n'
+            f'prefix = "a"\n[trainer]\nsteps = 2\nbatch_size = 4\n[[tasks]]\nname = "a"\nmodel = "simple_cnn"\n'
             f'cut = "forward_features"\nsize = [16, 16]\ndata = {{name = "cifar10", hold_out = {share}}}\n'
         )
         refused = run("train", recipe, "--json")

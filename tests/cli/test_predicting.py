@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from photos import encoded, photo
 
 import compatkit as ck
 from compatkit.data.unlabeled import read_unlabeled
+from compatkit.evaluation import passes
+from compatkit.evaluation.passes import placed
 
 LEFT, RIGHT, OWN = "digits/left.extractor", "digits/right.head", "digits/left.head"
 
@@ -121,7 +125,7 @@ def test_rows_as_csv(run: Any, photos: Path, tmp_path: Path) -> None:
 class TestStatistics:
     def test_those_of_the_batch_are_warned_of(self, run: Any, photos: Path) -> None:
         text = run("predict", LEFT, photos, "--head", RIGHT, "--bn-policy", "batch")
-        assert text.code == 0 and "told by chance" in text.err and "--bn-policy reestimate" in text.err
+        assert text.code == 0 and "classified at chance" in text.err and "--bn-policy reestimate" in text.err
 
     def test_images_name_where_they_are_estimated(self, run: Any, parts: Path, photos: Path) -> None:
         words = LEFT, photos, "--head", RIGHT
@@ -142,7 +146,7 @@ class TestStatistics:
             file.unlink()
         monkeypatch.setenv("COMPATKIT_DATA", str(photos))
         text = run("predict", LEFT, photos, "--head", RIGHT)
-        assert text.code == 0 and "told by chance" in text.err
+        assert text.code == 0 and "classified at chance" in text.err
         refused = run("predict", LEFT, photos, "--head", RIGHT, "--bn-policy", "reestimate")
         assert refused.code == 2
 
@@ -159,8 +163,11 @@ class TestRecombinations:
     def test_its_policy_can_be_another(self, run: Any, photos: Path) -> None:
         words = "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "batch", "--publish", "pairs/ab"
         published = run(*words)
-        assert "told by chance" in published.err and "next: compatkit predict pairs/ab@1.0.0" in published.out
-        assert "told by chance" in run("predict", "pairs/ab", photos).err
+        assert (
+            "classified at chance" in published.err
+            and "next: compatkit predict pairs/ab@1.0.0" in published.out
+        )
+        assert "classified at chance" in run("predict", "pairs/ab", photos).err
         again = said(run, "pairs/ab", photos, "--bn-policy", "reestimate")
         assert again == said(run, LEFT, photos, "--head", RIGHT)
 
@@ -183,3 +190,19 @@ def test_what_does_not_go_is_refused(run: Any, photos: Path, words: tuple[str, .
     (photos.parent / "text.npy").write_text("no array")
     found = run("predict", *words, "--json")
     assert found.code == 2 and found.json["error"]["code"] == code
+
+
+def test_the_network_runs_on_the_device(run: Any, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: list[str] = []
+
+    @contextmanager
+    def watched(module: Any, device: str) -> Iterator[None]:
+        devices.append(device)
+        with placed(module, device):
+            yield
+
+    monkeypatch.setattr(passes, "placed", watched)
+    assert said(run, LEFT, photos, "--device", "cpu:0") == said(run, LEFT, photos)
+    assert devices == ["cpu:0", "cpu"]
+    refused = run("predict", LEFT, photos, "--device", "nowhere", "--json")
+    assert refused.code == 4 and refused.json["error"]["code"] == "environment"

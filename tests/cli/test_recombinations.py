@@ -57,7 +57,7 @@ class TestWithoutAPolicy:
 
     def test_without_measuring_those_of_the_batch_are_warned_of(self, run: Any, parts: Path) -> None:
         said = run("recombine", LEFT, RIGHT, "--no-measure", "--publish", "pairs/ab")
-        assert said.code == 0 and "told by chance" in said.err and "--bn-policy reestimate" in said.err
+        assert said.code == 0 and "classified at chance" in said.err and "--bn-policy reestimate" in said.err
         assert ck.Registry.open(parts).load("pairs/ab").bn_policy == "batch"
         stated = run(
             "recombine", LEFT, RIGHT, "--no-measure", "--bn-policy", "reestimate", "--publish", "pairs/cd"
@@ -90,7 +90,7 @@ def test_a_name_that_is_none_is_refused_before_any_work(run: Any) -> None:
 def test_show_list_and_search_know_it(run: Any, kept: Path) -> None:
     said = words(run("show", "pairs/ab").out)
     assert "kind recombination" in said and "network resnet8_cifar, put together at layer2" in said
-    assert "normalization batch: statistics of each batch" in said
+    assert "bn_policy batch: statistics of each batch" in said
     assert "extractor digits/left.extractor@1.0.0 sha256:" in said and "head digits/right.head@1.0.0" in said
     assert "recombination" in run("ls", "pairs/*").out
     found = run("search", "--kind", "recombination", "--json").json["components"]
@@ -140,7 +140,7 @@ def test_export_and_inspect(run: Any, kept: Path) -> None:
     text = words(seen.out)
     assert "exported recombination from pairs/ab@1.0.0 sha256:" in text
     assert "parts resnet8_cifar up to layer2; resnet8_cifar after layer2" in text
-    assert "normalization batch" in text and "classes 0, 1, 2" in text
+    assert "bn_policy batch" in text and "classes 0, 1, 2" in text
     found = run("inspect", "ab.safetensors", "--json").json["exported"]
     assert found["kind"] == "recombination" and found["names"] == "whole"
     again = run("export", "pairs/ab", "ab.safetensors", "--names", "parts", "--json").json

@@ -36,10 +36,10 @@ TOY = """
         data = run.find("left")
         notes = () if data else ("left is not there.",)
         images = float(len(data.train)) if data else None
-        return Outcome(values={"energy": value, "images": images}, kept={"arm": run.arm}, notes=notes)
+        return Outcome(values={"energy": value, "images": images}, figure_data={"arm": run.arm}, notes=notes)
 
     def draw(results):
-        assert [one["arm"] for one in results.kept("rr")] == ["rr"] * len(results.seeds)
+        assert [one["arm"] for one in results.figure_data("rr")] == ["rr"] * len(results.seeds)
         return {"extra": signed([[[1.0, -1.0]]])}
 
     @hookimpl
@@ -284,7 +284,7 @@ def test_a_file_of_something_else_is_left_alone(run: Run, toy: Any, tmp_path: Pa
             "its run measures 'strength', which is not one of its measures",
         ),
         ('"energy": value', '"energy": float("nan")', "expected a finite number or None"),
-        ('kept={"arm": run.arm}', 'kept={"arm": {1}}', "must hold JSON values"),
+        ('figure_data={"arm": run.arm}', 'figure_data={"arm": {1}}', "must hold JSON values"),
         ('arms=("std", "rr")', 'arms=("Std", "rr")', "arms are lower-case words, each once"),
         ('"paper": ""', '"papers": ""', "sizes and scale need 'cpu' and 'paper'"),
         (

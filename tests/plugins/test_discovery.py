@@ -101,7 +101,9 @@ def test_two_distributions_with_one_key(install: Callable[..., None]) -> None:
 
 @pytest.mark.case("I")
 @pytest.mark.parametrize("variable", ["COMPATKIT_PLUGINS", "COMPATKIT_DISABLE_PLUGINS"])
-@pytest.mark.parametrize("value", ["mine", "regularizers.mine", "demo", "x, Demo"])
+@pytest.mark.parametrize(
+    "value", ["mine", "regularizers.mine", "demo", "x, Demo", "*", "regularizers.*", "x, mi?e", "de*"]
+)
 def test_blocked_by_the_environment(
     module: Write, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:

@@ -100,7 +100,7 @@ class Recipe:
     @property
     def against(self) -> dict[str, Any]:
         """Patterns and references of frozen parts, as arguments of ``Registry.frozen``."""
-        return {name: one for name in PARTS if (one := getattr(self.frozen, name))}
+        return {name: reference for name in PARTS if (reference := getattr(self.frozen, name))}
 
 
 @attrs.frozen(eq=False)
@@ -136,11 +136,11 @@ class CheckedRecipe:
 
         tasks = []
         for entry in self.entries:
-            where, given = called(entry, self.file), {**entry, "data": data(entry["data"])}
+            where, arguments = called(entry, self.file), {**entry, "data": data(entry["data"])}
             if "extractor" not in entry:
-                tasks.append(made(Task, given, where))
+                tasks.append(made(Task, arguments, where))
             elif start is not None:
-                tasks.append(start(given.pop("name"), given.pop("data"), **given))
+                tasks.append(start(arguments.pop("name"), arguments.pop("data"), **arguments))
             else:
                 raise UsageError(
                     f"{where} starts from components, which only `compatkit train` supports. Leave out extractor."
@@ -198,13 +198,13 @@ def check(
                 f"{file}: [frozen] needs heads (a pattern), head or extractor, unless some task has "
                 "freeze_extractor = true."
             )
-    kept = tuple(_with_weights(entry, file) for entry in entries)
+    tasks = tuple(_with_weights(entry, file) for entry in entries)
     about = made(About, _table(tables.get("about", {}), "[about]", file), f"{file}: [about]")
     if wrong := [key for key, value in about.tags.items() if not isinstance(value, str)]:
         raise UsageError(
             f"{file}: [about]: the tag {wrong[0]!r} must be a text, got {about.tags[wrong[0]]!r:.100}."
         )
-    return CheckedRecipe(file, prefix, trainer, kept, regularizers, frozen, about)
+    return CheckedRecipe(file, prefix, trainer, tasks, regularizers, frozen, about)
 
 
 def _entries(tasks: Any, prefix: str, file: Path) -> list[dict[str, Any]]:
@@ -248,28 +248,28 @@ def _with_weights(entry: dict[str, Any], file: Path) -> dict[str, Any]:
     weights = entry.get("weights")
     if not isinstance(weights, str) or weights == "pretrained" or weights.startswith("hf-hub:"):
         return entry
-    said = weights.removeprefix("local-dir:")
-    local(said, f"{called(entry, file)}: weights")
-    path = file.parent / said if (file.parent / said).exists() else Path(said)
+    address = weights.removeprefix("local-dir:")
+    local(address, f"{called(entry, file)}: weights")
+    path = file.parent / address if (file.parent / address).exists() else Path(address)
     check_tensor_file(
         path / "model.safetensors" if path.is_dir() else path, f"{called(entry, file)}: weights"
     )
     return {**entry, "weights": str(path)}
 
 
-def _regularizers(said: Any, file: Path) -> tuple[Use, ...]:
+def _regularizers(value: Any, file: Path) -> tuple[Use, ...]:
     """Return the regularizers of a run; all plugins must be installed, but none is imported yet."""
     from compatkit.plugins import as_use, names
     from compatkit.plugins.discovery import require
 
-    if not isinstance(said, list):
+    if not isinstance(value, list):
         raise UsageError(
             f"{file}: regularizers must be a list of names or tables, such as ['identical_init', 'dcc']; got "
-            f"{said!r:.100}. There are {', '.join(names('regularizers'))}."
+            f"{value!r:.100}. There are {', '.join(names('regularizers'))}."
         )
-    uses = tuple(as_use(one) for one in said)
-    for one in uses:
-        require("regularizers", one.name)
+    uses = tuple(as_use(use) for use in value)
+    for entry in uses:
+        require("regularizers", entry.name)
     return uses
 
 

@@ -49,21 +49,21 @@ class Started:
     published: Mapping[str, str] = attrs.field(factory=dict)
 
     @classmethod
-    def of(cls, recipe: str, registry: Path, data_root: str | None, **said: Any) -> Started:
+    def of(cls, recipe: str, registry: Path, data_root: str | None, **attributes: Any) -> Started:
         """Return a run of a recipe file.
 
         Args:
             recipe: Path of the file.
             registry: Folder of the registry.
             data_root: Folder of data sets, or None.
-            said: Other attributes, by name.
+            attributes: Other attributes, by name.
 
         Raises:
             UsageError: The file does not exist, or is not a recipe for a single run.
         """
         file = Path(recipe)
         root = None if data_root is None else str(Path(data_root).absolute())
-        return cls(str(file.absolute()), single(file), data_root=root, registry=str(registry), **said)
+        return cls(str(file.absolute()), single(file), data_root=root, registry=str(registry), **attributes)
 
     @classmethod
     def read(cls, folder: Path) -> Started:
@@ -104,10 +104,10 @@ class Started:
         from compatkit.training.settings import BESIDE
 
         trainer = self.tables.get("trainer")
-        over = {key: one for key, one in self.settings.items() if one is not None}
-        said = {**(trainer if isinstance(trainer, Mapping) else {}), **over}
-        plain = {key: one for key, one in said.items() if key not in BESIDE}
-        tables = {key: one for key, one in self.tables.items() if key != "prefix"}
+        over = {key: value for key, value in self.settings.items() if value is not None}
+        settings = {**(trainer if isinstance(trainer, Mapping) else {}), **over}
+        plain = {key: value for key, value in settings.items() if key not in BESIDE}
+        tables = {key: value for key, value in self.tables.items() if key != "prefix"}
         name = digest(dumps({**tables, "trainer": plain, "recipe": self.recipe})).removeprefix("sha256:")
         registry = Path(self.registry)
         return registry.with_name(f"{registry.name}-runs") / f"{Path(self.recipe).stem}-{name[:8]}"
@@ -120,7 +120,7 @@ class Started:
         return attrs.evolve(plan, about=plan.about.updated(self.about))
 
     @contextmanager
-    def kept(self, folder: Path) -> Iterator[None]:
+    def in_folder(self, folder: Path) -> Iterator[None]:
         """Create the folder of a run; remove it after an error unless it contains a checkpoint.
 
         Raises:

@@ -18,13 +18,13 @@ _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true o
 
 
 def check_values(
-    kind: type, given: Mapping[str, Any], where: str, *, later: Iterable[str] = ()
+    kind: type, table: Mapping[str, Any], where: str, *, later: Iterable[str] = ()
 ) -> dict[str, Any]:
     """Return arguments for the attrs class ``kind``; lists become tuples.
 
     Args:
         kind: Attrs class.
-        given: Values as parsed from TOML.
+        table: Values as parsed from TOML.
         where: File and table, for messages.
         later: Required keys that are added later and may be missing now.
 
@@ -32,20 +32,20 @@ def check_values(
         UsageError: A key is unknown or missing, or a value has the wrong type, is not finite, or is negative.
     """
     fields = {field.name: field for field in attrs.fields(kind)}
-    only(given, fields, where)
+    only(table, fields, where)
     needed = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in later]
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if name not in table]
     if missing:
         raise UsageError(f"{where} lacks {', '.join(missing)}.")
     hints = get_type_hints(kind) | {
         name: field.metadata["written"] for name, field in fields.items() if "written" in field.metadata
     }
     values = {}
-    for name, value in given.items():
+    for name, value in table.items():
         value = tuple(value) if isinstance(value, list) else value
         if not fits(value, hints[name]):
             raise UsageError(
-                f"{where}: {name} must be {_said(hints[name])}, got {given[name]!r:.100}.{_near(value, hints[name])}"
+                f"{where}: {name} must be {_said(hints[name])}, got {table[name]!r:.100}.{_near(value, hints[name])}"
             )
         if isinstance(value, int | float) and not isinstance(value, bool) and not 0 <= value < math.inf:
             raise UsageError(f"{where}: {name} must be finite and not negative, got {value}.")
@@ -73,7 +73,7 @@ def only(table: Mapping[str, Any], known: Iterable[str], where: str) -> None:
 
 
 def called(entry: Mapping[str, Any], file: Path) -> str:
-    """Return the name of a task in messages.
+    """Return how messages name a task.
 
     Args:
         entry: The task's table.
@@ -107,8 +107,8 @@ def _said(hint: Any) -> str:
     if origin is Literal:
         return " or ".join(map(repr, arguments))
     if origin in (Union, types.UnionType):
-        said = [_said(one) for one in arguments if one is not type(None)]
-        return " or ".join(dict.fromkeys(filter(None, said)))
+        words = [_said(part) for part in arguments if part is not type(None)]
+        return " or ".join(dict.fromkeys(filter(None, words)))
     if origin is tuple:
         count = "" if arguments[1:] == (...,) else f" of {len(arguments)}"
         return f"a list{count}, each {_said(arguments[0])}"
@@ -119,6 +119,6 @@ def _said(hint: Any) -> str:
 
 def _near(value: Any, hint: Any) -> str:
     choices = [
-        one for part in (hint, *get_args(hint)) if get_origin(part) is Literal for one in get_args(part)
+        choice for part in (hint, *get_args(hint)) if get_origin(part) is Literal for choice in get_args(part)
     ]
     return suggestion(value, choices) if isinstance(value, str) else ""

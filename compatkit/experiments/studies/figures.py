@@ -38,8 +38,8 @@ def draw(results: Results, folder: Path) -> list[str]:
     if not results.measures:  # every run was left out
         return []
     pictures: dict[str, bytes] = {"figure": png(_bars(results))}
-    if results.found.study.draw is not None:
-        pictures |= results.found.study.draw(results)
+    if results.installed.study.draw is not None:
+        pictures |= results.installed.study.draw(results)
     for name, content in pictures.items():
         write(folder / f"{name}.png", content)
     return [f"{name}.png" for name in pictures]
@@ -49,37 +49,39 @@ def _bars(results: Results) -> Figure:
     """Return a figure with one panel per measure."""
     from matplotlib.figure import Figure
 
-    measures = [one for one in results.measures if one.drawn] or list(results.measures)
+    measures = [measure for measure in results.measures if measure.drawn] or list(results.measures)
     wide = max(3.2, 0.55 * len(results.arms) + 1.2)
     columns = min(max(1, int(WIDEST / wide)), max(1, len(measures)))
     rows = max(1, math.ceil(len(measures) / columns))
     figure = Figure(figsize=(wide * columns, 2.7 * rows + 0.6), dpi=DPI, layout="constrained")
     first: Axes | None = None  # shares use a common scale, so that panels can be compared
-    for place, one in enumerate(measures):
-        share = one.unit == "1" and _shares(results, one.name)
+    for place, measure in enumerate(measures):
+        share = measure.unit == "1" and _shares(results, measure.name)
         axes = figure.add_subplot(rows, columns, place + 1, sharey=first if share else None)
         first = axes if share else first
         for at, arm in enumerate(results.arms):
-            color = COLORS[results.found.study.arms.index(arm) % len(COLORS)]  # independent of the arms run
-            _bar(axes, at, results.known(arm, one.name), color)
+            color = COLORS[
+                results.installed.study.arms.index(arm) % len(COLORS)
+            ]  # independent of the arms run
+            _bar(axes, at, results.known(arm, measure.name), color)
         axes.set_xticks(range(len(results.arms)), results.arms, rotation=30, ha="right", fontsize=8)
         axes.set_xlim(-0.6, len(results.arms) - 0.4)
-        unit = "" if one.unit == "1" else f" ({one.unit})"
-        axes.set_title(textwrap.fill(f"{one.title}{unit}", int(LETTERS * wide)), fontsize=9)
+        unit = "" if measure.unit == "1" else f" ({measure.unit})"
+        axes.set_title(textwrap.fill(f"{measure.title}{unit}", int(LETTERS * wide)), fontsize=9)
         axes.tick_params(axis="y", labelsize=8)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
     count = len(results.seeds)
     seeds = "one seed" if count == 1 else f"{count} seeds; bars are means, lines standard deviations"
-    title = f"Study {results.found.number}, {results.found.study.title}: {seeds}"
+    title = f"Study {results.installed.number}, {results.installed.study.title}: {seeds}"
     figure.suptitle(textwrap.fill(title, int(LETTERS * wide * columns)), fontsize=9)
     return figure
 
 
 def _shares(results: Results, measure: str) -> bool:
     """Return whether all values of a measure are from 0 to 1, and not so small that this scale would hide them."""
-    values = [one for arm in results.arms for one in results.known(arm, measure)]
-    return all(0 <= one <= 1 for one in values) and max(values, default=1) > 0.1
+    values = [value for arm in results.arms for value in results.known(arm, measure)]
+    return all(0 <= value <= 1 for value in values) and max(values, default=1) > 0.1
 
 
 def _bar(axes: Axes, at: int, values: list[float], color: str) -> None:
@@ -91,4 +93,4 @@ def _bar(axes: Axes, at: int, values: list[float], color: str) -> None:
     if len(values) > 1:
         axes.errorbar(at, spread.mean, spread.deviation, color="#222222", capsize=3, linewidth=1)
         shifts = [0.16 * (2 * i / (len(values) - 1) - 1) for i in range(len(values))]
-        axes.plot([at + one for one in shifts], values, "o", color=color, markersize=3)
+        axes.plot([at + shift for shift in shifts], values, "o", color=color, markersize=3)

@@ -59,35 +59,35 @@ def find(number: str) -> InstalledStudy:
 
 def find_all() -> tuple[list[InstalledStudy], dict[str, CompatkitError]]:
     """Import every installed study; return those that work, and the errors of the others by number."""
-    found: list[InstalledStudy] = []
+    studies: list[InstalledStudy] = []
     broken: dict[str, CompatkitError] = {}
     for number in numbers():
         try:
-            found.append(find(number))
+            studies.append(find(number))
         except PluginError as error:
             broken[number] = error
-    return found, broken
+    return studies, broken
 
 
-def arms_of(found: InstalledStudy, asked: Iterable[str]) -> tuple[str, ...]:
+def arms_of(installed: InstalledStudy, arms: Iterable[str]) -> tuple[str, ...]:
     """Return the requested arms in the study's order; all if none are requested.
 
     Args:
-        found: The study.
-        asked: Names of arms.
+        installed: The study.
+        arms: Names of arms.
 
     Raises:
         UsageError: An arm is unknown; the message suggests a similar one.
     """
-    wanted = [one.strip() for one in asked]
-    for one in wanted:
-        if one not in found.study.arms:
+    wanted = [name.strip() for name in arms]
+    for name in wanted:
+        if name not in installed.study.arms:
             raise UsageError(
-                f"Study {found.number} has no arm {one!r}.{near(one, found.study.arms)} Its arms are "
-                f"{', '.join(found.study.arms)}.",
-                subject=one,
+                f"Study {installed.number} has no arm {name!r}.{near(name, installed.study.arms)} Its arms are "
+                f"{', '.join(installed.study.arms)}.",
+                subject=name,
             )
-    return tuple(arm for arm in found.study.arms if arm in wanted or not wanted)
+    return tuple(arm for arm in installed.study.arms if arm in wanted or not wanted)
 
 
 def near(name: str, known: Iterable[str]) -> str:
@@ -98,7 +98,7 @@ def near(name: str, known: Iterable[str]) -> str:
         known: Names or numbers that exist.
     """
     names = list(known)
-    chapter = [one for one in names if "." in name and one.split(".")[0] == name.split(".")[0]]
+    chapter = [other for other in names if "." in name and other.split(".")[0] == name.split(".")[0]]
     close = errors.near(name, chapter or names, 3) or chapter[:3]
     return f" Near it: {', '.join(close)}." if close else ""
 
@@ -106,35 +106,37 @@ def near(name: str, known: Iterable[str]) -> str:
 def _order(number: str) -> list[tuple[float, str]]:
     """Return a sort key: 0.1b comes after 0.1 and before 0.2, words after numbers."""
     parts = (re.fullmatch(r"(\d*)(.*)", part) for part in number.split("."))
-    return [(float(one[1] or "inf"), one[2]) for one in parts if one is not None]
+    return [(float(match[1] or "inf"), match[2]) for match in parts if match is not None]
 
 
-def settings_of(found: InstalledStudy, size: str, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def settings_of(
+    installed: InstalledStudy, size: str, changes: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the settings of a study at a size.
 
     Args:
-        found: The study.
+        installed: The study.
         size: One of its sizes.
         changes: Values that replace those of the size, of the same types.
 
     Raises:
         UsageError: The size or a setting is unknown, or a value is of another type.
     """
-    sizes = found.study.sizes
+    sizes = installed.study.sizes
     if size not in sizes:
         raise UsageError(
-            f"Study {found.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
+            f"Study {installed.number} has no size {size!r}.{near(size, sizes)} Its sizes are {', '.join(sizes)}.",
             subject=size,
         )
     settings = {name: _plain(value) for name, value in sizes[size].items()}
     for name, value in ((RENAMED.get(name, name), value) for name, value in (changes or {}).items()):
         if name not in settings:
             raise UsageError(
-                f"Study {found.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
-                f"{', '.join(f'{key}={one}' for key, one in settings.items())}.",
+                f"Study {installed.number} has no setting {name!r}.{near(name, settings)} At size {size!r} there are "
+                f"{', '.join(f'{key}={present}' for key, present in settings.items())}.",
                 subject=name,
             )
-        settings[name] = _like(value, settings[name], f"Study {found.number}: the setting {name!r}")
+        settings[name] = _like(value, settings[name], f"Study {installed.number}: the setting {name!r}")
     return settings
 
 
@@ -175,4 +177,4 @@ def _like(value: Any, example: Any, what: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

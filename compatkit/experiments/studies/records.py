@@ -25,7 +25,7 @@ class StudyRecord:
     Attributes:
         study: Number of the study.
         values: Measured values by the measure's name.
-        kept: Data for figures.
+        figure_data: JSON values for figures.
         notes: Sentences for the reader.
         seconds: Wall-clock time.
         versions: Versions of the packages that affect the figures.
@@ -39,7 +39,7 @@ class StudyRecord:
     seed: int
     settings: Mapping[str, Any]
     values: Mapping[str, float | None]
-    kept: Mapping[str, Any]
+    figure_data: Mapping[str, Any] = attrs.field(metadata={"key": "kept"})
     notes: Sequence[str]
     seconds: float
     versions: Mapping[str, str]
@@ -96,22 +96,26 @@ def append(folder: Path, record: StudyRecord) -> None:
         EnvironmentFailure: The folder cannot be written.
     """
     path = folder / FILE
-    line = json.dumps(attrs.asdict(record, recurse=False), allow_nan=False) + "\n"
     with environment("write", path), path.open("a", encoding="utf-8") as file:
-        file.write(line)
+        file.write(_line(record))
         file.flush()
         os.fsync(file.fileno())
 
 
 def replace(folder: Path, records: Sequence[StudyRecord]) -> None:
-    """Keep only these runs.
+    """Replace all recorded runs by these.
 
     Args:
         folder: Of the study's runs.
         records: In the order to write.
     """
-    lines = (json.dumps(attrs.asdict(one, recurse=False), allow_nan=False) for one in records)
-    write(folder / FILE, "".join(f"{line}\n" for line in lines))
+    write(folder / FILE, "".join(map(_line, records)))
+
+
+def _line(record: StudyRecord) -> str:
+    fields = attrs.fields(StudyRecord)
+    values = {field.metadata.get("key", field.name): getattr(record, field.name) for field in fields}
+    return json.dumps(values, allow_nan=False) + "\n"
 
 
 def _parsed(line: bytes, number: int, path: Path) -> StudyRecord:

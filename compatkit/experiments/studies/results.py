@@ -18,7 +18,7 @@ SCHEMA = 1
 
 
 class StudyDocument(Tabular, dict[str, Any]):
-    """The content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads a file of before.
+    """The content of ``results.json``: JSON values by name; ``StudyDocument(json.loads(text))`` reads an existing file.
 
     As a table it has a row for each run, with arm, seed and each measure as columns; in LaTeX a row for each arm, with
     mean and standard deviation over seeds.
@@ -53,14 +53,14 @@ class Results(Tabular):
     """The runs of some arms and seeds at one size.
 
     Attributes:
-        found: The study.
+        installed: The study.
         arms: In the study's order.
         seeds: From 0.
         command: The command that reproduces the results.
         records: One per arm and seed.
     """
 
-    found: InstalledStudy
+    installed: InstalledStudy
     size: str
     settings: Mapping[str, Any]
     arms: tuple[str, ...]
@@ -72,32 +72,34 @@ class Results(Tabular):
     def measures(self) -> tuple[Measure, ...]:
         """Measures with a value in at least one run."""
         return tuple(
-            one for one in self.found.study.measures if any(self.known(arm, one.name) for arm in self.arms)
+            measure
+            for measure in self.installed.study.measures
+            if any(self.known(arm, measure.name) for arm in self.arms)
         )
 
     @property
     def scale(self) -> str:
         """How size and changed settings differ from the paper's; empty if they do not."""
-        said = self.found.study.scale.get(self.size, "")
-        plain = settings_of(self.found, self.size)
+        text = self.installed.study.scale.get(self.size, "")
+        plain = settings_of(self.installed, self.size)
         changes = [
             f"{name} {value} in place of {plain[name]}"
             for name, value in self.settings.items()
             if value != plain[name]
         ]
         if changes:
-            said += f" Changed by hand: {', '.join(changes)}."
-        return said.strip()
+            text += f" Changed by hand: {', '.join(changes)}."
+        return text.strip()
 
     @property
     def notes(self) -> list[str]:
         """The notes of all runs, each once."""
-        return list(dict.fromkeys(note for one in self.records.values() for note in one.notes))
+        return list(dict.fromkeys(note for record in self.records.values() for note in record.notes))
 
     @property
     def paper(self) -> tuple[Reported, ...]:
         """Figures that the paper reports."""
-        return self.found.study.paper
+        return self.installed.study.paper
 
     def values(self, arm: str, measure: str) -> list[float | None]:
         """Return the values of an arm, one per seed.
@@ -115,11 +117,11 @@ class Results(Tabular):
             arm: Name of the arm.
             measure: Name of the measure.
         """
-        return [one for one in self.values(arm, measure) if one is not None]
+        return [value for value in self.values(arm, measure) if value is not None]
 
-    def kept(self, arm: str) -> list[Mapping[str, Any]]:
+    def figure_data(self, arm: str) -> list[Mapping[str, Any]]:
         """Return the figure data of an arm's runs, one per seed."""
-        return [self.records[arm, seed].kept for seed in self.seeds]
+        return [self.records[arm, seed].figure_data for seed in self.seeds]
 
     def _rows(self) -> list[dict[str, Any]]:
         return StudyDocument(self.to_json(()))._rows()
@@ -132,36 +134,41 @@ class Results(Tabular):
         runs = list(self.records.values())
         return {
             "schema": SCHEMA,
-            "study": self.found.number,
+            "study": self.installed.number,
             "size": self.size,
-            "title": self.found.study.title,
-            "reference": self.found.study.reference,
+            "title": self.installed.study.title,
+            "reference": self.installed.study.reference,
             "results": [
-                {"arm": arm, "metric": one.name, "unit": one.unit, "values": self.values(arm, one.name)}
+                {
+                    "arm": arm,
+                    "metric": measure.name,
+                    "unit": measure.unit,
+                    "values": self.values(arm, measure.name),
+                }
                 for arm in self.arms
-                for one in self.measures
-                if self.known(arm, one.name)
+                for measure in self.measures
+                if self.known(arm, measure.name)
             ],
-            "paper": [attrs.asdict(one) for one in self.paper],
+            "paper": [attrs.asdict(value) for value in self.paper],
             "scale": self.scale,
             "notes": self.notes,
             "settings": dict(self.settings),
             "seeds": list(self.seeds),
             "seconds": {arm: [self.records[arm, seed].seconds for seed in self.seeds] for arm in self.arms},
-            "versions": _distinct([one.versions for one in runs]),
-            "machines": _distinct([one.machine for one in runs]),
-            "data": _distinct([one.data for one in runs]),
+            "versions": _distinct([record.versions for record in runs]),
+            "machines": _distinct([record.machine for record in runs]),
+            "data": _distinct([record.data for record in runs]),
             "command": self.command,
             "files": list(files),
         }
 
 
 def _distinct(values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for one in values:
-        if dict(one) not in found:
-            found.append(dict(one))
-    return found
+    distinct: list[dict[str, Any]] = []
+    for value in values:
+        if dict(value) not in distinct:
+            distinct.append(dict(value))
+    return distinct
 
 
 def render(results: Results, figures: Iterable[str]) -> str:
@@ -171,9 +178,9 @@ def render(results: Results, figures: Iterable[str]) -> str:
         results: Results of the runs.
         figures: Names of picture files in the same folder.
     """
-    study, count = results.found.study, len(results.seeds)
+    study, count = results.installed.study, len(results.seeds)
     seeds = f"{count} seeds: mean ± standard deviation over seeds" if count > 1 else "1 seed, so no spread"
-    lines = [f"# Study {results.found.number}: {escape(study.title)}", "", escape(study.question), ""]
+    lines = [f"# Study {results.installed.number}: {escape(study.title)}", "", escape(study.question), ""]
     lines += [f"Paper: {escape(study.reference)}.", ""]
     lines += [f"Size `{results.size}`; {seeds}.", "", *_grid(results), ""]
     if results.paper:
@@ -191,15 +198,15 @@ def _grid(results: Results) -> list[str]:
     """Return means by arm and measure, the longer side as rows."""
     measures, arms = results.measures, results.arms
     cells = {
-        (arm, one.name): str(Spread.of(results.known(arm, one.name)) or "")
+        (arm, measure.name): str(Spread.of(results.known(arm, measure.name)) or "")
         for arm in arms
-        for one in measures
+        for measure in measures
     }
-    titles = {one.name: escape(one.title) + _unit(one.unit) for one in measures}
+    titles = {measure.name: escape(measure.title) + _unit(measure.unit) for measure in measures}
     if len(measures) > len(arms):
-        rows = [[titles[one.name], *(cells[arm, one.name] for arm in arms)] for one in measures]
+        rows = [[titles[measure.name], *(cells[arm, measure.name] for arm in arms)] for measure in measures]
         return _table(["", *map(escape, arms)], rows)
-    rows = [[escape(arm), *(cells[arm, one.name] for one in measures)] for arm in arms]
+    rows = [[escape(arm), *(cells[arm, measure.name] for measure in measures)] for arm in arms]
     return _table(["arm", *titles.values()], rows)
 
 
@@ -212,37 +219,40 @@ def _scale(results: Results) -> list[str]:
 
 
 def _paper(results: Results) -> list[str]:
-    titles = {one.name: one.title for one in results.found.study.measures}
+    titles = {measure.name: measure.title for measure in results.installed.study.measures}
     rows = [
         [
-            escape(one.arm),
-            escape(titles.get(one.metric, one.metric)),
-            f"{one.value:g}{_unit(one.unit)}" + (f" ± {one.spread:g}" if one.spread is not None else ""),
-            escape(one.source),
+            escape(figure.arm),
+            escape(titles.get(figure.metric, figure.metric)),
+            f"{figure.value:g}{_unit(figure.unit)}"
+            + (f" ± {figure.spread:g}" if figure.spread is not None else ""),
+            escape(figure.source),
         ]
-        for one in results.paper
+        for figure in results.paper
     ]
     return _table(["arm", "what", "paper", "source"], rows)
 
 
 def _made(results: Results) -> list[str]:
-    said = results.to_json(())
-    seconds = [one.seconds for one in results.records.values()]
+    document = results.to_json(())
+    seconds = [record.seconds for record in results.records.values()]
     images = [
-        {name: digest.rpartition(":")[2][:12] for name, digest in one.items()} for one in said["data"] if one
+        {name: digest.rpartition(":")[2][:12] for name, digest in digests.items()}
+        for digests in document["data"]
+        if digests
     ]
     lines = {
         "settings": _pairs([results.settings]),
         "seconds": f"{sum(seconds):.0f} in all, {min(seconds):.1f} to {max(seconds):.1f} a run",
-        "versions": _pairs(said["versions"]),
+        "versions": _pairs(document["versions"]),
         "images": _pairs(images),
-        "machine": _pairs(said["machines"]),
+        "machine": _pairs(document["machines"]),
     }
     return [f"- {name}: {escape(text)}" for name, text in lines.items()]
 
 
 def _pairs(values: Iterable[Mapping[str, Any]]) -> str:
-    return "; ".join(", ".join(f"{name} {value}" for name, value in one.items()) for one in values)
+    return "; ".join(", ".join(f"{name} {value}" for name, value in mapping.items()) for mapping in values)
 
 
 def _table(header: list[str], rows: list[list[str]]) -> list[str]:

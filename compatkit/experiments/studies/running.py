@@ -64,12 +64,12 @@ def carry_out(
     """
     if seeds < 1:
         raise UsageError(f"A study needs at least one seed, got {seeds}.")
-    found = find(number)
-    settings, chosen = settings_of(found, size, changes), arms_of(found, arms)
+    installed = find(number)
+    settings, chosen = settings_of(installed, size, changes), arms_of(installed, arms)
     folder = Path(local(out, "a folder of results"))
     with made(folder):
         done = _kept(folder, {"study": number, "size": size, **settings}, anew, say)
-        seen = {split: digest for one in done.values() for split, digest in one.data.items()}
+        seen = {split: digest for record in done.values() for split, digest in record.data.items()}
         shelf = Shelf(number, data, seen, folder)
         wanted = [(arm, seed) for seed in range(seeds) for arm in chosen]
         for place, (arm, seed) in enumerate(wanted):
@@ -77,7 +77,7 @@ def carry_out(
                 continue
             progress(place, len(wanted), f"{arm}, seed {seed}")
             run = Run(number, arm, seed, settings, shelf)
-            done[arm, seed] = record = _made(found, run, size)
+            done[arm, seed] = record = _made(installed, run, size)
             if record.measured:  # skipped runs are tried again next time
                 records.append(folder, record)
                 if run.checkpoint is not None:
@@ -85,12 +85,12 @@ def carry_out(
             say(_line(record))
         progress(len(wanted), len(wanted), "writing")
         results = Results(
-            found=found,
+            installed=installed,
             size=size,
             settings=settings,
             arms=chosen,
             seeds=tuple(range(seeds)),
-            command=_command(found, seeds, size, chosen, settings, data is not None),
+            command=_command(installed, seeds, size, chosen, settings, data is not None),
             records={key: done[key] for key in wanted},
         )
         return _write(results, folder)
@@ -102,29 +102,29 @@ def _kept(folder: Path, plan: Mapping[str, Any], anew: bool, say: Say) -> dict[t
     Raises:
         UsageError: There are others, and ``anew`` is False.
     """
-    there = [one for one in records.read(folder) if one.measured]
-    other = [one for one in there if one.plan != plan]
+    recorded = [record for record in records.read(folder) if record.measured]
+    other = [record for record in recorded if record.plan != plan]
     if other and not anew:
         names = dict.fromkeys((*other[0].plan, *plan))
-        said = [
+        differences = [
             f"{name}: {other[0].plan.get(name, 'nothing')} there, {plan.get(name, 'nothing')} here"
             for name in names
             if other[0].plan.get(name) != plan.get(name)
         ]
         raise UsageError(
-            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(said)}), which cannot share a table "
-            "with these. Name another folder with --out, or drop those runs with --anew.",
+            f"{folder} holds {_runs(len(other))} with other settings ({'; '.join(differences)}), which cannot share a "
+            "table with these. Name another folder with --out, or drop those runs with --anew.",
             subject=folder,
         )
     if other:
         say(f"dropped {_runs(len(other))} of other settings from {folder / records.FILE}")
-        there = [one for one in there if one.plan == plan]
-        records.replace(folder, there)
+        recorded = [record for record in recorded if record.plan == plan]
+        records.replace(folder, recorded)
         for left in folder.glob("*.checkpoint"):
             left.unlink()
-    if there:
-        say(f"already there: {_runs(len(there))}")
-    return {(one.arm, one.seed): one for one in there}
+    if recorded:
+        say(f"already there: {_runs(len(recorded))}")
+    return {(record.arm, record.seed): record for record in recorded}
 
 
 def _runs(runs: int) -> str:
@@ -132,21 +132,21 @@ def _runs(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
+def _made(installed: InstalledStudy, run: Run, size: str) -> StudyRecord:
     """Carry out one run."""
     import torch
 
     began = time.perf_counter()
-    outcome = found.study.run(run)
+    outcome = installed.study.run(run)
     if not isinstance(outcome, Outcome):
-        raise found.owner.error(f"its run returned {type_of(outcome)}; expected an Outcome.")
-    known = {one.name for one in found.study.measures}
+        raise installed.owner.error(f"its run returned {type_of(outcome)}; expected an Outcome.")
+    known = {measure.name for measure in installed.study.measures}
     if unknown := sorted(outcome.values.keys() - known):
-        raise found.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
+        raise installed.owner.error(f"its run measures {unknown[0]!r}, which is not one of its measures.")
     seconds = round(time.perf_counter() - began, 2)
-    owner = found.owner.distribution or "compatkit"
+    owner = installed.owner.distribution or "compatkit"
     versions = {name: version(name) for name in ("compatkit", "torch", "numpy")}
-    versions |= {owner: found.owner.version or "unknown", "python": platform.python_version()}
+    versions |= {owner: installed.owner.version or "unknown", "python": platform.python_version()}
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine = {"processor": platform.machine(), "device": device, "threads": torch.get_num_threads()}
     return StudyRecord(
@@ -156,7 +156,7 @@ def _made(found: InstalledStudy, run: Run, size: str) -> StudyRecord:
         seed=run.seed,
         settings=dict(run.settings),
         values=dict(outcome.values),
-        kept=dict(outcome.kept),
+        figure_data=dict(outcome.figure_data),
         notes=list(outcome.notes),
         seconds=seconds,
         versions=versions,
@@ -177,13 +177,18 @@ def _write(results: Results, folder: Path) -> StudyDocument:
 
 
 def _command(
-    found: InstalledStudy, seeds: int, size: str, arms: Sequence[str], settings: Mapping[str, Any], data: bool
+    installed: InstalledStudy,
+    seeds: int,
+    size: str,
+    arms: Sequence[str],
+    settings: Mapping[str, Any],
+    data: bool,
 ) -> str:
     """Return the command that reproduces the results, with folders as DIR and OUT."""
-    words = ["compatkit", "study", "run", found.number, "--seeds", str(seeds), "--size", size]
-    if tuple(arms) != found.study.arms:
+    words = ["compatkit", "study", "run", installed.number, "--seeds", str(seeds), "--size", size]
+    if tuple(arms) != installed.study.arms:
         words += ["--arms", ",".join(arms)]
-    plain = settings_of(found, size)
+    plain = settings_of(installed, size)
     for name, value in settings.items():
         if value != plain[name]:
             words += ["--set", f"{name}={json.dumps(value)}"]
@@ -191,5 +196,5 @@ def _command(
 
 
 def _line(record: StudyRecord) -> str:
-    said = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
-    return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {said}"
+    figures = ", ".join(f"{name} {value:.3f}" for name, value in record.values.items() if value is not None)
+    return f"seed {record.seed} {record.arm:<12} {record.seconds:7.1f} s  {figures}"

@@ -44,7 +44,7 @@ class Shelf:
             from compatkit.data import load
 
             try:
-                found = load(name, root=self.root)
+                data = load(name, root=self.root)
             except (DataError, UnknownName) as error:
                 plain = name.rstrip("/")
                 if str(error.subject) != plain:  # found but damaged
@@ -55,12 +55,12 @@ class Shelf:
                     "the name is a setting of the study, --set selects another.",
                     subject=name,
                 ) from error
-            self._check(found)
-            self._read[name] = found
+            self._check(data)
+            self._read[name] = data
         return self._read[name]
 
-    def _check(self, found: DataSet) -> None:
-        for split in (found.train, found.test):
+    def _check(self, data: DataSet) -> None:
+        for split in (data.train, data.test):
             was = self.seen.get(split.name, split.digest)
             if was != split.digest:
                 raise UsageError(

@@ -65,19 +65,19 @@ class Outcome:
 
     Attributes:
         values: By the name of the measure; None or missing if it cannot be measured.
-        kept: JSON values for figures, such as pictures of weights.
+        figure_data: JSON values for figures, such as pictures of weights.
         notes: Sentences that a reader must know; a note of several runs is shown once.
 
     Raises:
-        UsageError: A value is not a finite number, or ``kept`` is not JSON.
+        UsageError: A value is not a finite number, or ``figure_data`` is not JSON.
     """
 
     values: Mapping[str, float | None]
-    kept: Mapping[str, Any] = attrs.field(factory=dict)
+    figure_data: Mapping[str, Any] = attrs.field(factory=dict)
     notes: tuple[str, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        """Check that values and ``kept`` can be written as JSON."""
+        """Check that values and ``figure_data`` can be written as JSON."""
         for name, value in self.values.items():
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and math.isfinite(value)):
@@ -86,9 +86,9 @@ class Outcome:
                     "why in a note."
                 )
         try:
-            json.dumps(self.kept, allow_nan=False)
+            json.dumps(self.figure_data, allow_nan=False)
         except (TypeError, ValueError) as error:
-            raise UsageError(f"Study outcome: kept must hold JSON values: {error}.") from error
+            raise UsageError(f"Study outcome: figure_data must hold JSON values: {error}.") from error
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -127,13 +127,13 @@ class Study:
 
     def __attrs_post_init__(self) -> None:
         """Check names and sizes."""
-        for what, names in (("arms", self.arms), ("measures", [one.name for one in self.measures])):
-            wrong = [one for one in names if not _WORD.fullmatch(one)]
+        for what, names in (("arms", self.arms), ("measures", [measure.name for measure in self.measures])):
+            wrong = [name for name in names if not _WORD.fullmatch(name)]
             if wrong or not names or len(set(names)) != len(names):
                 raise UsageError(
                     f"Study {self.title!r}: {what} are lower-case words, each once; got {', '.join(names) or 'none'}."
                 )
-        missing = [one for one in (CPU, PAPER) if one not in self.sizes or one not in self.scale]
+        missing = [size for size in (CPU, PAPER) if size not in self.sizes or size not in self.scale]
         if missing:
             raise UsageError(
                 f"Study {self.title!r}: sizes and scale need {CPU!r} and {PAPER!r}; {missing[0]!r} is not in both."

@@ -58,23 +58,23 @@ def axes_of(tables: Tables, file: Path) -> tuple[Axis, ...]:
     Raises:
         UsageError: The table is missing, or a list is empty or holds a value twice.
     """
-    said = tables.get(SWEEP)
+    table = tables.get(SWEEP)
     where = f"{file}: [{SWEEP}]"
-    if said is None:
+    if table is None:
         raise UsageError(
             f"{file} has no table [{SWEEP}], so it is one run: `compatkit train {file}`. A sweep lists what varies, "
             f'for example\n[{SWEEP}]\n"trainer.seed" = [0, 1, 2]'
         )
-    if not isinstance(said, Mapping) or not said:
+    if not isinstance(table, Mapping) or not table:
         raise UsageError(
-            f'{where} must be a table of lists such as "trainer.seed" = [0, 1, 2], got {said!r:.100}.'
+            f'{where} must be a table of lists such as "trainer.seed" = [0, 1, 2], got {table!r:.100}.'
         )
-    found: dict[str, Axis] = {}
-    for path, values in _flat(said):
-        if path in found:
+    axes: dict[str, Axis] = {}
+    for path, values in _flat(table):
+        if path in axes:
             raise UsageError(f"{where}: {path!r} is written twice; write it once, with all of its values.")
-        found[path] = Axis(path, _values(values, f"{where}: {path!r}"))
-    return tuple(found.values())
+        axes[path] = Axis(path, _values(values, f"{where}: {path!r}"))
+    return tuple(axes.values())
 
 
 def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]:
@@ -88,26 +88,26 @@ def put(tables: Tables, values: Mapping[str, Any], file: Path) -> dict[str, Any]
     Raises:
         UsageError: A path leads to no value of a recipe, or two lead to the same value.
     """
-    made = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
+    recipe = copy.deepcopy({key: value for key, value in tables.items() if key != SWEEP})
     taken: dict[Address, str] = {}
     # What is named as a whole comes first, so that a setting of one regularizer finds it.
-    for path in sorted(values, key=lambda one: one.count(".")):
+    for path in sorted(values, key=lambda name: name.count(".")):
         where = f"{file}: [{SWEEP}]: {path!r}"
-        for address in _addresses(made, path, where):
+        for address in _addresses(recipe, path, where):
             if address in taken:
                 raise UsageError(f"{where} and {taken[address]!r} set the same value; leave one of them out.")
             taken[address] = path
-            _put(made, address, copy.deepcopy(values[path]))
-    return made
+            _put(recipe, address, copy.deepcopy(values[path]))
+    return recipe
 
 
 def _flat(table: Mapping[str, Any], before: str = "") -> list[tuple[str, Any]]:
     """Return paths and values; ``trainer.seed = [...]`` is a table in a table to TOML."""
-    found: list[tuple[str, Any]] = []
+    entries: list[tuple[str, Any]] = []
     for key, value in table.items():
         path = f"{before}{key}"
-        found += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
-    return found
+        entries += _flat(value, f"{path}.") if isinstance(value, Mapping) and value else [(path, value)]
+    return entries
 
 
 def _values(values: Any, where: str) -> tuple[Any, ...]:
@@ -135,14 +135,14 @@ def _values(values: Any, where: str) -> tuple[Any, ...]:
 def _comparable(value: Any) -> Any:
     """Return a JSON value in which 1 and 1.0 are the same, as they are to a run."""
     if isinstance(value, list):
-        return [_comparable(one) for one in value]
+        return [_comparable(item) for item in value]
     if isinstance(value, dict):
-        return {key: _comparable(one) for key, one in value.items()}
+        return {key: _comparable(item) for key, item in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
-    """Return the places of the recipe that a path means; keys are checked with the recipe of each run."""
+    """Return the addresses of a path in the recipe; keys are checked with the recipe of each run."""
     first, *rest = path.split(".")
     only({first: None}, TOP, where)
     if first == "tasks":
@@ -160,11 +160,11 @@ def _addresses(tables: Tables, path: str, where: str) -> list[Address]:
 
 def _of_tasks(tasks: Any, rest: Sequence[str], where: str) -> list[Address]:
     """Return where ``tasks.KEY`` (all tasks) or ``tasks.NAME.KEY`` is; names may hold dots."""
-    if not isinstance(tasks, list) or not all(isinstance(one, Mapping) for one in tasks):
+    if not isinstance(tasks, list) or not all(isinstance(task, Mapping) for task in tasks):
         raise UsageError(
             f"{where}: the recipe needs its tasks as tables under [[tasks]]; got {tasks!r:.100}."
         )
-    names = [str(one.get("name")) for one in tasks]
+    names = [str(task.get("name")) for task in tasks]
     chosen = range(len(tasks))
     for end in range(len(rest) - 1, 0, -1):
         if (name := ".".join(rest[:end])) in names:
@@ -195,7 +195,7 @@ def _of_regularizers(used: Any, rest: Sequence[str], where: str) -> list[Address
             f'"regularizers.{rest[0]}.weight".'
         )
     name, setting = ".".join(rest[:-1]), rest[-1]
-    called = [_called(one) for one in used] if isinstance(used, list) else []
+    called = [_called(use) for use in used] if isinstance(used, list) else []
     if called.count(name) != 1:
         raise UsageError(
             f"{where}: a run uses {called.count(name) or 'no'} {name!r} ({', '.join(called) or 'no regularizers'}); a "
@@ -245,9 +245,9 @@ def label(path: str, value: Any) -> str:
     if isinstance(value, int | float):
         return f"{_word(word)}{_word(repr(value))}"
     if isinstance(value, list | tuple):
-        if value and all(isinstance(one, int | float) for one in value):
-            return f"{_word(word)}{'x'.join(_word(repr(one)) for one in value)}"
-        return ".".join(label("", one) for one in value) or "none"
+        if value and all(isinstance(item, int | float) for item in value):
+            return f"{_word(word)}{'x'.join(_word(repr(item)) for item in value)}"
+        return ".".join(label("", item) for item in value) or "none"
     if isinstance(value, Mapping):
         name = _word(str(value.get("as", value.get("name", word))))
         if value.keys() == {"name", "weight"}:

@@ -1,4 +1,4 @@
-"""One run as plain values for any process: whether it is done, and carrying it out."""
+"""One run as plain values, for any process: check whether it is done, or carry it out."""
 
 from __future__ import annotations
 
@@ -100,11 +100,13 @@ class DataCache:
 
     def recipe(self, job: Job) -> Recipe:
         """Return the recipe of a run with its data sets."""
-        kept = records.checkpoint(Path(job.folder), job.run)
+        checkpoint = records.checkpoint(Path(job.folder), job.run)
         loggers = logger_settings(job.tables["trainer"].get("loggers"))
         for settings in loggers.values():
             settings["folder"] = str(Path(settings["folder"]) / job.run)
-        written = check(job.tables, Path(job.file), checkpoint=str(kept), progress=False, loggers=loggers)
+        written = check(
+            job.tables, Path(job.file), checkpoint=str(checkpoint), progress=False, loggers=loggers
+        )
         return written.load(self.data(job))
 
 
@@ -224,8 +226,8 @@ def _held(job: Job, folder: Path, registry: Registry | None) -> tuple[RunRecord 
         )
     if record.state != "done":
         before = f"failed before ({record.reason})" if record.state == "failed" else "was interrupted"
-        kept = records.checkpoint(folder, job.run).exists()
-        return record, f"{before}, and {'goes on from its checkpoint' if kept else 'is done again'}"
+        saved = records.checkpoint(folder, job.run).exists()
+        return record, f"{before}, and {'goes on from its checkpoint' if saved else 'is done again'}"
     try:
         for name in record.parts.values():
             if registry is None:

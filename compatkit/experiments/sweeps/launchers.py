@@ -12,7 +12,7 @@ from compatkit.experiments.sweeps.jobs import DataCache, Job, carry_out, work
 from compatkit.experiments.sweeps.records import RunRecord
 from compatkit.foundation.codec import loads
 from compatkit.plugins import Offer, find, names
-from compatkit.plugins.isolation import raised, suggestion
+from compatkit.plugins.isolation import described, suggestion
 
 SEQUENTIAL, AUTO, PROCESS = "sequential", "auto", "process"
 
@@ -85,7 +85,7 @@ class Launcher:
         except CompatkitError:
             raise
         except Exception as error:
-            raise self._offer.owner.error(f"it failed: {raised(error)}") from error
+            raise self._offer.owner.error(f"it failed: {described(error)}") from error
         finally:
             answers.close()
         if waiting:

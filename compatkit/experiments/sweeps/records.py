@@ -25,7 +25,7 @@ _NOTE = {"schema": SCHEMA, "kind": "sweep"}
 
 @attrs.frozen(kw_only=True)
 class RunPlan:
-    """One run as the note of a sweep has it.
+    """One run in the note of a sweep.
 
     Attributes:
         run: Its name.
@@ -42,7 +42,7 @@ class RunPlan:
 
 @attrs.frozen(kw_only=True)
 class SweepNote:
-    """What ``sweep.json`` says of a sweep.
+    """The content of ``sweep.json``.
 
     Attributes:
         recipe: Name of its file.

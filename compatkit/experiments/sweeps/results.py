@@ -51,15 +51,15 @@ class SeedGroup:
     def to_json(self) -> dict[str, Any]:
         """Return the group as JSON values."""
         pairs = [
-            {"extractor": left, "head": right, **attrs.asdict(one)}
-            for (left, right), one in self.pairs.items()
+            {"extractor": left, "head": right, **attrs.asdict(spread)}
+            for (left, right), spread in self.pairs.items()
         ]
         return attrs.asdict(self, filter=lambda field, _: field.name != "pairs") | {"pairs": pairs}
 
 
 @attrs.frozen(eq=False, repr=False)
 class SweepResult(Shown, Tabular):
-    """The runs of a sweep: all of them when ``Sweep.run`` returns, those that there are from ``Sweep.open``.
+    """The runs of a sweep: all of them when ``Sweep.run`` returns, those recorded so far from ``Sweep.open``.
 
     As a table it has a row for each pair of each run, with the seed and the varied values as columns; a run without
     figures has one row, with its state and reason. In LaTeX it has a row for each group of runs that differ in the seed
@@ -199,16 +199,16 @@ def _tasks(cell: Cell) -> tuple[str, str]:
     return left, right
 
 
-def _group(found: Sequence[RunRecord]) -> SeedGroup:
-    done = [accuracies(one) for one in found if one.state == "done"]
-    own = [statistics.fmean(kept) for one in done if (kept := [v for (a, b), v in one.items() if a == b])]
-    cross = [statistics.fmean(kept) for one in done if (kept := [v for (a, b), v in one.items() if a != b])]
-    pairs = dict.fromkeys(pair for one in done for pair in one)
-    spreads = {pair: Spread.of([one[pair] for one in done if pair in one]) for pair in pairs}
+def _group(records: Sequence[RunRecord]) -> SeedGroup:
+    done = [accuracies(run) for run in records if run.state == "done"]
+    own = [statistics.fmean(row) for run in done if (row := [v for (a, b), v in run.items() if a == b])]
+    cross = [statistics.fmean(row) for run in done if (row := [v for (a, b), v in run.items() if a != b])]
+    pairs = dict.fromkeys(pair for run in done for pair in run)
+    spreads = {pair: Spread.of([run[pair] for run in done if pair in run]) for pair in pairs}
     return SeedGroup(
-        {path: value for path, value in found[0].values.items() if path != SEED},
+        {path: value for path, value in records[0].values.items() if path != SEED},
         len(done),
-        sum(one.state == "failed" for one in found),
+        sum(run.state == "failed" for run in records),
         Spread.of(own),
         Spread.of(cross),
         {pair: spread for pair, spread in spreads.items() if spread is not None},
@@ -216,15 +216,15 @@ def _group(found: Sequence[RunRecord]) -> SeedGroup:
 
 
 def opened(folder: Path) -> SweepResult:
-    """Return what a folder holds of a sweep; see ``Sweep.open``."""
+    """Return the results in a folder; see ``Sweep.open``."""
     note = records.read_note(folder)
     if not note.runs:  # written by a version that did not note them
         known = [records.read(folder, name) for name in records.names_of_records(folder)]
         return SweepResult(folder, tuple(filter(None, known)), note.choice)
     notes = list[str]()
-    found = tuple(_record(folder, plan, notes) for plan in note.runs)
+    runs = tuple(_record(folder, plan, notes) for plan in note.runs)
     seeds = {plan.run: plan.seed for plan in note.runs}
-    return SweepResult(folder, found, note.choice, tuple(notes), seeds)
+    return SweepResult(folder, runs, note.choice, tuple(notes), seeds)
 
 
 def _record(folder: Path, plan: RunPlan, notes: list[str]) -> RunRecord:

@@ -109,7 +109,8 @@ class Sweep:
             )
         paths = [axis.path for axis in axes]
         products = [
-            dict(zip(paths, one, strict=True)) for one in itertools.product(*(axis.values for axis in axes))
+            dict(zip(paths, combination, strict=True))
+            for combination in itertools.product(*(axis.values for axis in axes))
         ]
         runs = [
             PlannedRun(name, values, put(tables, values, file))
@@ -154,7 +155,7 @@ class Sweep:
         launch = Launcher(choose(launcher, workers))
         place = registry.store.root if isinstance(registry, Registry) else registry
         root = Path(local(place, "a registry")).absolute()
-        held = Registry.open(root) if (root / MARKER).exists() else None
+        opened = Registry.open(root) if (root / MARKER).exists() else None
         records_at = records.default_folder(root, self.file) if out is None else out
         folder = Path(local(records_at, "a folder of records")).absolute()
         records.check_folder(folder, resume)
@@ -174,8 +175,8 @@ class Sweep:
             )
             for run in self.runs
         ]
-        planned = planned_jobs(jobs, cache, held, report)
-        ended, left, notes = sort(planned, folder, held)
+        planned = planned_jobs(jobs, cache, opened, report)
+        ended, left, notes = sort(planned, folder, opened)
         Registry.init(root, exist_ok=True)  # after the checks: a refused sweep leaves nothing behind
         for line in notes:
             tell(line)
@@ -307,15 +308,15 @@ def _decides(job: Job, plan: Recipe, heads: Mapping[str, str]) -> dict[str, Any]
 
 
 _LATER = ("optimizer_options", "layer_decay", "floor")
-"""Settings that came later: left out where they are off, so that runs of before are found again."""
+"""Later settings, left out of plans where they have their defaults, so that earlier runs are found again."""
 
 
-def _decisive(one: attrs.Attribute[Any], value: Any) -> bool:
-    return one.name not in BESIDE and (one.name not in _LATER or value != one.default)
+def _decisive(field: attrs.Attribute[Any], value: Any) -> bool:
+    return field.name not in BESIDE and (field.name not in _LATER or value != field.default)
 
 
 _STATED = ("name", "model", "cut", "builder", "size", "augment")
-"""What is always said of a task; its other attributes are left out where they are as usual."""
+"""Attributes of a task that every plan states; others are left out where they have their defaults."""
 _OTHERWISE = (*_STATED, "kwargs", "weights", "data")
 _SAME_BITS = ("recompute_activations",)
 
@@ -325,8 +326,8 @@ def _task(task: Task) -> dict[str, Any]:
     if weights is not None and weights != "pretrained":
         path = Path(cast("str", weights))
         files = [path / "model.safetensors", path / "config.json"] if path.is_dir() else [path]
-        found = [read_file(one, one.parent) for one in files]
-        weights = "+".join(digest(one[0]) for one in found if one is not None) or str(path)
+        contents = [read_file(file, file.parent) for file in files]
+        weights = "+".join(digest(content[0]) for content in contents if content is not None) or str(path)
     fields = attrs.fields(type(task))
     others = [field for field in fields if field.name not in (*_OTHERWISE, *_SAME_BITS)]
     return {

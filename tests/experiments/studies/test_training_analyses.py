@@ -172,7 +172,7 @@ def test_the_shared_head_has_the_classes_that_are_kept(data: Path, monkeypatch: 
         (fit,) = fits
         assert [one.name for one in fit.auxiliary["dcc"].labels or ()] == kept["classes"]
         assert len({state.initial for state in fit.tasks.values()}) == 1
-        return Outcome(values=values_of(made_up(0.9, 0.5)), kept=kept)
+        return Outcome(values=values_of(made_up(0.9, 0.5)), figure_data=kept)
 
     monkeypatch.setattr(common_classes, "outcome", caught)
     _, kept = carried_out(data, "3.8", "2")
