@@ -74,10 +74,10 @@ def test_building_a_component_asks_no_network(registry: ck.Registry, part: Draft
         {"kwargs": {"num_classes": 3, "pretrained_cfg": {"url": "https://example.org/x.safetensors"}}},
         {"kwargs": {"num_classes": 3, "checkpoint_path": "https://example.org/x.safetensors"}},
         {"kwargs": {"num_classes": 3, "pretrained_cfg_overlay": {"hf_hub_id": "a/b"}}},
-        {"model": "hf-hub:timm/resnet18.a1_in1k"},
+        {"builder": "timm", "model": "hf-hub:timm/resnet18.a1_in1k"},
         {"model": "https://example.org/model"},
         {"model": "local-dir:/tmp"},
-        {"model": "resnet18.a1_in1k", "kwargs": {"num_classes": 3}, "split": "layer9"},
+        {"builder": "timm", "model": "resnet18.a1_in1k", "kwargs": {"num_classes": 3}, "split": "layer9"},
     ],
     ids=str,
 )

@@ -500,15 +500,16 @@ def test_another_version_of_the_library_is_said_and_named_where_the_function_cha
     registry: ck.Registry, parts: Mapping[str, Draft]
 ) -> None:
     part = parts["head"]
-    older = of_manifest("blueprint", library="timm 0.0.1")(manifest_of(registry, part))
+    older = of_manifest("blueprint", library="compatkit 0.0.1")(manifest_of(registry, part))
     registry.store.publish("older", older)
-    with pytest.warns(LibraryWarning, match=r"older@1\.0\.0: resnet8_cifar was built by timm 0\.0\.1"):
+    with pytest.warns(LibraryWarning, match=r"older@1\.0\.0: resnet8_cifar was built by compatkit 0\.0\.1"):
         registry.load("older")
     registry.store.publish("broken", other_probe(older))
     with (
         pytest.warns(LibraryWarning),
         pytest.raises(
-            IntegrityError, match=r"other outputs .* built by timm 0\.0\.1 and is built by timm [1-9]"
+            IntegrityError,
+            match=r"other outputs .* built by compatkit 0\.0\.1 and is built by compatkit [0-9]",
         ),
     ):
         registry.load("broken")

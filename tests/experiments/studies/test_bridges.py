@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import timm
 import torch
 from small import data_set, write_pack
 
 from compatkit.experiments.studies import carry_out, find
+from compatkit_plugins.networks import build
 
 TINY: dict[str, Any] = {
     "base": [["resnet8_cifar", "layer2", {}]],
@@ -58,7 +58,7 @@ def test_arms_cross_where_they_say() -> None:
     crossing: dict[str, list[tuple[int, ...]]] = {}
     for change in ("base", "early", "late", "wide", "families"):
         for name, cut, kwargs in size[change]:
-            model = timm.create_model(name, in_chans=1, **kwargs).eval()
+            model = build(name, in_chans=1, **kwargs).eval()
             seen: list[Any] = []
             model.get_submodule(cut).register_forward_hook(lambda *given, seen=seen: seen.append(given[2]))
             with torch.no_grad():
