@@ -10,6 +10,7 @@ from typing import Any
 
 import attrs
 import pytest
+import timm
 import torch
 from torch import Tensor
 
@@ -65,6 +66,9 @@ def test_building_a_component_asks_no_network(registry: ck.Registry, part: Draft
     registry.load(kept(registry, part, part.module.state_dict()))
 
 
+TIMM = {"builder": "timm", "library": f"timm {timm.__version__}"}
+
+
 @pytest.mark.case("G")
 @pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize(
@@ -74,10 +78,10 @@ def test_building_a_component_asks_no_network(registry: ck.Registry, part: Draft
         {"kwargs": {"num_classes": 3, "pretrained_cfg": {"url": "https://example.org/x.safetensors"}}},
         {"kwargs": {"num_classes": 3, "checkpoint_path": "https://example.org/x.safetensors"}},
         {"kwargs": {"num_classes": 3, "pretrained_cfg_overlay": {"hf_hub_id": "a/b"}}},
-        {"builder": "timm", "model": "hf-hub:timm/resnet18.a1_in1k"},
+        {**TIMM, "model": "hf-hub:timm/resnet18.a1_in1k"},
         {"model": "https://example.org/model"},
         {"model": "local-dir:/tmp"},
-        {"builder": "timm", "model": "resnet18.a1_in1k", "kwargs": {"num_classes": 3}, "split": "layer9"},
+        {**TIMM, "model": "resnet18.a1_in1k", "kwargs": {"num_classes": 3}, "cut": "layer9"},
     ],
     ids=str,
 )

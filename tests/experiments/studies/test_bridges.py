@@ -9,8 +9,8 @@ import pytest
 import torch
 from small import data_set, write_pack
 
+from compatkit.adapters.builders import create
 from compatkit.experiments.studies import carry_out, find
-from compatkit_plugins.networks import build
 
 TINY: dict[str, Any] = {
     "base": [["resnet8_cifar", "layer2", {}]],
@@ -58,7 +58,7 @@ def test_arms_cross_where_they_say() -> None:
     crossing: dict[str, list[tuple[int, ...]]] = {}
     for change in ("base", "early", "late", "wide", "families"):
         for name, cut, kwargs in size[change]:
-            model = build(name, in_chans=1, **kwargs).eval()
+            model: Any = create("timm", name, {"in_chans": 1, **kwargs}).eval()
             seen: list[Any] = []
             model.get_submodule(cut).register_forward_hook(lambda *given, seen=seen: seen.append(given[2]))
             with torch.no_grad():
