@@ -98,8 +98,8 @@ def learned(
     """Train; return the fit and the layer's weights after equally spaced numbers of steps, 0 and all included."""
     steps = [round(trainer.steps * place / points) for place in range(1, points + 1)]
     keeper = KeptFilters(layer, steps)
-    kept = ck.use("kept_filters", after=[one.as_ for one in uses if one.name == "scaled_init"])
-    fit = trainer.fit([task], [*uses, kept], factories={"kept_filters": lambda: keeper})
+    keeping = ck.use("kept_filters", after=[use.as_ for use in uses if use.name == "scaled_init"])
+    fit = trainer.fit([task], [*uses, keeping], factories={"kept_filters": lambda: keeper})
     return fit, keeper.found
 
 
@@ -107,13 +107,13 @@ def seen_by(fit: ck.Fit, layer: str) -> Tensor:
     """Return the covariance of what a first layer is given on training images, float64 ``(d, d)``."""
     (state,) = fit.tasks.values()
     module = layer_of(state, layer)
-    mean, std = (torch.tensor(one).view(1, -1, 1, 1) for one in (state.data.mean, state.data.std))
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (state.data.mean, state.data.std))
     split = state.examples.subset(min(len(state.examples), LOOKED_AT), seed=0)
 
     def moments(places: np.ndarray) -> PatchMoments:
         images = (torch.from_numpy(split.read(places)).movedim(3, 1).float() / 255 - mean) / std
-        given = images.flatten(1) if isinstance(module, nn.Linear) else images
-        return PatchMoments.of(patches_of(module, given))
+        rows = images.flatten(1) if isinstance(module, nn.Linear) else images
+        return PatchMoments.of(patches_of(module, rows))
 
     pieces = np.array_split(np.arange(len(split)), max(1, len(split) // 250))
     return PatchMoments.over(map(moments, pieces)).covariance

@@ -75,8 +75,8 @@ GRADIENT = Measure(
 def gradient_ratio(fit: ck.Fit) -> float | None:
     """Return ``GRADIENT`` of a fit; None if no layer was reversed."""
     name = "reverse_pass/gradient_ratio"
-    found = [row["losses"][name] for row in fit.history if name in row["losses"]]
-    return mean(found) if found else None
+    ratios = [row["losses"][name] for row in fit.history if name in row["losses"]]
+    return mean(ratios) if ratios else None
 
 
 SECONDS = Measure(name="seconds", title="training time", unit="s", better="lower", drawn=False)

@@ -26,10 +26,10 @@ def means(runs: Sequence[Rows], policy: str) -> dict[tuple[str, str], float]:
         runs: One per seed.
         policy: Batch-norm policy.
     """
-    found: dict[tuple[str, str], list[float]] = {}
-    for one in (cell for rows in runs for cell in rows if cell["policy"] == policy):
-        found.setdefault((one["extractor"], one["head"]), []).append(one["accuracy"])
-    return {pair: mean(values) for pair, values in found.items()}
+    accuracies: dict[tuple[str, str], list[float]] = {}
+    for cell in (cell for rows in runs for cell in rows if cell["policy"] == policy):
+        accuracies.setdefault((cell["extractor"], cell["head"]), []).append(cell["accuracy"])
+    return {pair: mean(values) for pair, values in accuracies.items()}
 
 
 def chain(arms: Mapping[str, Mapping[tuple[str, str], float]], title: str) -> bytes:

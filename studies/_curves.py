@@ -40,10 +40,13 @@ def along_measures(
         across: Reference levels by label.
     """
     lines = {
-        arm: list(zip(*(results.values(arm, one) for one in measures), strict=True)) for arm in results.arms
+        arm: list(zip(*(results.values(arm, measure) for measure in measures), strict=True))
+        for arm in results.arms
     }
-    there = {arm: rows for arm, rows in lines.items() if any(one is not None for row in rows for one in row)}
-    panels = {arm: {arm: rows} for arm, rows in there.items()} if apart else {"": there}
+    known = {
+        arm: rows for arm, rows in lines.items() if any(value is not None for row in rows for value in row)
+    }
+    panels = {arm: {arm: rows} for arm, rows in known.items()} if apart else {"": known}
     return _drawn(panels, ticks, title, height, across)
 
 
@@ -70,13 +73,13 @@ def along_arms(
         at: Horizontal positions of the arms; None for equal spacing.
         height: Label of the vertical axis.
     """
-    made = [one for one in arms if one in results.arms]
+    made = [arm for arm in arms if arm in results.arms]
     lines = {
         called: list(zip(*(results.values(arm, name) for arm in made), strict=True))
         for name, called in measures.items()
     }
-    shown = [(ticks or {}).get(one, one) for one in made]
-    places = None if at is None else [at[place] for place, one in enumerate(arms) if one in made]
+    shown = [(ticks or {}).get(arm, arm) for arm in made]
+    places = None if at is None else [at[place] for place, arm in enumerate(arms) if arm in made]
     return _drawn({"": lines}, shown, title, height, across or {}, bottom=0.0, at=places)
 
 
@@ -105,7 +108,8 @@ def panels(
 
     figure = Figure(figsize=(4.4 * len(drawn), 3.9), dpi=130, layout="constrained")
     numbers = {
-        arm: number for number, arm in enumerate(dict.fromkeys(arm for one in drawn.values() for arm in one))
+        arm: number
+        for number, arm in enumerate(dict.fromkeys(arm for lines in drawn.values() for arm in lines))
     }
     first: Axes | None = None
     for place, (name, lines) in enumerate(drawn.items(), 1):
@@ -145,7 +149,7 @@ def _drawn(
     from matplotlib.figure import Figure
 
     places = list(range(len(ticks))) if at is None else list(at)
-    wide = max(WIDTH / min(2, len(panels)), 0.11 * sum(len(one) + 1 for one in ticks))
+    wide = max(WIDTH / min(2, len(panels)), 0.11 * sum(len(labels) + 1 for labels in ticks))
     figure = Figure(figsize=(wide * len(panels), 4.2), dpi=130, layout="constrained")
     for number, (name, lines) in enumerate(panels.items()):
         axes = figure.add_subplot(1, len(panels), number + 1)
@@ -174,7 +178,7 @@ def _line(axes: Axes, rows: Rows, places: Sequence[float], number: int, called: 
     color = COLORS[number % len(COLORS)]
     for row in rows if len(rows) > 1 else ():
         axes.plot(*_known(row, places), color=color, alpha=0.25, linewidth=1)
-    columns = [[one for one in values if one is not None] for values in zip(*rows, strict=True)]
+    columns = [[value for value in values if value is not None] for values in zip(*rows, strict=True)]
     line = [mean(values) if values else None for values in columns]
     if any(columns):
         axes.plot(*_known(line, places), color=color, marker=MARKS[number % len(MARKS)], label=called)

@@ -30,8 +30,8 @@ def energies(fit: ck.Fit, split: ck.Split, layer: str, top: int, *, subspace: st
     (state,) = fit.tasks.values()
     measured = ck.measure(state, split, [make_metric("singular_features", top=top)], layers=[layer])
     table = measured.table("singular_features/energy")
-    cells = [one for (*_, which), one in table if which == subspace]
-    return [one.value for one in cells if one.value is not None]
+    cells = [cell for (*_, which), cell in table if which == subspace]
+    return [cell.value for cell in cells if cell.value is not None]
 
 
 def singular(weight: Tensor, count: int) -> tuple[list[float], Tensor]:
@@ -40,7 +40,7 @@ def singular(weight: Tensor, count: int) -> tuple[list[float], Tensor]:
     return values.tolist(), right[:count]
 
 
-def kept(values: Any, size: tuple[int, int]) -> list[list[int]]:
+def to_pixels(values: Any, size: tuple[int, int]) -> list[list[int]]:
     """Return numbers as a picture of integers from -127 to 127, whose largest absolute value is positive.
 
     Args:

@@ -102,16 +102,16 @@ class _Pretraining:
 
 
 @functools.lru_cache(maxsize=6)
-def _pretrained(asked: _Pretraining) -> dict[str, Tensor]:
-    settings = json.loads(asked.settings)
-    plan = trainer(asked.run, settings, settings["source_steps"])
-    return plan.fit([network(settings, asked.data)]).weights(TASK)
+def _pretrained(request: _Pretraining) -> dict[str, Tensor]:
+    settings = json.loads(request.settings)
+    plan = trainer(request.run, settings, settings["source_steps"])
+    return plan.fit([network(settings, request.data)]).weights(TASK)
 
 
 def pretrain(run: Run, settings: Mapping[str, Any], data: ck.DataSet) -> Weights:
     """Return the weights of a network trained on a source; kept for the other arms of the seed."""
-    said = json.dumps(dict(settings), sort_keys=True)
-    return _pretrained(_Pretraining(data.train.digest, said, run.seed, data, run))
+    written = json.dumps(dict(settings), sort_keys=True)
+    return _pretrained(_Pretraining(data.train.digest, written, run.seed, data, run))
 
 
 def tune(
@@ -155,9 +155,9 @@ class Fixed:
         """Drop the gradients of all other parameters."""
         state = step.task
         for part, names in ((state.extractor, ()), (state.head, state.class_layer)):
-            for path, one in part.named_parameters():
+            for path, parameter in part.named_parameters():
                 if not path.startswith(tuple(names)) or not names:
-                    one.grad = None
+                    parameter.grad = None
 
 
 def few(settings: Mapping[str, Any], data: ck.DataSet, seed: int) -> ck.DataSet:
@@ -185,15 +185,16 @@ def random_weights(
     start = tune(run, settings, data, weights, steps=0, keep_class_layer=True)
     made = equal_norm_weights(start.network(TASK), torch.Generator().manual_seed(seed))
     return {
-        name.partition(".")[2]: one.detach().clone().contiguous() for name, one in made.state_dict().items()
+        name.partition(".")[2]: tensor.detach().clone().contiguous()
+        for name, tensor in made.state_dict().items()
     }
 
 
 def tested(fit: ck.Fit, split: ck.Split | None = None) -> float:
     """Return the accuracy on the test images, or on others."""
     state = fit.tasks[TASK]
-    found = ck.measure(state, split or state.task.data.test, ["accuracy"], batch_size=500)["accuracy"]
-    return float(found.value)  # type: ignore[union-attr,arg-type]
+    accuracy = ck.measure(state, split or state.task.data.test, ["accuracy"], batch_size=500)["accuracy"]
+    return float(accuracy.value)  # type: ignore[union-attr,arg-type]
 
 
 def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | None:
@@ -206,8 +207,8 @@ def rank_correlation(left: Sequence[float], right: Sequence[float]) -> float | N
 def moved(network: Any, start: ck.Fit, count: int) -> Table:
     """Return the deviation of each layer's weights from those of a start, and their sum, over sqrt(count)."""
     metric = make_metric("weight_deviation", examples=count)
-    found = ck.measure(network, None, [metric], other=start.tasks[TASK], layers=["*"])
-    return found.table("weight_deviation")
+    measured = ck.measure(network, None, [metric], other=start.tasks[TASK], layers=["*"])
+    return measured.table("weight_deviation")
 
 
 def deviation(table: Table, layer: str = "total") -> float:

@@ -19,22 +19,22 @@ def heat_maps(results: Results, key: str = "matrix") -> bytes:
     """
     from matplotlib.figure import Figure
 
-    there = [arm for arm in results.arms if any(key in one for one in results.figure_data(arm))]
-    across = min(len(there), 3)
-    down = -(-len(there) // across)
+    arms = [arm for arm in results.arms if any(key in run for run in results.figure_data(arm))]
+    across = min(len(arms), 3)
+    down = -(-len(arms) // across)
     figure = Figure(figsize=(3.1 * across + 0.6, 3.3 * down), dpi=130, layout="constrained")
     grid = figure.subplots(down, across, squeeze=False)
-    for axes in grid.flat[len(there) :]:
+    for axes in grid.flat[len(arms) :]:
         axes.set_visible(False)
-    for place, arm in enumerate(there):
-        kept = [one for one in results.figure_data(arm) if key in one]
-        values = np.mean([one[key] for one in kept], axis=0)
+    for place, arm in enumerate(arms):
+        runs = [run for run in results.figure_data(arm) if key in run]
+        values = np.mean([run[key] for run in runs], axis=0)
         axes = grid.flat[place]
         drawn = axes.imshow(np.ma.masked_less(values, -0.5), cmap="magma", vmin=0, vmax=1)
-        names = [one.rpartition(".")[2] for one in kept[0]["layers"]]
+        names = [layer.rpartition(".")[2] for layer in runs[0]["layers"]]
         axes.set_xticks(range(values.shape[1]), names[: values.shape[1]], rotation=90, fontsize=6)
         axes.set_yticks(range(values.shape[0]), names[: values.shape[0]], fontsize=6)
-        for border in _borders(kept[0]["layers"]):
+        for border in _borders(runs[0]["layers"]):
             axes.axhline(border, color="white", linewidth=0.8)
             axes.axvline(border, color="white", linewidth=0.8)
         axes.set_xlim(-0.5, values.shape[1] - 0.5)

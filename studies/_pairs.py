@@ -104,7 +104,7 @@ def sets_of(run: Run) -> list[ck.DataSet]:
         raise UsageError(
             f"The setting 'pair' must be {', '.join(SETS)} or halves; got {pair!r}.", subject=pair
         )
-    sets = halves(run) if pair == "halves" else [run.load(one) for one in SETS[pair]]
+    sets = halves(run) if pair == "halves" else [run.load(name) for name in SETS[pair]]
     return [sets[0], ordered(sets[1], run.settings["classes"])]
 
 
@@ -129,8 +129,8 @@ def ordered(data: ck.DataSet, order: str) -> ck.DataSet:
         by = max(1, len(names) // 3)
         names = names[by:] + names[:by]
     elif order == "exchanged":
-        for one in (1, 6):
-            names[one : one + 2] = names[one : one + 2][::-1]
+        for place in (1, 6):
+            names[place : place + 2] = names[place : place + 2][::-1]
     return data.of_classes(names)
 
 
@@ -166,7 +166,7 @@ def uses_of(run: Run, methods: str) -> list[str | ck.Use]:
         "rp": rotation(run),
         "dcc": "dcc",
     }
-    return [made[one] for one in methods.split("+") if one in made]
+    return [made[method] for method in methods.split("+") if method in made]
 
 
 def rotation(run: Run) -> ck.Use:
@@ -204,21 +204,21 @@ def incremental(
         trainer: Trainer of both.
         statistics: Batch-norm statistics inside frozen heads.
     """
-    one, other = tasks
-    common = ck.use("dcc", classes=common_classes(one, other))
+    first_task, other = tasks
+    common = ck.use("dcc", classes=common_classes(first_task, other))
     uses = [common if use == "dcc" else use for use in uses]
-    first = trainer.fit([one], uses)
+    first = trainer.fit([first_task], uses)
     return [first, trainer.fit([other], uses, frozen=first, frozen_statistics=statistics)]
 
 
-def common_classes(one: ck.Task, other: ck.Task) -> list[str]:
+def common_classes(task: ck.Task, other: ck.Task) -> list[str]:
     """Return the classes that two tasks share, in the order and with the names of the first."""
-    return [one.data.classes[place] for place in common_places(one.data, other.data)]
+    return [task.data.classes[place] for place in common_places(task.data, other.data)]
 
 
-def common_places(one: ck.DataSet, other: ck.DataSet) -> list[int]:
+def common_places(this: ck.DataSet, other: ck.DataSet) -> list[int]:
     """Return the indices of a data set's classes that another has, too, by name, ascending."""
-    mine, theirs = ([ck.label(name) for name in data.classes] for data in (one, other))
+    mine, theirs = ([ck.label(name) for name in data.classes] for data in (this, other))
     return sorted(place for place, _ in ck.match_classes(mine, theirs))
 
 
@@ -296,8 +296,8 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
     """
 
     def figures(policy: str, own: bool, of: str = "accuracy") -> list[Any]:
-        mine = [one for one in cells if one["policy"] == policy]
-        return [one.get(of) for one in mine if (one["extractor"] == one["head"]) == own]
+        mine = [cell for cell in cells if cell["policy"] == policy]
+        return [cell.get(of) for cell in mine if (cell["extractor"] == cell["head"]) == own]
 
     one_way, other_way = figures("batch", own=False)
     largest = figures("batch", own=False, of="all_outputs")
@@ -307,7 +307,7 @@ def values_of(cells: Sequence[Mapping[str, Any]], policies: Mapping[str, str] = 
         "one-way": one_way,
         "other-way": other_way,
         **({"all-outputs": mean(largest)} if None not in largest else {}),
-        "chance": mean(one["chance"] for one in cells),
+        "chance": mean(cell["chance"] for cell in cells),
     }
 
 

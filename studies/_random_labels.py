@@ -194,23 +194,23 @@ def permuted(before: Upstream, seed: int) -> Upstream:
     """
     draw = torch.Generator().manual_seed(seed)
     mixed = {
-        name: one.flatten()[torch.randperm(one.numel(), generator=draw)].view_as(one)
-        if one.is_floating_point() and one.ndim > 1
-        else one
-        for name, one in before.weights.items()
+        name: tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
+        if tensor.is_floating_point() and tensor.ndim > 1
+        else tensor
+        for name, tensor in before.weights.items()
     }
     return attrs.evolve(before, weights=mixed)
 
 
 def curve(fit: ck.Fit) -> list[float]:
     """Return the accuracy on all training images at each evaluation."""
-    return [one["accuracy"] for one in fit.evaluations]
+    return [evaluation["accuracy"] for evaluation in fit.evaluations]
 
 
 def tested(fit: ck.Fit) -> float | None:
     """Return the accuracy on the test images."""
-    found = ck.measure(fit.tasks[TASK], fit.tasks[TASK].task.data.test, ["accuracy"], batch_size=512)
-    return found["accuracy"].value  # type: ignore[union-attr]
+    measured = ck.measure(fit.tasks[TASK], fit.tasks[TASK].task.data.test, ["accuracy"], batch_size=512)
+    return measured["accuracy"].value  # type: ignore[union-attr]
 
 
 STARTS = ("scratch", "pretrained", "permuted")
@@ -235,8 +235,8 @@ def compare(
     curves: dict[str, list[float]] = {}
     for labels in kinds:
         speeds = dict[str, float]()
-        for start, given in zip(STARTS, (None, before, permuted(before, run.seed)), strict=True):
-            fit = finetune(run, settings, down, labels, given)
+        for start, start_weights in zip(STARTS, (None, before, permuted(before, run.seed)), strict=True):
+            fit = finetune(run, settings, down, labels, start_weights)
             speeds[start] = fit.learning_speed(TASK)
             curves[f"{labels}-{start}"] = curve(fit)
             if labels == "real":
@@ -249,24 +249,24 @@ def compare(
 
 def measures(kinds: Sequence[str] = ("real", "random")) -> tuple[Measure, ...]:
     """Return the measures of ``compare``."""
-    found = [
+    measures = [
         Measure(name="upstream", title="accuracy on the random labels upstream", better="none", drawn=False)
     ]
     for labels in kinds:
-        said = f"{labels} labels downstream"
-        found += [
-            Measure(name=f"{labels}-{start}", title=f"learning speed, {said}: {start}") for start in STARTS
+        place = f"{labels} labels downstream"
+        measures += [
+            Measure(name=f"{labels}-{start}", title=f"learning speed, {place}: {start}") for start in STARTS
         ]
-        found += [
-            Measure(name=f"{labels}-gain", title=f"pretrained less scratch, {said}"),
-            Measure(name=f"{labels}-control", title=f"permuted less scratch, {said}", better="none"),
+        measures += [
+            Measure(name=f"{labels}-gain", title=f"pretrained less scratch, {place}"),
+            Measure(name=f"{labels}-control", title=f"permuted less scratch, {place}", better="none"),
         ]
     if "real" in kinds:
-        found += [
+        measures += [
             Measure(name=f"test-{start}", title=f"test accuracy, real labels: {start}", drawn=False)
             for start in STARTS
         ]
-    return tuple(found)
+    return tuple(measures)
 
 
 def scale(settings: Mapping[str, Any], more: str = "") -> str:

@@ -35,18 +35,18 @@ def rows(
     for place, called in enumerate(there_are):
         way, shift = ways[called], STEP * (place - (len(there_are) - 1) / 2)
         color, mark = COLORS[place % len(COLORS)], MARKS[place % len(MARKS)]
-        there = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
+        known = [(at, way[label]) for at, label in enumerate(labels) if way.get(label)]
         axes.plot(
-            [one for _, values in there for one in values],
-            [at + shift for at, values in there for _ in values],
+            [value for _, values in known for value in values],
+            [at + shift for at, values in known for _ in values],
             ".",
             color=color,
             alpha=0.4,
             zorder=2,
         )
         axes.plot(
-            [mean(values) for _, values in there],
-            [at + shift for at, _ in there],
+            [mean(values) for _, values in known],
+            [at + shift for at, _ in known],
             mark,
             color=color,
             markersize=7,

@@ -88,7 +88,7 @@ def fit(
             settings["lr"],
             task.data.train.digest,
         ]
-        called = hashlib.sha256(json.dumps([*about, [repr(one) for one in used]]).encode()).hexdigest()[:16]
+        called = hashlib.sha256(json.dumps([*about, [repr(use) for use in used]]).encode()).hexdigest()[:16]
         Path(folder).mkdir(parents=True, exist_ok=True)
         more = {
             "checkpoint": Path(folder) / f"{called}.checkpoint",
@@ -121,16 +121,16 @@ def averages(images: Tensor) -> Tensor:
     return F.avg_pool2d(images, 4)
 
 
-def relative(found: Tensor, wanted: Tensor) -> float:
+def relative(actual: Tensor, wanted: Tensor) -> float:
     """Return the squared error as a share of the squares of what is wanted: 0 is perfect, 1 is black."""
-    return float((found - wanted).double().square().sum() / wanted.double().square().sum())
+    return float((actual - wanted).double().square().sum() / wanted.double().square().sum())
 
 
-def correlation(found: Tensor, wanted: Tensor) -> float | None:
+def correlation(actual: Tensor, wanted: Tensor) -> float | None:
     """Return the correlation over all pixels; None where one of them is constant."""
-    one, other = (each.double().flatten() - each.double().mean() for each in (found, wanted))
-    size = float(one.norm() * other.norm())
-    return float(one @ other) / size if size > 0 else None
+    this, other = (each.double().flatten() - each.double().mean() for each in (actual, wanted))
+    size = float(this.norm() * other.norm())
+    return float(this @ other) / size if size > 0 else None
 
 
 def few(images: Tensor, count: int = 5) -> dict[str, Any]:
@@ -140,10 +140,10 @@ def few(images: Tensor, count: int = 5) -> dict[str, Any]:
     return {"shape": list(pixels.shape), "zlib": b85encode(zlib.compress(pixels.tobytes(), 9)).decode()}
 
 
-def shown(kept: Mapping[str, Any]) -> NDArray[np.float64]:
+def shown(pixels_json: Mapping[str, Any]) -> NDArray[np.float64]:
     """Return images that ``few`` kept, from 0 to 255, ``(n, channels, height, width)``."""
-    pixels = np.frombuffer(zlib.decompress(b85decode(kept["zlib"])), np.uint8)
-    return pixels.reshape(kept["shape"]).astype(np.float64)
+    pixels = np.frombuffer(zlib.decompress(b85decode(pixels_json["zlib"])), np.uint8)
+    return pixels.reshape(pixels_json["shape"]).astype(np.float64)
 
 
 def enlarged(images: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -153,15 +153,17 @@ def enlarged(images: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def stacked(weights: Mapping[str, Tensor], channels: int) -> dict[str, Tensor]:
     """Return a generator's weights with the last layer stacked for several channels, as in C.2."""
-    found = {name: one for name, one in weights.items() if name.startswith("generator.")}
-    last = max(name for name in found if name.endswith("linear.weight")).removesuffix("weight")
-    return found | {last + part: torch.cat([found[last + part]] * channels) for part in ("weight", "bias")}
+    generator = {name: tensor for name, tensor in weights.items() if name.startswith("generator.")}
+    last = max(name for name in generator if name.endswith("linear.weight")).removesuffix("weight")
+    return generator | {
+        last + part: torch.cat([generator[last + part]] * channels) for part in ("weight", "bias")
+    }
 
 
 def as_decoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Tensor]:
     """Return the weights of an autoencoder's decoder that is the generator."""
-    found = stacked(weights, channels)
-    return {name.replace("generator.", "decoder.", 1): one.clone() for name, one in found.items()}
+    generator = stacked(weights, channels)
+    return {name.replace("generator.", "decoder.", 1): tensor.clone() for name, tensor in generator.items()}
 
 
 def as_encoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Tensor]:
@@ -175,16 +177,16 @@ def as_encoder(weights: Mapping[str, Tensor], channels: int = 1) -> dict[str, Te
         weights: State dict of a ``super_resolution``.
         channels: Of the images.
     """
-    found: dict[str, Tensor] = {}
+    encoder: dict[str, Tensor] = {}
     generator = stacked(weights, channels)
     count = len(generator) // 2
     for number in range(1, count + 1):
         layer = f"generator.body.layer{count + 1 - number}.linear."
-        weight, bias = (generator[layer + one] for one in ("weight", "bias"))
+        weight, bias = (generator[layer + part] for part in ("weight", "bias"))
         if number == 1:
             weight = weight / channels
         # a convolution's weight is (out, in, 3, 3), that of a transposed one (in, out, 4, 4)
         taps = weight.sum((2, 3)) if weight.shape[2] == 4 else weight.sum((2, 3)).T
-        found[f"encoder.layer{number}.linear.weight"] = weight.clone()
-        found[f"encoder.layer{number}.linear.bias"] = -(taps @ bias)
-    return found
+        encoder[f"encoder.layer{number}.linear.weight"] = weight.clone()
+        encoder[f"encoder.layer{number}.linear.bias"] = -(taps @ bias)
+    return encoder

@@ -65,7 +65,9 @@ def whole(data: ck.DataSet) -> ck.Split:
     import numpy as np
 
     both = (data.train, data.test)
-    images, labels = (np.concatenate([getattr(one, what) for one in both]) for what in ("images", "labels"))
+    images, labels = (
+        np.concatenate([getattr(split, what) for split in both]) for what in ("images", "labels")
+    )
     return ck.Split(images, labels, data.classes, f"{data.name}/all")
 
 

@@ -46,12 +46,12 @@ OTHER = 1000
 """Added to the seed of a run for a second network of the same kind."""
 LATENT = ("mean", "log_variance", "sampled")
 ENCODER = {
-    "conv": tuple(f"encoder.{one}" for one in ("conv1", "conv2", "conv3", "conv4", "flatten", "dense")),
+    "conv": tuple(f"encoder.{layer}" for layer in ("conv1", "conv2", "conv3", "conv4", "flatten", "dense")),
     "dense": ("encoder.dense1", "encoder.dense2"),
 }
 DECODER = {
     "conv": tuple(
-        f"decoder.{one}" for one in ("dense1", "dense2", "deconv1", "deconv2", "deconv3", "deconv4")
+        f"decoder.{layer}" for layer in ("dense1", "dense2", "deconv1", "deconv2", "deconv3", "deconv4")
     ),
     "dense": ("decoder.dense1", "decoder.dense2", "decoder.dense3", "decoder.last"),
 }
@@ -108,7 +108,7 @@ def samples_of(run: Run, name: str) -> ck.Split:
     if left <= 0:
         return test
     more = data.train.take(range(min(left, len(data.train))))
-    both = np.concatenate([one.read(range(len(one))) for one in (test, more)])
+    both = np.concatenate([split.read(range(len(split))) for split in (test, more)])
     return ck.Split(
         both, np.concatenate([test.labels, more.labels]), data.classes, f"{name}/compared", sample=True
     )
@@ -179,7 +179,7 @@ def _kept(
     if not settings["networks"] or weights is not None or watched:
         return {}
     names = ("image", "latent", "steps", "batch_size", "lr")
-    about = [kind, seed, data.train.digest, [repr(one) for one in uses], *(settings[one] for one in names)]
+    about = [kind, seed, data.train.digest, [repr(use) for use in uses], *(settings[name] for name in names)]
     folder = Path(settings["networks"])
     folder.mkdir(parents=True, exist_ok=True)
     called = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:16]
@@ -230,16 +230,16 @@ def rows(fit: ck.Fit, images: ck.Split) -> Arrays:
     arch = "conv" if "conv" in state.task.model else "dense"
     vae = "classifier" not in state.task.model
     names = [*ENCODER[arch], *(("latent", *DECODER[arch]) if vae else ())]
-    found = ck.activations(state, images, layers=names, batch_size=500)
-    given: Arrays = {"input": images.read(range(len(images))).reshape(len(images), -1) / np.float32(255)}
-    given |= {name: np.asarray(found[name]) for name in ENCODER[arch]}
+    activations = ck.activations(state, images, layers=names, batch_size=500)
+    layers: Arrays = {"input": images.read(range(len(images))).reshape(len(images), -1) / np.float32(255)}
+    layers |= {name: np.asarray(activations[name]) for name in ENCODER[arch]}
     if vae:
-        mean, log_variance = np.split(np.asarray(found["latent"]), 2, axis=1)
+        mean, log_variance = np.split(np.asarray(activations["latent"]), 2, axis=1)
         noise = np.random.default_rng(zlib.crc32(mean.tobytes())).standard_normal(mean.shape)
-        given |= {"mean": mean, "log_variance": log_variance}
-        given["sampled"] = (mean + np.exp(log_variance / 2) * noise).astype(np.float32)
-        given |= {name: np.asarray(found[name]) for name in DECODER[arch]}
-    return given
+        layers |= {"mean": mean, "log_variance": log_variance}
+        layers["sampled"] = (mean + np.exp(log_variance / 2) * noise).astype(np.float32)
+        layers |= {name: np.asarray(activations[name]) for name in DECODER[arch]}
+    return layers
 
 
 def means_of(fit: ck.Fit, images: Factored, places: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -247,8 +247,8 @@ def means_of(fit: ck.Fit, images: Factored, places: NDArray[np.int64]) -> NDArra
     split = ck.Split(
         images.images[places], np.zeros(len(places), np.int64), ("any",), images.name, sample=True
     )
-    found = ck.activations(fit.tasks[TASK], split, layers=["latent"], batch_size=500)["latent"]
-    return np.split(np.asarray(found), 2, axis=1)[0]
+    latent = ck.activations(fit.tasks[TASK], split, layers=["latent"], batch_size=500)["latent"]
+    return np.split(np.asarray(latent), 2, axis=1)[0]
 
 
 def similar(
@@ -270,9 +270,9 @@ def similar(
         side: [value for name, value in same.items() if name.startswith(f"{side}.") and value is not None]
         for side in ("encoder", "decoder")
     }
-    found = {side: float(np.mean(values)) for side, values in means.items() if values}
-    found |= {name: value for name in LATENT if (value := same.get(name)) is not None}
-    return np.nan_to_num(np.round(table.values, 4), nan=-1).tolist(), found
+    summary = {side: float(np.mean(values)) for side, values in means.items() if values}
+    summary |= {name: value for name in LATENT if (value := same.get(name)) is not None}
+    return np.nan_to_num(np.round(table.values, 4), nan=-1).tolist(), summary
 
 
 def reconstructed(fit: ck.Fit, images: ck.Split) -> tuple[float, NDArray[np.float32]]:
@@ -297,20 +297,22 @@ def reconstructed(fit: ck.Fit, images: ck.Split) -> tuple[float, NDArray[np.floa
 
 def collapse(fit: ck.Fit, images: ck.Split) -> dict[str, float]:
     """Return counts of active, mixed, passive and varying units, and the divergence in nats."""
-    found = ck.measure(fit.tasks[TASK], images, ["posterior_collapse"], layers=["latent"], batch_size=500)
-    units = {name: _number(found[f"units/{name}"]) for name in ("active", "mixed", "passive", "varying")}
-    table = found.table("units")
+    measured = ck.measure(fit.tasks[TASK], images, ["posterior_collapse"], layers=["latent"], batch_size=500)
+    units = {name: _number(measured[f"units/{name}"]) for name in ("active", "mixed", "passive", "varying")}
+    table = measured.table("units")
     divergence = float(table.values[:, table.axes["quantity"].index("divergence")].sum())
-    return {**{f"{name}-units": one for name, one in units.items()}, "divergence": divergence}
+    return {**{f"{name}-units": count for name, count in units.items()}, "divergence": divergence}
 
 
-def _number(found: Any) -> float:
-    return float(found.value or 0)
+def _number(result: Any) -> float:
+    return float(result.value or 0)
 
 
 def side_by_side(shown: Mapping[str, Any], titles: Sequence[str] = ()) -> bytes:
     """Return a PNG of rows of images, given as nested lists or arrays of pixels from 0 to 1."""
-    return beside({name: np.asarray(one) for name, one in shown.items()}, low=0.0, high=1.0, titles=titles)
+    return beside(
+        {name: np.asarray(images) for name, images in shown.items()}, low=0.0, high=1.0, titles=titles
+    )
 
 
 def few(images: NDArray[Any], count: int = 8) -> list[Any]:

@@ -78,13 +78,13 @@ def run(run: Run) -> Outcome:
         every = max(1, steps // settings["points"])
         return {"watch": lambda: Watch(up.test, every, stages[place])}
 
-    given = watching(0, settings["up"], settings["epochs_up"])
-    before = pretrain(run, settings, up, "watch", factories=given)
-    given = watching(1, settings["down"], settings["epochs_down"])
+    factories = watching(0, settings["up"], settings["epochs_up"])
+    before = pretrain(run, settings, up, "watch", factories=factories)
+    factories = watching(1, settings["down"], settings["epochs_down"])
     if run.arm == "unswitched":
-        _train_on(run, settings, up, before, given)
+        _train_on(run, settings, up, before, factories)
     else:
-        downstream(run, settings, down, "random", before, "watch", factories=given)
+        downstream(run, settings, down, "random", before, "watch", factories=factories)
     values: dict[str, float | None] = {"upstream": before.accuracy}
     layers = list(stages[0][0][1])
     for name, layer in (("first", layers[0]), ("dense", layers[-1])):
@@ -93,29 +93,29 @@ def run(run: Run) -> Outcome:
         values |= {f"{name}-initial": start, f"{name}-before": last, f"{name}-after": after[-1]}
         values[f"{name}-fall"] = start - last
         values[f"{name}-drop"] = last - after[-1]
-    kept = {layer: [[shares[layer] for _, shares in stage] for stage in stages] for layer in layers}
-    return Outcome(values=values, figure_data={"activity": kept})
+    activity = {layer: [[shares[layer] for _, shares in stage] for stage in stages] for layer in layers}
+    return Outcome(values=values, figure_data={"activity": activity})
 
 
 def _train_on(
-    run: Run, settings: Mapping[str, Any], up: ck.DataSet, before: Upstream, given: Mapping[str, Any]
+    run: Run, settings: Mapping[str, Any], up: ck.DataSet, before: Upstream, factories: Mapping[str, Any]
 ) -> None:
     """Train on with the same images, labels and class layer, at the rate of a new stage."""
     start = task(settings, up, weights=before.weights, keep_class_layer=True)
     labels = ck.use("random_labels", classes=settings["classes_up"], seed=run.seed)
     plan = trainer(run, settings, settings["up"], settings["epochs_down"])
-    plan.fit([start], [labels, "watch"], factories=given)
+    plan.fit([start], [labels, "watch"], factories=factories)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the activity of each layer along both stages; the switch is in the middle."""
     drawn: dict[str, dict[str, Any]] = {}
     for arm in results.arms:
-        for one in results.figure_data(arm):
-            for layer, (left, right) in one.get("activity", {}).items():
+        for run in results.figure_data(arm):
+            for layer, (left, right) in run.get("activity", {}).items():
                 drawn.setdefault(layer, {}).setdefault(arm, []).append([*left, *right])
     points = min(len(row) for lines in drawn.values() for rows in lines.values() for row in rows)
-    shown = {name: {k: [row[:points] for row in v] for k, v in one.items()} for name, one in drawn.items()}
+    shown = {name: {k: [row[:points] for row in v] for k, v in arms.items()} for name, arms in drawn.items()}
     return {"activity": panels(shown, list(range(points)), "measurements, the switch in the middle")}
 
 
@@ -132,11 +132,11 @@ STUDY = Study(
         *(
             Measure(
                 name=f"{name}-{when}",
-                title=f"active share of the {said}, {title}",
+                title=f"active share of the {words}, {title}",
                 better="none",
                 drawn=drawn,
             )
-            for name, said in _LAYER.items()
+            for name, words in _LAYER.items()
             for when, title, drawn in (
                 ("initial", "after one step", False),
                 ("before", "before the switch", True),

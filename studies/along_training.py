@@ -50,18 +50,18 @@ def recombined(run: Run, extractor: ck.TaskState, head: ck.TaskState) -> float:
         extractor: Task whose extractor and test images are used, under batch statistics.
         head: Task whose head is used, possibly the same. Neither is changed.
     """
-    one, other = extractor.task.data, head.task.data
-    outputs = [-1] * len(one.classes)
-    mine, theirs = ([ck.label(name) for name in data.classes] for data in (one, other))
+    data, other = extractor.task.data, head.task.data
+    outputs = [-1] * len(data.classes)
+    mine, theirs = ([ck.label(name) for name in data.classes] for data in (data, other))
     for place, output in ck.match_classes(mine, theirs):
         outputs[place] = output
     network = nn.Sequential(extractor.extractor, head.head)
-    held = {name: value.clone() for name, value in network.state_dict().items()}
+    before = {name: value.clone() for name, value in network.state_dict().items()}
     training = [module.training for module in network.modules()]
     try:
-        return accuracy(network, one.test, extractor, run, outputs)
+        return accuracy(network, data.test, extractor, run, outputs)
     finally:  # batch statistics changed the running ones
-        network.load_state_dict(held)
+        network.load_state_dict(before)
         for module, was in zip(network.modules(), training, strict=True):
             module.training = was
 
@@ -89,8 +89,8 @@ class Watch:
         """Measure after the step of the last task."""
         done = step.number + 1
         if step.task is self._tasks[-1] and done % self.run.settings["every"] == 0:
-            one, other = self._tasks
-            own, across = ([(one, one), (other, other)], [(one, other), (other, one)])
+            first, other = self._tasks
+            own, across = ([(first, first), (other, other)], [(first, other), (other, first)])
             self.rows.append(
                 {
                     "step": done,
@@ -122,8 +122,8 @@ def run(run: Run) -> Outcome:
     rows = [
         {**row, **({"turns": mean(turns[row["step"]])} if row["step"] in turns else {})} for row in watch.rows
     ]
-    found = outcome(run, [fit], tasks, along=rows)
-    return attrs.evolve(found, values={**found.values, "turns": rows[-1].get("turns") if rows else None})
+    result = outcome(run, [fit], tasks, along=rows)
+    return attrs.evolve(result, values={**result.values, "turns": rows[-1].get("turns") if rows else None})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -139,7 +139,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             known = [
                 {row["step"]: row.get(name) for row in kept["along"]} for kept in results.figure_data(arm)
             ]
-            lines = [[one.get(step) for step in steps] for one in known]
+            lines = [[curve.get(step) for step in steps] for curve in known]
             if any(value is not None for line in lines for value in line):
                 drawn.setdefault(title, {})[arm] = lines
     return {"along": panels(drawn, steps, "steps of each network")}

@@ -53,7 +53,7 @@ def tasks(run: Run, data: ck.DataSet, *, changed: bool = True) -> list[ck.Task]:
     """
     settings, made = run.settings, []
     for name in NETWORKS:
-        if [type(one) for one in settings[name]] != [str, str]:
+        if [type(value) for value in settings[name]] != [str, str]:
             raise UsageError(
                 f"The setting {name!r} must be a model and a split point, such as "
                 f'{name}=["resnet20_cifar", "layer2"]; got {settings[name]!r}.',
@@ -91,9 +91,15 @@ def trainer(run: Run, of: str = "", **settings: Any) -> ck.Trainer:
         of: Prefix of the settings: empty for the networks.
         settings: Further settings of the trainer.
     """
-    given = {name: run.settings[of + name] for name in ("steps", "lr")}
+    lengths = {name: run.settings[of + name] for name in ("steps", "lr")}
     return ck.Trainer(
-        **{**given, "batch_size": run.settings["batch_size"], "seed": run.seed, "progress": False, **settings}
+        **{
+            **lengths,
+            "batch_size": run.settings["batch_size"],
+            "seed": run.seed,
+            "progress": False,
+            **settings,
+        }
     )
 
 
@@ -125,12 +131,12 @@ def first(run: Run, data: ck.DataSet, registry: ck.Registry) -> str:
         registry: Where the parts are published.
     """
     uses = ["dcc", *([rotation(run)] if run.arm in WITH_ROTATION else [])]
-    given = tasks(run, data.of_classes(data.classes[:OLD]))
+    old_tasks = tasks(run, data.of_classes(data.classes[:OLD]))
     if run.arm != "independent":
-        registry.publish(trainer(run).fit(given, uses), prefix="of-all")
+        registry.publish(trainer(run).fit(old_tasks, uses), prefix="of-all")
         return "of-all/shared.dcc"
-    for place, task in enumerate(given):
-        fit = trainer(run, seed=len(given) * run.seed + place).fit([task], uses)
+    for place, task in enumerate(old_tasks):
+        fit = trainer(run, seed=len(old_tasks) * run.seed + place).fit([task], uses)
         registry.publish(fit, prefix=f"of-{task.name}")
     return f"of-{REFERENCE}/shared.dcc"
 
@@ -200,7 +206,7 @@ def run(run: Run) -> Outcome:
             old = data.test.of_classes(data.classes[:OLD])
             own = {name: f"of-{name}/shared.dcc" if apart else head for name in NETWORKS}
             values["old"] = _mean(
-                [accuracy(run, registry, extractors[one], own[one], old) for one in NETWORKS]
+                [accuracy(run, registry, extractors[network], own[network], old) for network in NETWORKS]
             )
             if run.arm == "random-head":
                 fresh = trainer(run, steps=1, lr=1e-30).fit(tasks(run, data)[-1:], ["dcc"])
@@ -219,13 +225,13 @@ def run(run: Run) -> Outcome:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [one for one in values if one is not None]
+    known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw the accuracy of all extractors by arm, as the paper's Fig. 11."""
-    ticks = [f"{one}\n(reference)" if one == REFERENCE else one for one in NETWORKS]
+    ticks = [f"{network}\n(reference)" if network == REFERENCE else network for network in NETWORKS]
     title = "extractor under the head for ten classes"
     lower = [value for arm in results.arms for value in results.known(arm, "lower")]
     across = {"old classes alone, without a fault": lower[0]} if lower else {}
@@ -276,7 +282,7 @@ STUDY = Study(
     "Representations, Sec. 5.2, Fig. 3, App. D, Fig. 11",
     arms=ARMS,
     measures=(
-        *(Measure(name=one, title=f"{one} extractor, ten classes") for one in NETWORKS),
+        *(Measure(name=network, title=f"{network} extractor, ten classes") for network in NETWORKS),
         Measure(name="others", title="mean of the two that the head never saw again"),
         Measure(name="mean", title="mean of the three", drawn=False),
         Measure(name="old", title="five classes, before the update"),

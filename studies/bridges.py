@@ -145,27 +145,27 @@ def run(run: Run) -> Outcome:
         "own": own_accuracy,
         "reference": ladders[max(ladders)].facts["reference"],
     }
-    for count, found in ladders.items():
-        values |= {f"{name}-{count}": value for name, value in _told(found, own_accuracy).items()}
-    return Outcome(values=values, figure_data={"ladders": [one.to_json() for one in ladders.values()]})
+    for count, ladder in ladders.items():
+        values |= {f"{name}-{count}": value for name, value in _told(ladder, own_accuracy).items()}
+    return Outcome(values=values, figure_data={"ladders": [bridge.to_json() for bridge in ladders.values()]})
 
 
-def _told(found: ck.Bridge, own: float) -> dict[str, float | None]:
+def _told(bridge: ck.Bridge, own: float) -> dict[str, float | None]:
     """Return the values of one ladder: each rung, and the one chosen without labels."""
     rungs: dict[str, float | None] = {
-        step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in found.steps
+        step.rung: None if step.accuracy is None else step.accuracy.accuracy for step in bridge.steps
     }
-    judged = [(step.agreed, step) for step in found.steps if step.rung in FREE and step.agreed is not None]
-    agreed, best = max(judged, key=lambda one: one[0].rank)
+    judged = [(step.agreed, step) for step in bridge.steps if step.rung in FREE and step.agreed is not None]
+    agreed, best = max(judged, key=lambda pair: pair[0].rank)
     free = _accuracy(best)
     return rungs | {
-        "chosen": _accuracy(found.step(found.chosen)),
+        "chosen": _accuracy(bridge.step(bridge.chosen)),
         "free": free,
         "agreement": agreed.figure.accuracy,
         "short": own - free,
         "within": float(own - free <= NEAR + 1e-9),
         "fit-seconds": best.seconds,
-        "seconds": sum(one.seconds for one in found.steps if one.rung in CLOSED),
+        "seconds": sum(step.seconds for step in bridge.steps if step.rung in CLOSED),
     }
 
 
@@ -211,25 +211,25 @@ def draw(results: Results) -> Mapping[str, bytes]:
 
 
 def _measures() -> tuple[Measure, ...]:
-    found = [Measure(name=name, title=words) for name, words in BOUNDS.items()]
+    measures = [Measure(name=name, title=words) for name, words in BOUNDS.items()]
     for count in COUNTS:
         images, drawn = f"{count} images", count == SHOWN
-        found += [
+        measures += [
             Measure(name=f"{rung}-{count}", title=f"{words}, {images}", drawn=False)
             for rung, words in RUNGS.items()
         ]
-        found += [
+        measures += [
             Measure(name=f"chosen-{count}", title=f"chosen, {images}", drawn=drawn),
             Measure(name=f"free-{count}", title=f"chosen without labels, {images}", drawn=drawn),
             Measure(name=f"agreement-{count}", title=f"agreement of it, {images}", drawn=False),
             Measure(name=f"short-{count}", title=f"own head minus it, {images}", better="lower", drawn=False),
             Measure(name=f"within-{count}", title=f"runs within .01 of own, {images}", drawn=False),
         ]
-        found += [
+        measures += [
             Measure(name=f"{name}-{count}", title=f"{words}, {images}", unit="s", better="lower", drawn=False)
             for name, words in (("fit-seconds", "seconds of it"), ("seconds", "seconds of all closed forms"))
         ]
-    return tuple(found)
+    return tuple(measures)
 
 
 STUDY = Study(

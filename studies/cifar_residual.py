@@ -38,12 +38,12 @@ def run(run: Run) -> Outcome:
         precision="auto",
     )
     fit, values = timed(plan, task, regularizers(run.arm, settings))
-    found = run.find(RECOLLECTED)
+    recollected = run.find(RECOLLECTED)
     tests = {
         "cifar10": accuracy(fit, data.test),
-        "cifar10.1": None if found is None else accuracy(fit, found.test),
+        "cifar10.1": None if recollected is None else accuracy(fit, recollected.test),
     }
-    return Outcome(values=tests | values, notes=(MISSING,) if found is None else ())
+    return Outcome(values=tests | values, notes=(MISSING,) if recollected is None else ())
 
 
 _WHERE = "Sec. 4, ResNet-110, 5 runs"

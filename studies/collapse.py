@@ -48,15 +48,15 @@ def run(run: Run) -> Outcome:
     made = train(run, name, objective(run, run.arm))
     theirs = rows(train(run, name, seed=run.seed + OTHER), images)
     mine = rows(made, images)
-    matrix, found = similar(mine, theirs, "cka")
+    matrix, summary = similar(mine, theirs, "cka")
     row = list(mine).index("sampled")
-    cells = [matrix[row][list(theirs).index(one)] for one in ENCODER[run.settings["arch"]]]
-    known = [one for one in cells if one > UNDEFINED]
+    cells = [matrix[row][list(theirs).index(layer)] for layer in ENCODER[run.settings["arch"]]]
+    known = [value for value in cells if value > UNDEFINED]
     values = {
         "sampled-with-encoder": float(np.mean(known)) if known else None,
-        "sampled": found.get("sampled"),
-        "encoder": found["encoder"],
-        "decoder": found["decoder"],
+        "sampled": summary.get("sampled"),
+        "encoder": summary["encoder"],
+        "decoder": summary["decoder"],
         **collapse(made, images),
         "loss": reconstructed(made, images)[0],
     }
@@ -83,7 +83,10 @@ STUDY = Study(
         Measure(name="sampled", title="CKA of sampled variables with sampled ones", better="none"),
         Measure(name="encoder", title="CKA of encoder layers", better="none"),
         Measure(name="decoder", title="CKA of decoder layers", better="none"),
-        *(Measure(name=f"{one}-units", title=f"{one} units", unit="count", better="none") for one in UNITS),
+        *(
+            Measure(name=f"{kind}-units", title=f"{kind} units", unit="count", better="none")
+            for kind in UNITS
+        ),
         Measure(name="divergence", title="divergence from the prior", unit="nats", better="none"),
         Measure(name="loss", title="reconstruction", unit="nats", better="lower"),
     ),

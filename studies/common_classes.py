@@ -82,7 +82,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             measures,
             "classes of the shared head",
             across=across,
-            at=[float(one) for one in counts],
+            at=[float(count) for count in counts],
         )
     }
 

@@ -52,7 +52,7 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
         seed: Seed of the order of the images, which affects batch statistics, and of the pairings.
     """
     metric = ck.metrics.make_metric("cross_correlation", seed=seed)
-    found = []
+    measured = []
     with temporary_registry({"-".join(fit.tasks): fit}) as registry:
         (prefix,) = {name.partition("/")[0] for name in registry.store.names()}
         models = [
@@ -62,33 +62,42 @@ def correlated(fit: ck.Fit, tasks: Sequence[ck.Task], layer: str, seed: int) -> 
             for task in tasks
         ]
         for task in tasks:
-            one, other = models
-            found.append(ck.measure(one, task.data.test, [metric], layers=[layer], other=other, seed=seed))
-    return found
+            model, other = models
+            measured.append(
+                ck.measure(model, task.data.test, [metric], layers=[layer], other=other, seed=seed)
+            )
+    return measured
 
 
-def values_and_channels(found: Sequence[ck.Measurement], layer: str) -> tuple[dict[str, Any], list[Any]]:
+def values_and_channels(measured: Sequence[ck.Measurement], layer: str) -> tuple[dict[str, Any], list[Any]]:
     """Return the measures averaged over image sets, and the correlations of channels by set and pairing.
 
     Args:
-        found: One measurement for each image set.
+        measured: One measurement for each image set.
         layer: Path of the layer.
     """
     values: dict[str, Any] = {}
     for name, (pairing, sign) in LOOKS.items():
-        cells = [one.table("cross_correlation").at(layer=layer, pairing=pairing, sign=sign) for one in found]
+        cells = [
+            measurement.table("cross_correlation").at(layer=layer, pairing=pairing, sign=sign)
+            for measurement in measured
+        ]
         known = [cell.value for cell in cells if cell.value is not None]
         values[name] = mean(known) if len(known) == len(cells) else None
-    constant = [one.value for each in found for one in each.table("cross_correlation/constant").cells]
-    values["constant"] = float(max(one for one in constant if one is not None))
+    constant = [
+        measurement.value
+        for each in measured
+        for measurement in each.table("cross_correlation/constant").cells
+    ]
+    values["constant"] = float(max(measurement for measurement in constant if measurement is not None))
     channels = [
         {
-            pairing: sorted((float(one) for one in row), reverse=True)
+            pairing: sorted((float(measurement) for measurement in row), reverse=True)
             for pairing, row in zip(
-                ("direct", "matched"), one.table("cross_correlation/channels").values[0], strict=True
+                ("direct", "matched"), measurement.table("cross_correlation/channels").values[0], strict=True
             )
         }
-        for one in found
+        for measurement in measured
     ]
     return values, channels
 
@@ -116,8 +125,8 @@ def _channels(results: Results) -> bytes:
     figure, panels = _panels(len(results.arms))
     for axes, arm in zip(panels, results.arms, strict=True):
         for place, pairing in enumerate(("direct", "matched")):
-            for one in (kept["channels"] for kept in results.figure_data(arm)):
-                for line in one:
+            for channels in (run["channels"] for run in results.figure_data(arm)):
+                for line in channels:
                     axes.plot(line[pairing], color=COLORS[place], alpha=0.5, linewidth=1)
             axes.plot(
                 [], color=COLORS[place], label={"direct": "as they stand", "matched": "matched"}[pairing]

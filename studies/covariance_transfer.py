@@ -58,10 +58,10 @@ def started(run: Run, task: ck.Task, before: ck.Task) -> tuple[ck.Task, list[ck.
         matrix = np.eye(width) if run.arm == "white" else filter_covariance(filters).numpy()
         use = ck.use("covariance_init", after="scaled_init", covariances={CONV: matrix.tolist()})
         return task, [drawn, use]
-    kept: dict[str, Any] = {} if run.arm == "unscaled" else {"norms": norms}
+    options: dict[str, Any] = {} if run.arm == "unscaled" else {"norms": norms}
     if run.arm == "pretrained":
-        kept |= {"fresh": ["dense"], "zero_biases": True}
-    return attrs.evolve(task, weights=weights), [ck.use("transfer", **kept)]
+        options |= {"fresh": ["dense"], "zero_biases": True}
+    return attrs.evolve(task, weights=weights), [ck.use("transfer", **options)]
 
 
 def run(run: Run) -> Outcome:
@@ -93,20 +93,20 @@ def run(run: Run) -> Outcome:
         values |= {f"{on}-speed": fit.learning_speed("net"), f"{on}-last": curves[on][-1]}
         curves["steps"] = [row["step"] for row in fit.evaluations]
         if on == "real":
-            found = ck.measure(fit.tasks["net"], test, ["accuracy"], batch_size=500)
-            values["real-test"] = found.results["accuracy"].value  # type: ignore[union-attr]
+            measured = ck.measure(fit.tasks["net"], test, ["accuracy"], batch_size=500)
+            values["real-test"] = measured.results["accuracy"].value  # type: ignore[union-attr]
     return Outcome(values=values, figure_data=curves)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw training accuracy along training by arm, for real and random labels, as the paper's Fig. 5."""
-    there = [arm for arm in results.arms if any("real" in one for one in results.figure_data(arm))]
-    if not there:
+    known = [arm for arm in results.arms if any("real" in run for run in results.figure_data(arm))]
+    if not known:
         return {}
     drawn = {
-        f"{on} labels": {arm: [one[on] for one in results.figure_data(arm)] for arm in there} for on in ON
+        f"{on} labels": {arm: [run[on] for run in results.figure_data(arm)] for arm in known} for on in ON
     }
-    steps = results.figure_data(there[0])[0]["steps"]
+    steps = results.figure_data(known[0])[0]["steps"]
     return {"curves": panels(drawn, steps, "step downstream")}
 
 

@@ -56,11 +56,11 @@ def run(run: Run) -> Outcome:
     mine = rows(made, images)
     if run.arm == "shuffled":
         order = np.random.default_rng(run.seed).permutation(len(images))
-        mine = {name: one[order] for name, one in mine.items()}
-    matrix, found = similar(mine, theirs, "cka")
+        mine = {name: rows[order] for name, rows in mine.items()}
+    matrix, summary = similar(mine, theirs, "cka")
     _, biased = similar(mine, theirs, "cka/biased")
-    values = {name: found.get(layer) for layer, name in KINDS.items()}
-    values["gap"] = found["encoder"] - found["decoder"]
+    values = {name: summary.get(layer) for layer, name in KINDS.items()}
+    values["gap"] = summary["encoder"] - summary["decoder"]
     values["biased-gap"] = biased["encoder"] - biased["decoder"]
     return Outcome(values=values, figure_data={"matrix": matrix, "layers": list(mine)})
 

@@ -77,7 +77,7 @@ class Levels:
     @ck.hookimpl
     def compatkit_after_step(self, step: ck.Step) -> None:
         """Look every few steps."""
-        left = [one for one in LEVELS if one not in self.found]
+        left = [level for level in LEVELS if level not in self.found]
         if not left or (step.number + 1) % self.every or float(step.losses["task"]) > NEAR * left[0]:
             return
         now = loss(step.task, self.data)
@@ -112,18 +112,18 @@ def levelled(
 ) -> tuple[ck.Fit, dict[float, tuple[int, float, Any]]]:
     """Train from a start, and measure at each level; return the fit and what was found."""
     settings = run.settings
-    found: dict[float, tuple[int, float, Any]] = {}
-    watch = {"levels": lambda: Levels(data.train, settings["every"], measure, found)}
+    by_level: dict[float, tuple[int, float, Any]] = {}
+    watch = {"levels": lambda: Levels(data.train, settings["every"], measure, by_level)}
     fit = tune(run, settings, data, weights, ["levels"], factories=watch, keep_class_layer=True)
-    return fit, found
+    return fit, by_level
 
 
-def of_levels(found: Mapping[float, tuple[int, float, Any]]) -> Outcome:
+def of_levels(by_level: Mapping[float, tuple[int, float, Any]]) -> Outcome:
     """Return step and loss at each level, and a note where one was not reached."""
     values: dict[str, float | None] = {}
-    for level, (step, now, _) in found.items():
+    for level, (step, now, _) in by_level.items():
         values |= {f"steps-{level}": step, f"loss-{level}": now}
-    missing = [f"{one}" for one in LEVELS if one not in found]
+    missing = [f"{level}" for level in LEVELS if level not in by_level]
     notes = (f"A network did not reach a training loss of {', '.join(missing)}.",) if missing else ()
     return Outcome(values=values, notes=notes)
 
@@ -142,15 +142,15 @@ def spectra(run: Run) -> Outcome:
 
     def measure(network: Any, level: float) -> list[float]:
         table = ck.measure(network, data.train, [metric]).table("hessian_spectrum")
-        return [float(one.value or 0.0) for one in table.cells]
+        return [float(cell.value or 0.0) for cell in table.cells]
 
-    fit, found = levelled(run, data, weights, measure)
-    made = of_levels(found)
+    fit, by_level = levelled(run, data, weights, measure)
+    made = of_levels(by_level)
     values = {**made.values, "accuracy": tested(fit)}
-    for level, (_, _, sizes) in found.items():
+    for level, (_, _, sizes) in by_level.items():
         values |= {f"largest-{level}": sizes[0], f"sum-{level}": sum(sizes)}
     return Outcome(
-        values=values, figure_data={str(level): one[2] for level, one in found.items()}, notes=made.notes
+        values=values, figure_data={str(level): one[2] for level, one in by_level.items()}, notes=made.notes
     )
 
 
@@ -171,17 +171,19 @@ def grids(run: Run) -> Outcome:
         )
         return ck.measure(network, data.train, [made], layers=layers).table("loss_landscape").values[0]
 
-    kept = {"start": grid(start.tasks[TASK])}
+    grids = {"start": grid(start.tasks[TASK])}
     for place, name in zip(("low", "high"), settings["layers"], strict=True):
-        kept[place] = grid(start.tasks[TASK], [name])
+        grids[place] = grid(start.tasks[TASK], [name])
     last = LEVELS[-1]
-    _, found = levelled(run, data, weights, lambda network, level: grid(network) if level == last else None)
-    made = of_levels(found)
-    if last in found:
-        kept["end"] = found[last][2]
-    values = {**made.values, **{f"deviation-{name}": float(np.std(one)) for name, one in kept.items()}}
+    _, by_level = levelled(
+        run, data, weights, lambda network, level: grid(network) if level == last else None
+    )
+    made = of_levels(by_level)
+    if last in by_level:
+        grids["end"] = by_level[last][2]
+    values = {**made.values, **{f"deviation-{name}": float(np.std(values)) for name, values in grids.items()}}
     return Outcome(
-        values=values, figure_data={name: one.tolist() for name, one in kept.items()}, notes=made.notes
+        values=values, figure_data={name: values.tolist() for name, values in grids.items()}, notes=made.notes
     )
 
 
@@ -194,7 +196,7 @@ def draw_spectra(results: Results) -> Mapping[str, bytes]:
     for place, level in enumerate(levels, 1):
         axes = figure.add_subplot(1, len(levels), place)
         for number, arm in enumerate(results.arms):
-            lines = [one[str(level)] for one in results.figure_data(arm) if str(level) in one]
+            lines = [run[str(level)] for run in results.figure_data(arm) if str(level) in run]
             for at, line in enumerate(lines):
                 axes.plot(range(1, len(line) + 1), line, "o-", color=COLORS[number], alpha=0.7, markersize=4,
                           label=arm if at == 0 else None)  # fmt: skip
@@ -217,13 +219,13 @@ def draw_grids(results: Results) -> Mapping[str, bytes]:
     places = np.linspace(-1, 1, results.settings["points"]) * results.settings["reach"]
     drawn = {}
     for name in ("start", "low", "high", "end"):
-        held = {
+        grids = {
             arm: np.array(results.figure_data(arm)[0][name])
             for arm in results.arms
             if name in (*results.figure_data(arm), {})[0]
         }
-        if held:
-            drawn[f"landscape-{name}"] = landscapes(held, places.tolist())
+        if grids:
+            drawn[f"landscape-{name}"] = landscapes(grids, places.tolist())
     return drawn
 
 

@@ -81,10 +81,12 @@ def draw(results: Results) -> Mapping[str, bytes]:
             results, names, ticks, f"layers retrained from the {end}'s side", "loss in nats an image"
         )
     for arm in arms:
-        kept = [one["pictures"] for one in results.figure_data(arm) if "pictures" in one]
-        if kept:
+        pictures = [run["pictures"] for run in results.figure_data(arm) if "pictures" in run]
+        if pictures:
             order = ["original", "own", "none", *(f"input-{count}" for count in counts), "full"]
-            drawn[f"images-{arm}"] = side_by_side({name: kept[0][name] for name in order if name in kept[0]})
+            drawn[f"images-{arm}"] = side_by_side(
+                {name: pictures[0][name] for name in order if name in pictures[0]}
+            )
     return drawn
 
 

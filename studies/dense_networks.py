@@ -50,25 +50,25 @@ def run(run: Run) -> Outcome:
         "across": rows(train(run, source, **changed), images),
     }
     order = np.random.default_rng(run.seed).permutation(len(images))
-    others["shuffled"] = {name: one[order] for name, one in others["same"].items()}
+    others["shuffled"] = {name: rows[order] for name, rows in others["same"].items()}
     values: dict[str, float | None] = {"loss": reconstructed(own, images)[0]}
     for pair, mine in others.items():
-        _, found = similar(mine, theirs, "cka")
+        _, summary = similar(mine, theirs, "cka")
         twin = _procrustes(mine, theirs)
         for side in SIDES:
-            values[f"cka-{pair}-{side}"] = found[side]
+            values[f"cka-{pair}-{side}"] = summary[side]
             values[f"procrustes-{pair}-{side}"] = twin[side]
     return Outcome(values=values)
 
 
 def _procrustes(left: Mapping[str, np.ndarray], right: Arrays) -> dict[str, float]:
     """Return means over layers with themselves; the other pairs would cost most of the time."""
-    found: dict[str, list[float]] = {side: [] for side in SIDES}
-    for name, one in left.items():
+    distances: dict[str, list[float]] = {side: [] for side in SIDES}
+    for name, features in left.items():
         side = name.partition(".")[0]
-        if side in found:
-            found[side].append(similar({name: one}, {name: right[name]}, "procrustes")[0][0][0])
-    return {side: float(np.mean(values)) for side, values in found.items()}
+        if side in distances:
+            distances[side].append(similar({name: features}, {name: right[name]}, "procrustes")[0][0][0])
+    return {side: float(np.mean(values)) for side, values in distances.items()}
 
 
 STUDY = Study(

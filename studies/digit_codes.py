@@ -59,18 +59,18 @@ def drawn(count: int, seed: int) -> Tensor:
     return torch.cat([category, styles, torch.randn(count, CODES - CATEGORIES - 2, generator=draw)], 1)
 
 
-def assigned(said: Tensor, category: Tensor) -> float:
+def assigned(predicted: Tensor, category: Tensor) -> float:
     """Return the share of images whose class is that of their category, by the best one-to-one assignment."""
     table = torch.zeros(CATEGORIES, CATEGORIES)
-    table.index_put_((category, said), torch.ones(len(said)), accumulate=True)
+    table.index_put_((category, predicted), torch.ones(len(predicted)), accumulate=True)
     rows, columns = linear_sum_assignment(-table.numpy())
-    return float(table[rows, columns].sum() / len(said))
+    return float(table[rows, columns].sum() / len(predicted))
 
 
 def explained(images: Tensor, category: Tensor) -> float:
     """Return the share of the images' variance that lies between the means of categories."""
     total = (images - images.mean(0)).square().mean()
-    means = torch.stack([images[category == one].mean(0) for one in range(CATEGORIES)])
+    means = torch.stack([images[category == number].mean(0) for number in range(CATEGORIES)])
     return float((means[category] - images.mean(0)).square().mean() / total)
 
 
@@ -107,42 +107,42 @@ def run(run: Run) -> Outcome:
     codes = drawn(1000, run.seed)
     category = codes[:, :CATEGORIES].argmax(1)
     images, back = generator(codes), reconstruct(generator, codes)
-    said = classifier(images).argmax(1)
-    found = [float(np.corrcoef(back[:, at], codes[:, at])[0, 1]) for at in (10, 11)]
+    predicted = classifier(images).argmax(1)
+    correlations = [float(np.corrcoef(back[:, at], codes[:, at])[0, 1]) for at in (10, 11)]
     values: dict[str, float | None] = {
         "category-accuracy": float((back[:, :CATEGORIES].argmax(1) == category).float().mean()),
-        "style-correlation": sum(found) / 2,
+        "style-correlation": sum(correlations) / 2,
         "explained": explained(images, category),
-        "digit-accuracy": assigned(said, category),
-        "digits": float(torch.bincount(said, minlength=CATEGORIES).gt(10).sum()),
+        "digit-accuracy": assigned(predicted, category),
+        "digits": float(torch.bincount(predicted, minlength=CATEGORIES).gt(10).sum()),
         "confidence": float(classifier(images).softmax(1).amax(1).mean()),
     }
-    kept = {name: few(generator(one), len(one)) for name, one in varied(run.seed).items()}
+    pictures = {name: few(generator(inputs), len(inputs)) for name, inputs in varied(run.seed).items()}
     return Outcome(
         values={k: v if v == v else None for k, v in values.items()},
-        figure_data=kept if run.seed == 0 else {},
+        figure_data=pictures if run.seed == 0 else {},
     )
 
 
 def varied(seed: int) -> dict[str, Tensor]:
     """Return codes of which one varies: the category in rows of ten, a style from -2 to 2 in rows of ten."""
     noise = drawn(ROWS, seed).repeat_interleave(CATEGORIES, 0)
-    found = {name: noise.clone() for name in ("c1", "c2", "c3")}
-    found["c1"][:, :CATEGORIES] = torch.eye(CATEGORIES).repeat(ROWS, 1)
+    codes = {name: noise.clone() for name in ("c1", "c2", "c3")}
+    codes["c1"][:, :CATEGORIES] = torch.eye(CATEGORIES).repeat(ROWS, 1)
     for place, name in ((10, "c2"), (11, "c3")):
-        found[name][:, place] = torch.linspace(-2, 2, CATEGORIES).repeat(ROWS)
-    return found
+        codes[name][:, place] = torch.linspace(-2, 2, CATEGORIES).repeat(ROWS)
+    return codes
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw images of the first seed in which one code varies from left to right, other noise in each row."""
     drawn: dict[str, bytes] = {}
     for arm in results.arms:
-        kept = next((one for one in results.figure_data(arm) if "c1" in one), None)
-        if kept is None:
+        pictures = next((run for run in results.figure_data(arm) if "c1" in run), None)
+        if pictures is None:
             continue
         rows = {
-            f"{name}, noise {row + 1}": shown(kept[name])[row * CATEGORIES :][:CATEGORIES]
+            f"{name}, noise {row + 1}": shown(pictures[name])[row * CATEGORIES :][:CATEGORIES]
             for name, count in (("c1", ROWS), ("c2", 2), ("c3", 2))
             for row in range(count)
         }

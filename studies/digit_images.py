@@ -22,7 +22,7 @@ from compatkit.experiments.studies import Measure, Outcome, Results, Run, Study
 from compatkit.hooks import Register
 
 from ._arms import REFERENCE, half_sum, regularizers, trainer
-from ._features import energies, kept, rows, singular
+from ._features import energies, rows, singular, to_pixels
 
 SIDE, OUTPUTS = 28, 10
 COUNTS = (2, 10)
@@ -70,9 +70,9 @@ def run(run: Run) -> Outcome:
         }
         _, vectors = singular(fit.weights(data.name)["fc.weight"], OUTPUTS)
         pictures[f"images-{count}"] = [
-            kept(one, (SIDE, SIDE)) for one in data.train.read(range(len(data.train)))
+            to_pixels(image, (SIDE, SIDE)) for image in data.train.read(range(len(data.train)))
         ]
-        pictures[f"vectors-{count}"] = [kept(one, (SIDE, SIDE)) for one in vectors]
+        pictures[f"vectors-{count}"] = [to_pixels(image, (SIDE, SIDE)) for image in vectors]
     return Outcome(values=values, figure_data=pictures)
 
 
@@ -82,9 +82,9 @@ def draw(results: Results) -> dict[str, bytes]:
 
 
 def _drawn(results: Results, count: int) -> bytes:
-    found = {"images": results.figure_data(results.arms[0])[0][f"images-{count}"]}
-    found |= {arm: results.figure_data(arm)[0][f"vectors-{count}"] for arm in results.arms}
-    return rows(found, [f"v{number}" for number in range(1, OUTPUTS + 1)])
+    pictures = {"images": results.figure_data(results.arms[0])[0][f"images-{count}"]}
+    pictures |= {arm: results.figure_data(arm)[0][f"vectors-{count}"] for arm in results.arms}
+    return rows(pictures, [f"v{number}" for number in range(1, OUTPUTS + 1)])
 
 
 _AUTHORS = {"half_sum_weight": 1e-5, "ort": 0.1, "steps": 1000, "lr": 1e-4}

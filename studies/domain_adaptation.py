@@ -61,13 +61,13 @@ def of_common_classes(data: ck.DataSet, other: ck.DataSet) -> ck.DataSet:
         data: Images to choose from.
         other: Names the classes that stay.
     """
-    kept = common_places(data, other)
-    if len(kept) == len(data.classes):
+    places = common_places(data, other)
+    if len(places) == len(data.classes):
         return data
-    names, splits = tuple(data.classes[place] for place in kept), []
+    names, splits = tuple(data.classes[place] for place in places), []
     for split in (data.train, data.test):
-        some = split.take(np.flatnonzero(np.isin(split.labels, kept)))
-        splits.append(attrs.evolve(some, labels=np.searchsorted(kept, some.labels), classes=names))
+        some = split.take(np.flatnonzero(np.isin(split.labels, places)))
+        splits.append(attrs.evolve(some, labels=np.searchsorted(places, some.labels), classes=names))
     return ck.DataSet(data.name, *splits)
 
 
@@ -99,7 +99,7 @@ def run(run: Run) -> Outcome:
             frozen_statistics=settings["frozen_statistics"],
             test=target.test,
         )
-    (chance,) = {one.chance for one in adapted.cells.values()}
+    (chance,) = {cell.chance for cell in adapted.cells.values()}
     values = {name: adapted.accuracy[which] for name, which in ROWS.items()}
     return Outcome(values={**values, "chance": chance})
 

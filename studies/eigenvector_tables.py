@@ -82,8 +82,8 @@ def started(run: Run, task: ck.Task, up: ck.Split) -> tuple[ck.Task, list[ck.Use
     trainer = sgd(run, run.settings["pretrain_steps"], constant=True)
     fit = trainer.fit([before], [ck.use("random_labels", seed=run.seed), ck.use("scaled_init")])
     norms = fit.run["pretraining"]["plugins"]["scaled_init"]["downstream"]
-    kept = ck.use("transfer", first=len(depth), norms=norms)
-    return attrs.evolve(task, weights=fit.weights("downstream")), [kept]
+    transfer = ck.use("transfer", first=len(depth), norms=norms)
+    return attrs.evolve(task, weights=fit.weights("downstream")), [transfer]
 
 
 def run(run: Run) -> Outcome:
@@ -98,8 +98,8 @@ def run(run: Run) -> Outcome:
     for steps in settings["steps"]:
         fit = sgd(run, steps, constant=True).fit([task], uses)
         for name, split in (("train", seen), ("test", test)):
-            found = ck.measure(fit.tasks["downstream"], split, ["accuracy"], batch_size=500)
-            values[f"{name}-{steps}"] = found.results["accuracy"].value  # type: ignore[union-attr]
+            measured = ck.measure(fit.tasks["downstream"], split, ["accuracy"], batch_size=500)
+            values[f"{name}-{steps}"] = measured.results["accuracy"].value  # type: ignore[union-attr]
     return Outcome(values=values)
 
 

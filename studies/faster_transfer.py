@@ -79,18 +79,18 @@ def accuracy(
             statistics but are not counted.
     """
     means = torch.tensor(range(len(split.classes)) if outputs is None else outputs)
-    told = (means >= 0).nonzero().flatten()
+    known = (means >= 0).nonzero().flatten()
     data, device = state.data, next(network.parameters()).device
     shown = split.converted(data.channels).resized(data.size)
     pixels = torch.from_numpy(shown.images).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(one)[:, None, None] for one in (data.mean, data.std))
+    mean, std = (torch.tensor(values)[:, None, None] for values in (data.mean, data.std))
     order = torch.randperm(len(shown), generator=torch.Generator().manual_seed(run.seed))
     labels, right = torch.from_numpy(shown.labels), 0
     counted = means[labels] >= 0
     with torch.no_grad():
         for index in torch.tensor_split(order, -(-len(order) // run.settings["test_batch"])):
             logits = network.train()(((pixels[index] - mean) / std).to(device)).cpu()
-            answers = told[logits[:, means[told]].argmax(1)]
+            answers = known[logits[:, means[known]].argmax(1)]
             right += int(((answers == labels[index]) & counted[index]).sum())
     return right / int(counted.sum())
 
@@ -107,14 +107,14 @@ def tasks_of(run: Run) -> list[ck.Task]:
             f"The setting 'data' must name three data sets, for {', '.join(ROLES)}; got {settings['data']!r}.",
             subject="data",
         )
-    kept = {"train": settings["train"] or None, "test": settings["test"] or None}
+    counts = {"train": settings["train"] or None, "test": settings["test"] or None}
     for name, known in zip(ROLES, settings["data"], strict=True):
         if known in ("plain", "shifted"):
             data = halves(run)[known == "shifted"]
         else:
             data = run.load(known)
         augment = ("crop", "flip") if data.train.channels == "RGB" else ()
-        data = data.subset(**kept)
+        data = data.subset(**counts)
         if name == "target":
             data = ordered(data, settings["classes"])
         tasks.append(
@@ -182,7 +182,9 @@ def run(run: Run) -> Outcome:
             progress=False,
         ).fit([swapped], ["keep"], factories={"keep": lambda: keep})
     state = tuned.tasks["swapped"]
-    figures = {f"steps-{step}": accuracy(one, test, state, run) for step, one in keep.networks.items()}
+    figures = {
+        f"steps-{step}": accuracy(network, test, state, run) for step, network in keep.networks.items()
+    }
     chance = float(np.bincount(test.labels).max() / len(test))
     return Outcome(values={"own": own, **figures, "chance": chance})
 
@@ -204,9 +206,9 @@ def done_by(tune: int) -> tuple[int, ...]:
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw accuracy over steps of fine-tuning, as the paper's Fig. 4."""
     done = done_by(results.settings["tune"])
-    ticks = [f"{one:,}" for one in done]
+    ticks = [f"{step:,}" for step in done]
     return {
-        "transfer": along_measures(results, [f"steps-{one}" for one in done], ticks, "steps of fine-tuning")
+        "transfer": along_measures(results, [f"steps-{step}" for step in done], ticks, "steps of fine-tuning")
     }
 
 
@@ -250,7 +252,7 @@ STUDY = Study(
     arms=ARMS,
     measures=(
         Measure(name="own", title="target's own network"),
-        *(Measure(name=f"steps-{one}", title=f"swapped, after {one:,} steps") for one in STEPS),
+        *(Measure(name=f"steps-{step}", title=f"swapped, after {step:,} steps") for step in STEPS),
         Measure(name="chance", title="chance", better="none", drawn=False),
     ),
     # ``data``: data sets of the rotation head, the source and the target.

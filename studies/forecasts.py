@@ -90,7 +90,7 @@ def run(run: Run) -> Outcome:
     data = run.load(settings["data"]).subset(settings["train"] or None, settings["test"] or None, seed=0)
     if run.arm == "permuted":
         share = settings["outputs"] / (settings["inputs"] + settings["outputs"])
-        data = ck.DataSet(data.name, *(permuted(one, share, run.seed) for one in (data.train, data.test)))
+        data = ck.DataSet(data.name, *(permuted(split, share, run.seed) for split in (data.train, data.test)))
     task = ck.Task(
         "forecast",
         data,
@@ -109,8 +109,12 @@ def run(run: Run) -> Outcome:
     with_reverse, again = errors(plan.fit([task], [*used, reverse]), images, settings["latitudes"])
     values: dict[str, float | None] = {}
     for place, name in enumerate(FIELDS):
-        one, other = float(plain[place]), float(with_reverse[place])
-        values |= {f"plain-{name}": one, f"rr-{name}": other, f"gain-{name}": 100 * (1 - other / one)}
+        error, reverse_error = float(plain[place]), float(with_reverse[place])
+        values |= {
+            f"plain-{name}": error,
+            f"rr-{name}": reverse_error,
+            f"gain-{name}": 100 * (1 - reverse_error / error),
+        }
     values["gain"] = sum(100 * (1 - float(b / a)) for a, b in zip(plain, with_reverse, strict=True)) / len(
         FIELDS
     )
@@ -122,9 +126,11 @@ def run(run: Run) -> Outcome:
     values["mean"] = float(target.square().mean((2, 3)).sqrt().mean())
     places = [0, len(images) // 2]  # fields from -3 to 3 standard deviations, drawn from 0 to 1
     fields = {"reference": target, "plain": made, "rr": again}
-    rows = {name: torch.cat([one[places, at] for at in range(3)])[:, None] for name, one in fields.items()}
-    kept = {name: few(one / 6 + 0.5, len(one)) for name, one in rows.items()}
-    return Outcome(values=values, figure_data=kept if run.seed == 0 else {})
+    rows = {
+        name: torch.cat([field[places, at] for at in range(3)])[:, None] for name, field in fields.items()
+    }
+    pictures = {name: few(images / 6 + 0.5, len(images)) for name, images in rows.items()}
+    return Outcome(values=values, figure_data=pictures if run.seed == 0 else {})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -134,9 +140,9 @@ def draw(results: Results) -> Mapping[str, bytes]:
     names = [what.split(" or ")[weather] for what in FIELDS.values()]
     titles = [f"{name} {number}" for name in names for number in (1, 2)]
     for arm in results.arms:
-        kept = next((one for one in results.figure_data(arm) if "plain" in one), None)
-        if kept is not None:
-            rows = {name: shown(one) for name, one in kept.items()}
+        pictures = next((pixels for pixels in results.figure_data(arm) if "plain" in pixels), None)
+        if pictures is not None:
+            rows = {name: shown(pixels) for name, pixels in pictures.items()}
             drawn[f"fields-{arm}"] = beside(rows, low=0, high=255, titles=titles)
     return drawn
 
@@ -150,13 +156,13 @@ STUDY = Study(
     measures=(
         Measure(name="gain", title="lower error with the reverse pass, mean of three fields", unit="%"),
         *(
-            Measure(name=f"gain-{one}", title=f"lower error of {what}", unit="%")
-            for one, what in FIELDS.items()
+            Measure(name=f"gain-{field}", title=f"lower error of {what}", unit="%")
+            for field, what in FIELDS.items()
         ),
         *(
-            Measure(name=f"{kind}-{one}", title=f"RMSE of {what}, {title}", better="lower", drawn=False)
+            Measure(name=f"{kind}-{field}", title=f"RMSE of {what}, {title}", better="lower", drawn=False)
             for kind, title in (("plain", "plain"), ("rr", "with the reverse pass"))
-            for one, what in FIELDS.items()
+            for field, what in FIELDS.items()
         ),
         Measure(name="persistence", title="RMSE of the last known state", better="none", drawn=False),
         Measure(name="mean", title="RMSE of the mean", better="none", drawn=False),

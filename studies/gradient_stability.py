@@ -92,8 +92,8 @@ def variations(run: Run) -> Outcome:
     def look(network: Any, data: ck.Split) -> None:
         table = ck.measure(network, data, [metric]).table("loss_variation")
         for name in PROTOCOLS:
-            found = table.at(case="as given", protocol=name, quantity="range").value
-            lines[name].append(float("nan") if found is None else found)
+            value = table.at(case="as given", protocol=name, quantity="range").value
+            lines[name].append(float("nan") if value is None else value)
         lines["loss"].append(table.at(case="as given", protocol="fixed", quantity="loss").value or 0.0)
 
     followed(run, settings["every"], look)
@@ -103,8 +103,8 @@ def variations(run: Run) -> Outcome:
         values[f"{name}-mean"] = mean(lines[name]) if whole else None
         values[f"{name}-start"] = lines[name][0] if np.isfinite(lines[name][0]) else None
     values["loss-mean"] = mean(lines["loss"])
-    kept = {name: [one if np.isfinite(one) else None for one in line] for name, line in lines.items()}
-    return Outcome(values=values, figure_data=kept)
+    finite = {name: [value if np.isfinite(value) else None for value in line] for name, line in lines.items()}
+    return Outcome(values=values, figure_data=finite)
 
 
 def scales(run: Run) -> Outcome:
@@ -117,10 +117,10 @@ def scales(run: Run) -> Outcome:
     lines: list[dict[str, list[float]]] = []
 
     def look(network: Any, data: ck.Split) -> None:
-        found = ck.measure(network, data, metrics)
-        scale, projection = found.table("gradient_scale"), found.table("gradient_projection")
+        measured = ck.measure(network, data, metrics)
+        scale, projection = measured.table("gradient_scale"), measured.table("gradient_projection")
         layers = scale.axes["layer"]
-        growth = found.table("gradient_scale/growth").cells[0].value or 0.0
+        growth = measured.table("gradient_scale/growth").cells[0].value or 0.0
         # The class layer has as many outputs as classes, and is new in every arm.
         shares = [
             _relative(projection, layer, place)
@@ -129,7 +129,7 @@ def scales(run: Run) -> Outcome:
         ]
         rows.append({"growth": growth, "share": mean(shares)})
         sizes = [
-            float(scale.at(case="as given", layer=one, quantity="to last").value or 0.0) for one in layers
+            float(scale.at(case="as given", layer=layer, quantity="to last").value or 0.0) for layer in layers
         ]
         first = [_relative(projection, layer, "1") for layer in projection.axes["layer"][:-1]]
         lines.append({"scale": sizes, "share": first})
@@ -156,8 +156,8 @@ def draw_variations(results: Results) -> Mapping[str, bytes]:
     """Draw variation along the first steps."""
     every, count = results.settings["every"], len(results.figure_data(results.arms[0])[0]["loss"])
     drawn: dict[str, Any] = {
-        said: {arm: [one[name] for one in results.figure_data(arm)] for arm in results.arms}
-        for name, said in PROTOCOLS.items()
+        words: {arm: [one[name] for one in results.figure_data(arm)] for arm in results.arms}
+        for name, words in PROTOCOLS.items()
     }
     steps, logs = [at * every for at in range(count)], [PROTOCOLS["gradient"]]
     return {"variation": panels(drawn, steps, "step", height="range of the loss", logs=logs)}
@@ -175,8 +175,8 @@ def draw_scales(results: Results) -> Mapping[str, bytes]:
     for place, (when, name) in enumerate((when, name) for name in titles for when in WHEN):
         axes = figure.add_subplot(1, 4, place + 1)
         for number, arm in enumerate(results.arms):
-            for at, one in enumerate(results.figure_data(arm)):
-                line = one[WHEN[when]][name]
+            for at, run in enumerate(results.figure_data(arm)):
+                line = run[WHEN[when]][name]
                 label = arm if at == 0 else None
                 axes.plot(range(1, len(line) + 1), line, color=COLORS[number], alpha=0.7, label=label)
         if name == "scale":
@@ -210,9 +210,9 @@ STUDIES = {
         measures=(
             *(
                 Measure(
-                    name=f"{name}-{when}", title=f"range of the loss over {said}, {shown}", better="lower"
+                    name=f"{name}-{when}", title=f"range of the loss over {words}, {shown}", better="lower"
                 )
-                for name, said in PROTOCOLS.items()
+                for name, words in PROTOCOLS.items()
                 for when, shown in (("start", "at the start"), ("mean", "mean of the first steps"))
             ),
             Measure(
@@ -233,8 +233,8 @@ STUDIES = {
         reference=f"{REFERENCE} Sec. 4, Fig. 7",
         arms=ARMS,
         measures=tuple(
-            Measure(name=f"{name}-{when}", title=f"{said}, {shown}", better="lower")
-            for name, said in (
+            Measure(name=f"{name}-{when}", title=f"{words}, {shown}", better="lower")
+            for name, words in (
                 ("growth", "growth of the gradient with a layer down"),
                 ("share", "share of weights along the three leading directions, over an even one"),
             )

@@ -54,9 +54,9 @@ def run(run: Run) -> Outcome:
         name: measure(run, incremental(order, uses_of(run, METHODS), trainer, INCREMENTAL[run.arm]), tasks)
         for name, order in zip(ORDERS, (tasks, tasks[::-1]), strict=True)
     }
-    values = {name: values_of(found) for name, found in cells.items()}
-    both = {name: mean(one[name] for one in values.values()) for name in values["first-second"]}
-    each = {name: one["recombined"] for name, one in values.items()}
+    values = {name: values_of(table) for name, table in cells.items()}
+    both = {name: mean(figures[name] for figures in values.values()) for name in values["first-second"]}
+    each = {name: figures["recombined"] for name, figures in values.items()}
     return Outcome(values={**both, **each}, figure_data={"cells": cells})
 
 

@@ -50,18 +50,18 @@ def run(run: Run) -> Outcome:
     settings = run.settings
     up, down = subsets(run, settings)
     before = pretrain(run, settings, up)
-    given = permuted(before, run.seed) if run.arm == "permuted" else before
+    start = permuted(before, run.seed) if run.arm == "permuted" else before
     values: dict[str, float | None] = {"upstream": before.accuracy}
     for labels in KINDS:
         speeds = [
-            finetune(run, settings, down, labels, given, first=first).learning_speed(TASK)
+            finetune(run, settings, down, labels, start, first=first).learning_speed(TASK)
             for first in settings["layers"]
         ]
         values |= {
             f"{labels}-{first}": speed for first, speed in zip(settings["layers"], speeds, strict=True)
         }
         values[f"{labels}-gain"] = speeds[-1] - speeds[0]
-        values[f"{labels}-least"] = min(after - one for one, after in pairwise(speeds))
+        values[f"{labels}-least"] = min(after - previous for previous, after in pairwise(speeds))
     return Outcome(values=values)
 
 
@@ -81,11 +81,11 @@ def draw(results: Results) -> Mapping[str, bytes]:
 
 
 def _measures() -> tuple[Measure, ...]:
-    found = [
+    measures = [
         Measure(name="upstream", title="accuracy on the random labels upstream", better="none", drawn=False)
     ]
     for labels in KINDS:
-        found += [
+        measures += [
             Measure(
                 name=f"{labels}-{first}",
                 title=f"learning speed, {labels} labels, {first} layers",
@@ -93,13 +93,13 @@ def _measures() -> tuple[Measure, ...]:
             )
             for first in range(MOST + 1)
         ]
-        found += [
+        measures += [
             Measure(name=f"{labels}-gain", title=f"all layers less none, {labels} labels"),
             Measure(
                 name=f"{labels}-least", title=f"least gain of a further layer, {labels} labels", drawn=False
             ),
         ]
-    return tuple(found)
+    return tuple(measures)
 
 
 STUDY = Study(

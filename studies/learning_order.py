@@ -54,7 +54,7 @@ class Snapshots:
             if at == done:
                 parts = (state.extractor, state.head)
                 self.kept[name] = {
-                    k: v.detach().clone() for one in parts for k, v in one.state_dict().items()
+                    k: v.detach().clone() for part in parts for k, v in part.state_dict().items()
                 }
 
 
@@ -67,16 +67,16 @@ def run(run: Run) -> Outcome:
     images = samples_of(run, name)
     last = rows(fit, images)
     values: dict[str, float | None] = {}
-    kept: dict[str, Any] = {"layers": list(last)}
+    record: dict[str, Any] = {"layers": list(last)}
     for moment, weights in watch.kept.items():
         before = rows(train(run, name, use, weights=weights, steps=0, networks=""), images)
-        matrix, found = similar(before, last, "cka")
-        values |= {f"{side}-{moment}": found[side] for side in ("encoder", "decoder")}
-        values[f"mean-{moment}"] = found.get("mean")
+        matrix, summary = similar(before, last, "cka")
+        values |= {f"{side}-{moment}": summary[side] for side in ("encoder", "decoder")}
+        values[f"mean-{moment}"] = summary.get("mean")
         if moment == "early":
-            kept["matrix"] = matrix
+            record["matrix"] = matrix
     values["gap-early"] = (values["encoder-early"] or 0) - (values["decoder-early"] or 0)
-    return Outcome(values=values, figure_data=kept)
+    return Outcome(values=values, figure_data=record)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -85,7 +85,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     drawn = {
         side: along_measures(
             results,
-            [f"{side}-{one}" for one in moments],
+            [f"{side}-{moment}" for moment in moments],
             moments,
             f"{side} at the moment",
             "CKA with the end",

@@ -65,35 +65,37 @@ def run(run: Run) -> Outcome:
     for seed in range(1000 * run.seed, 1000 * run.seed + settings["networks"]):
         labels = [] if run.arm == "cifar-real" else [ck.use("random_labels", seed=seed)]
         trained.append(learned(sgd(run, steps, seed=seed), task, layer, [*labels, drawn], POINTS))
-    covariance, kept = seen_by(trained[0][0], layer), [found for _, found in trained]
-    told = [float(fit.history["first/accuracy"][-1]) for fit, _ in trained]
+    covariance, filters = seen_by(trained[0][0], layer), [by_step for _, by_step in trained]
+    accuracies = [float(fit.history["first/accuracy"][-1]) for fit, _ in trained]
     curves = {
-        "single": [misaligned(covariance, kept[0][step]) for step in kept[0]],
-        "pooled": [misaligned(covariance, torch.cat([one[step] for one in kept])) for step in kept[0]],
+        "single": [misaligned(covariance, filters[0][step]) for step in filters[0]],
+        "pooled": [
+            misaligned(covariance, torch.cat([sample[step] for sample in filters])) for step in filters[0]
+        ],
     }
-    values: dict[str, float | None] = {"learned": mean(told)}
+    values: dict[str, float | None] = {"learned": mean(accuracies)}
     for name, curve in curves.items():
         (start, _), (data, random) = curve[0], curve[-1]
         values |= {f"{name}-start": start, f"{name}-data": data, f"{name}-random": random}
         values[f"{name}-ratio"] = data / random
-    return Outcome(values=values, figure_data={"steps": list(kept[0]), **curves})
+    return Outcome(values=values, figure_data={"steps": list(filters[0]), **curves})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw misalignment with the data and with random bases along training, as the paper's Fig. 2, by arm."""
-    found: dict[str, bytes] = {}
+    pictures: dict[str, bytes] = {}
     for arm in results.arms:
-        rows = [one for one in results.figure_data(arm) if "single" in one]
+        rows = [run for run in results.figure_data(arm) if "single" in run]
         if rows:
             drawn = {
                 name: {
-                    basis: [[pair[place] for pair in one[name]] for one in rows]
+                    basis: [[pair[place] for pair in run[name]] for run in rows]
                     for place, basis in enumerate(("data", "random basis"))
                 }
                 for name in ("single", "pooled")
             }
-            found[f"curve-{arm}"] = panels(drawn, rows[0]["steps"], f"{arm}: step")
-    return found
+            pictures[f"curve-{arm}"] = panels(drawn, rows[0]["steps"], f"{arm}: step")
+    return pictures
 
 
 def _measures(name: str, title: str) -> tuple[Measure, ...]:

@@ -46,9 +46,9 @@ def run(run: Run) -> Outcome:
         made = untrained(run, name)
     else:
         made = train(run, name, objective(run, run.arm))
-    matrix, found = similar(rows(made, images), theirs, "cka")
+    matrix, summary = similar(rows(made, images), theirs, "cka")
     return Outcome(
-        values={word: found.get(layer) for word, layer in KINDS.items()},
+        values={word: summary.get(layer) for word, layer in KINDS.items()},
         figure_data={"matrix": matrix, "layers": list(theirs)},
     )
 

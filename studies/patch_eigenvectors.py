@@ -54,21 +54,21 @@ def patch_moments(images: NDArray[np.uint8], patches: int = 0) -> PatchMoments:
     window = nn.Conv2d(3, 1, KERNEL)
 
     def moments(places: NDArray[np.int64]) -> PatchMoments:
-        given = torch.from_numpy(images[places]).movedim(3, 1).float() / 127.5 - 1
-        return PatchMoments.of(patches_of(window, given, torch.from_numpy(places), patches))
+        batch = torch.from_numpy(images[places]).movedim(3, 1).float() / 127.5 - 1
+        return PatchMoments.of(patches_of(window, batch, torch.from_numpy(places), patches))
 
     pieces = np.array_split(np.arange(len(images)), max(1, len(images) // 250))
     return PatchMoments.over(map(moments, pieces))
 
 
-def agreement(one: Tensor, other: Tensor) -> dict[str, Any]:
+def agreement(this: Tensor, other: Tensor) -> dict[str, Any]:
     """Compare the eigenvectors of two covariances ``(d, d)``.
 
     Returns:
         ``values``: eigenvalues of the first; ``cosines``: |cos| of eigenvectors of one rank; ``spaces``: for each rank
         k, the least cosine of the principal angles of the first k eigenvectors, whatever their order.
     """
-    values, left = principal_directions(one)
+    values, left = principal_directions(this)
     _, right = principal_directions(other)
     products = left @ right.T
     spaces = [float(torch.linalg.svdvals(products[:k, :k])[-1]) for k in range(1, SHOWN + 1)]
@@ -81,36 +81,36 @@ def run(run: Run) -> Outcome:
     if run.arm == "filters":
         return _filters(run)
     halves = run.load("cifar10").train.divide(settings["half"], settings["half"], seed=run.seed)
-    images = [one.read(range(len(one))) for one in halves]
+    images = [half.read(range(len(half))) for half in halves]
     if run.arm == "shuffled":
         draw = np.random.default_rng(run.seed)
-        flat = [one.reshape(len(one), -1, 3) for one in images]
-        orders = [draw.permuted(np.tile(np.arange(one.shape[1]), (len(one), 1)), axis=1) for one in flat]
+        flat = [half.reshape(len(half), -1, 3) for half in images]
+        orders = [draw.permuted(np.tile(np.arange(half.shape[1]), (len(half), 1)), axis=1) for half in flat]
         images = [
             np.take_along_axis(pixels, order[..., None], 1).reshape(whole.shape)
             for pixels, order, whole in zip(flat, orders, images, strict=True)
         ]
     sampled = max(1, settings["sampled"] // settings["half"]) if run.arm == "patches-sampled" else 0
     moments = [patch_moments(images[0]), patch_moments(images[1], sampled)]
-    found = agreement(moments[0].covariance, moments[1].covariance)
+    agreed = agreement(moments[0].covariance, moments[1].covariance)
     return Outcome(
-        values={**_summary(found), "count": float(moments[1].count)},
+        values={**_summary(agreed), "count": float(moments[1].count)},
         figure_data={
-            "values": found["values"][:SHOWN],
-            "cosines": found["cosines"],
-            "spaces": found["spaces"],
+            "values": agreed["values"][:SHOWN],
+            "cosines": agreed["cosines"],
+            "spaces": agreed["spaces"],
         },
     )
 
 
-def _summary(found: Mapping[str, Any]) -> dict[str, float | None]:
-    cosines = found["cosines"]
+def _summary(agreed: Mapping[str, Any]) -> dict[str, float | None]:
+    cosines = agreed["cosines"]
     return {
         "first-4": min(cosines[:4]),
         "first-8": min(cosines[:8]),
         "first-12": min(cosines[:SHOWN]),
         "all": min(cosines),
-        "space-12": found["spaces"][SHOWN - 1],
+        "space-12": agreed["spaces"][SHOWN - 1],
     }
 
 
@@ -133,22 +133,22 @@ def _filters(run: Run) -> Outcome:
         learned(sgd(run, steps, seed=seed), task, LAYER, [ck.use("random_labels", seed=seed), drawn], 1)
         for seed in seeds
     ]
-    filters = [found[steps] for _, found in trained]
-    one, other = (filter_covariance(torch.cat(filters[start::2])) for start in (0, 1))
+    filters = [by_step[steps] for _, by_step in trained]
+    this, other = (filter_covariance(torch.cat(filters[start::2])) for start in (0, 1))
     whole = filter_covariance(torch.cat(filters))
     matched = MatchedDirections.of(seen_by(trained[0][0], LAYER), whole, 10)
     images, titles = match_pictures(matched, (3, KERNEL, KERNEL))
-    both = agreement(one, other)
+    both = agreement(this, other)
     values = _summary(both) | {
         "match-best": float(matched.cosines.abs().amax(1).mean()),
         "match-combined": float(matched.combined.norm(dim=1).mean()),
         "count": float(sum(map(len, filters))),
     }
-    kept = {"pictures": np.round(images, 4).tolist(), "titles": titles}
+    record = {"pictures": np.round(images, 4).tolist(), "titles": titles}
     return Outcome(
         values=values,
         figure_data={
-            **kept,
+            **record,
             "values": both["values"][:SHOWN],
             "cosines": both["cosines"],
             "spaces": both["spaces"],
@@ -158,12 +158,12 @@ def _filters(run: Run) -> Outcome:
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw |cos| by rank, and the filters' eigenvectors beside those of the data that they match (Fig. 3)."""
-    found = {"cosines": _cosines(results)}
+    charts = {"cosines": _cosines(results)}
     if "filters" in results.arms:
-        one = next((one for one in results.figure_data("filters") if "pictures" in one), None)
-        if one is not None:
-            found["match"] = signed(np.array(one["pictures"]), one["titles"], columns=4)
-    return found
+        record = next((run for run in results.figure_data("filters") if "pictures" in run), None)
+        if record is not None:
+            charts["match"] = signed(np.array(record["pictures"]), record["titles"], columns=4)
+    return charts
 
 
 def _cosines(results: Results) -> bytes:
@@ -172,10 +172,10 @@ def _cosines(results: Results) -> bytes:
     figure = Figure(figsize=(7.0, 3.6), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for place, arm in enumerate(results.arms):
-        for number, one in enumerate(one for one in results.figure_data(arm) if "cosines" in one):
+        for number, run in enumerate(run for run in results.figure_data(arm) if "cosines" in run):
             color = COLORS[place % len(COLORS)]
-            ranks = range(1, len(one["cosines"]) + 1)
-            axes.plot(ranks, one["cosines"], color=color, linewidth=1, label=None if number else arm)
+            ranks = range(1, len(run["cosines"]) + 1)
+            axes.plot(ranks, run["cosines"], color=color, linewidth=1, label=None if number else arm)
     axes.set_xlabel("rank of the eigenvector")
     axes.set_ylabel("|cos| between both halves")
     axes.set_ylim(0, 1.02)

@@ -26,7 +26,7 @@ from compatkit.experiments.studies import Measure, Outcome, Reported, Results, R
 from compatkit.hooks import Register
 
 from ._arms import REFERENCE, accuracy, half_sum, regularizers, trainer
-from ._features import energies, kept, rows, singular
+from ._features import energies, rows, singular, to_pixels
 
 SIDE = 28
 NO_PRE = (
@@ -60,8 +60,8 @@ def _measured(fit: ck.Fit, data: ck.DataSet) -> Outcome:
             "accuracy": accuracy(fit, data.test),
         },
         figure_data={
-            "vectors": [kept(one, (SIDE, SIDE)) for one in vectors],
-            "means": [kept(one, (SIDE, SIDE)) for one in class_means(data.train)],
+            "vectors": [to_pixels(image, (SIDE, SIDE)) for image in vectors],
+            "means": [to_pixels(image, (SIDE, SIDE)) for image in class_means(data.train)],
             "sigmas": values[:8],
         },
     )
@@ -131,29 +131,33 @@ def run_theory(run: Run) -> Outcome:
 def _drawn(seed: int, shapes: Mapping[str, tuple[int, int]], scale: float) -> dict[str, Tensor]:
     """Return He-normal weights times ``scale``, and zero biases."""
     draw = torch.Generator().manual_seed(seed)
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, (outputs, inputs) in shapes.items():
-        found[f"{name}.weight"] = torch.randn(outputs, inputs, generator=draw) * math.sqrt(2 / inputs) * scale
-        found[f"{name}.bias"] = torch.zeros(outputs)
-    return found
+        weights[f"{name}.weight"] = (
+            torch.randn(outputs, inputs, generator=draw) * math.sqrt(2 / inputs) * scale
+        )
+        weights[f"{name}.bias"] = torch.zeros(outputs)
+    return weights
 
 
 def draw(results: Results) -> dict[str, bytes]:
     """Draw the mean images, and the first two right singular vectors of up to five seeds."""
     seeds = results.seeds[:5]
     means = next(
-        (one["means"] for arm in results.arms for one in results.figure_data(arm) if "means" in one), []
+        (run["means"] for arm in results.arms for run in results.figure_data(arm) if "means" in run), []
     )
     if not means:
         return {}
-    found: dict[str, Any] = {"class means": means * len(seeds)}
+    pictures: dict[str, Any] = {"class means": means * len(seeds)}
     for arm in results.arms:
         if results.known(arm, "energy"):
-            found[arm] = [
-                one for held in results.figure_data(arm)[: len(seeds)] for one in held.get("vectors", ())
+            pictures[arm] = [
+                picture
+                for run in results.figure_data(arm)[: len(seeds)]
+                for picture in run.get("vectors", ())
             ]
     titles = [f"seed {seed}, v{number}" for seed in seeds for number in range(1, ACTIVE + 1)]
-    return {"singular-vectors": rows(found, titles)}
+    return {"singular-vectors": rows(pictures, titles)}
 
 
 _ENERGY = (

@@ -51,7 +51,7 @@ LAYERS = {"lenet": ["conv1", "conv2", "dense1", "dense2"]}
 def tuned(run: Run) -> dict[tuple[int, str], ck.Fit]:
     """Return the trained networks by start and target."""
     settings = run.settings
-    found = {}
+    fits = {}
     for place, name in enumerate(settings["sources"]):
         # Another seed for every start: networks of equal initial weights lie together whatever they learn.
         begun = attrs.evolve(run, seed=1000 * (place + 1) + run.seed)
@@ -64,8 +64,8 @@ def tuned(run: Run) -> dict[tuple[int, str], ck.Fit]:
                 weights = pretrain(begun, settings, source(settings, run.load(name), run.seed))
             elif run.arm == "own-random":
                 seed = attrs.evolve(begun, seed=begun.seed + 100 * (at + 1))
-            found[place, target] = tune(seed, settings, data, weights)
-    return found
+            fits[place, target] = tune(seed, settings, data, weights)
+    return fits
 
 
 def run(run: Run) -> Outcome:
@@ -75,8 +75,8 @@ def run(run: Run) -> Outcome:
     weights = {f"{place}-{target}": fits[place, target].weights(TASK) for place, target in names[1:]}
     metric = make_metric("weight_map", networks=weights)
     layers = LAYERS.get(run.settings["model"], ["*conv*"])
-    found = ck.measure(fits[names[0]].tasks[TASK], None, [metric], layers=layers)
-    distances = np.array(found.table("weight_map/distance").values)
+    measured = ck.measure(fits[names[0]].tasks[TASK], None, [metric], layers=layers)
+    distances = np.array(measured.table("weight_map/distance").values)
     pairs = {
         same: [
             float(distances[a, b])
@@ -89,13 +89,13 @@ def run(run: Run) -> Outcome:
     own = mean(float(names[at][0] == names[int(other)][0]) for at, other in enumerate(nearest))
     within, between = mean(pairs[True]), mean(pairs[False])
     values = {"within": within, "between": between, "ratio": within / between, "nearest": own}
-    points = np.array(found.table("weight_map").values)[0]
-    kept = {
+    points = np.array(measured.table("weight_map").values)[0]
+    record = {
         "points": points.tolist(),
         "starts": [place for place, _ in names],
-        "targets": [one for _, one in names],
+        "targets": [target for _, target in names],
     }
-    return Outcome(values=values, figure_data=kept)
+    return Outcome(values=values, figure_data=record)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -105,9 +105,9 @@ def draw(results: Results) -> Mapping[str, bytes]:
     figure = Figure(figsize=(3.6 * len(results.arms), 3.8), dpi=130, layout="constrained")
     for place, arm in enumerate(results.arms, 1):
         axes = figure.add_subplot(1, len(results.arms), place)
-        kept = results.figure_data(arm)[0]
-        targets = list(dict.fromkeys(kept["targets"]))
-        for (across, up), start, target in zip(kept["points"], kept["starts"], kept["targets"], strict=True):
+        run = results.figure_data(arm)[0]
+        targets = list(dict.fromkeys(run["targets"]))
+        for (across, up), start, target in zip(run["points"], run["starts"], run["targets"], strict=True):
             mark = MARKS[targets.index(target) % len(MARKS)]
             label = f"start {start + 1}, {target}"
             axes.plot(across, up, mark, color=COLORS[start], markersize=8, alpha=0.8, label=label)

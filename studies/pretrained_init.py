@@ -105,7 +105,7 @@ def started(run: Run, tasks: Sequence[ck.Task], *, same: bool) -> tuple[list[ck.
     """
     before = [pretrain(run, place) for place in range(1 if same else len(tasks))]
     weights = [fit.weights("turned") for fit in before] * (len(tasks) if same else 1)
-    return [attrs.evolve(task, weights=held) for task, held in zip(tasks, weights, strict=True)], before
+    return [attrs.evolve(task, weights=start) for task, start in zip(tasks, weights, strict=True)], before
 
 
 def run(run: Run) -> Outcome:
@@ -114,11 +114,11 @@ def run(run: Run) -> Outcome:
     tasks, before = tasks_of(run), list[ck.Fit]()
     if start == "pretrained":
         tasks, before = started(run, tasks, same="iiw" in methods.split("+"))
-    found = outcome(run, [trainer_of(run).fit(tasks, uses_of(run, methods))], tasks)
-    told = [accuracy(fit, fit.tasks["turned"].task.data.test) for fit in before]
-    known = [one for one in told if one is not None]
+    result = outcome(run, [trainer_of(run).fit(tasks, uses_of(run, methods))], tasks)
+    accuracies = [accuracy(fit, fit.tasks["turned"].task.data.test) for fit in before]
+    known = [value for value in accuracies if value is not None]
     return Outcome(
-        values={**found.values, "turns": mean(known) if known else None}, figure_data=found.figure_data
+        values={**result.values, "turns": mean(known) if known else None}, figure_data=result.figure_data
     )
 
 

@@ -78,7 +78,7 @@ def run(run: Run) -> Outcome:
             tuned = registry.task(TASK, target, extractor=f"{NAME}.extractor")
             registry.publish(trainer(run, settings, settings["steps"]).fit([tuned]), prefix="tuned")
             _measured(registry, f"tuned/{TASK}", target.test)
-        versions = [f"{NAME}.extractor@{one}" for one in registry.versions(f"{NAME}.extractor")]
+        versions = [f"{NAME}.extractor@{version}" for version in registry.versions(f"{NAME}.extractor")]
         ranking = registry.rank(versions, target, scores=["logme"], examples=settings["few"])
         for place, version in enumerate(versions, 1):
             values[f"target-{place}"] = ranking.measured[version][0]
@@ -124,7 +124,7 @@ def _path(source: Mapping[str, Any], target: Mapping[str, Any], epochs: Sequence
     figure = Figure(figsize=(6.0, 4.2), dpi=130, layout="constrained")
     axes = figure.add_subplot()
     for number, arm in enumerate(source):
-        across, up = (np.array(one[arm], dtype=np.float64).mean(0) for one in (source, target))
+        across, up = (np.array(side[arm], dtype=np.float64).mean(0) for side in (source, target))
         axes.plot(across, up, "o-", color=COLORS[number], label=arm, markersize=4)
         beside = {"xytext": (4, 4), "textcoords": "offset points", "fontsize": 8, "color": COLORS[number]}
         for x, y, count in zip(across, up, epochs, strict=True):
@@ -145,8 +145,8 @@ STUDY = Study(
     arms=tuple(ARMS),
     measures=(
         *(
-            Measure(name=f"{name}-{place}", title=f"{said}, stage {place}", drawn=name == "target")
-            for name, said in (
+            Measure(name=f"{name}-{place}", title=f"{words}, stage {place}", drawn=name == "target")
+            for name, words in (
                 ("target", "accuracy on the target"),
                 ("source", "accuracy on the source's test images"),
                 ("fitted", "accuracy on the labels that are learned"),

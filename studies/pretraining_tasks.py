@@ -68,7 +68,8 @@ KINDS = {
 def upside_down(data: ck.DataSet) -> ck.DataSet:
     """Return a data set whose images stand on their heads."""
     turned = [
-        attrs.evolve(one, images=one.read(range(len(one)))[:, ::-1].copy()) for one in (data.train, data.test)
+        attrs.evolve(split, images=split.read(range(len(split)))[:, ::-1].copy())
+        for split in (data.train, data.test)
     ]
     return ck.DataSet("flipped", *turned)
 
@@ -83,8 +84,8 @@ def colors(data: ck.DataSet) -> ck.DataSet:
     ends = np.quantile(hue(data.train), np.arange(1, 10) / 10)
     names = tuple(f"hue {place}" for place in range(10))
     splits = [
-        attrs.evolve(one, labels=np.digitize(hue(one), ends), classes=names)
-        for one in (data.train, data.test)
+        attrs.evolve(split, labels=np.digitize(hue(split), ends), classes=names)
+        for split in (data.train, data.test)
     ]
     return ck.DataSet("colours", *splits)
 
@@ -147,13 +148,15 @@ def of_kinds(run: Run) -> Outcome:
     if run.arm == "scratch":
         made = {f"scratch-on-{kind}": tested(tune(run, settings, one, None)) for kind, one in targets.items()}
         return Outcome(values=made)
-    found: dict[tuple[str, str], float] = {}
+    accuracies: dict[tuple[str, str], float] = {}
     for kind, (old, _) in parts.items():
         weights = started(run, data.of_classes(old), run.arm)
         for other, target in targets.items():
-            found[kind, other] = tested(tune(run, settings, target, weights))
-    values |= {f"{kind}-on-{other}": value for (kind, other), value in found.items()}
-    own, across = ([value for (a, b), value in found.items() if (a == b) == same] for same in (True, False))
+            accuracies[kind, other] = tested(tune(run, settings, target, weights))
+    values |= {f"{kind}-on-{other}": value for (kind, other), value in accuracies.items()}
+    own, across = (
+        [value for (a, b), value in accuracies.items() if (a == b) == same] for same in (True, False)
+    )
     values["own-kind"] = mean(own) - mean(across)
     return Outcome(values=values)
 

@@ -65,33 +65,35 @@ def probed(run: Run, kinds: Sequence[str]) -> dict[str, dict[str, ck.Probed]]:
         for place, which in zip(images.partition(), ("train", "test"), strict=True)
     ]
     features = [means_of(made, images, places) for places in sides]
-    found: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}
+    probes: dict[str, dict[str, ck.Probed]] = {kind: {} for kind in kinds}
     for kind in kinds:
         for label in LABELS[target]:
             pairs = [(x, images.factors[label][places]) for x, places in zip(features, sides, strict=True)]
-            found[kind][label] = ck.probe(*pairs, kind=kind, seed=run.seed)
-    return found
+            probes[kind][label] = ck.probe(*pairs, kind=kind, seed=run.seed)
+    return probes
 
 
 def averaged(run: Run) -> Outcome:
     """Return accuracies averaged over labels, by probe."""
     try:
-        found = probed(run, run.settings["probes"])
+        probes = probed(run, run.settings["probes"])
     except DataError as error:
         return Outcome(values={}, notes=(f"Left out: {error}",))
-    values = {kind: mean(one.accuracy for one in labels.values()) for kind, labels in found.items()}
-    values["chance"] = mean(one.chance for one in next(iter(found.values())).values())
+    values = {kind: mean(probe.accuracy for probe in labels.values()) for kind, labels in probes.items()}
+    values["chance"] = mean(probe.chance for probe in next(iter(probes.values())).values())
     return Outcome(values=values)
 
 
 def by_label(run: Run) -> Outcome:
     """Return the accuracy of the first probe, and chance, label by label."""
     try:
-        (found,) = probed(run, run.settings["probes"][:1]).values()
+        (probes,) = probed(run, run.settings["probes"][:1]).values()
     except DataError as error:
         return Outcome(values={}, notes=(f"Left out: {error}",))
-    values = {_word(label): one.accuracy for label, one in found.items()}
-    return Outcome(values=values | {f"chance-{_word(label)}": one.chance for label, one in found.items()})
+    values = {_word(label): probe.accuracy for label, probe in probes.items()}
+    return Outcome(
+        values=values | {f"chance-{_word(label)}": probe.chance for label, probe in probes.items()}
+    )
 
 
 def _word(label: str) -> str:
@@ -150,10 +152,10 @@ def _labels(target: str) -> tuple[Measure, ...]:
     )
 
 
-def _reported(arms: tuple[str, str], table: str, **found: tuple[float, float]) -> tuple[Reported, ...]:
+def _reported(arms: tuple[str, str], table: str, **pairs: tuple[float, float]) -> tuple[Reported, ...]:
     return tuple(
         Reported(arm, name.replace("_", "-"), pair[place], table)
-        for name, pair in found.items()
+        for name, pair in pairs.items()
         for place, arm in enumerate(arms)
     )
 

@@ -44,12 +44,12 @@ def draw(results: Results) -> Mapping[str, bytes]:
     drawn: dict[str, dict[str, Any]] = {}
     for arm in results.arms:
         for labels in ("real", "random"):
-            kept = [one["curves"] for one in results.figure_data(arm) if "curves" in one]
+            curves = [run["curves"] for run in results.figure_data(arm) if "curves" in run]
             drawn[f"{arm} setting, {labels} labels"] = {
-                start: [one[f"{labels}-{start}"] for one in kept] for start in STARTS
+                start: [curve[f"{labels}-{start}"] for curve in curves] for start in STARTS
             }
     points = min(len(row) for lines in drawn.values() for rows in lines.values() for row in rows)
-    shown = {name: {k: [row[:points] for row in v] for k, v in one.items()} for name, one in drawn.items()}
+    shown = {name: {k: [row[:points] for row in v] for k, v in arms.items()} for name, arms in drawn.items()}
     return {"curves": panels(shown, list(range(1, points + 1)), "evaluations downstream")}
 
 

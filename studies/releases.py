@@ -64,7 +64,7 @@ def domains(run: Run) -> list[ck.DataSet]:
         return [first_classes(whole, run.settings["classes"]).renamed("half-of-classes"), whole]
     if names == ["cifar10"]:
         return halves(run)
-    return [run.load(one) for one in names]
+    return [run.load(name) for name in names]
 
 
 def first_classes(data: ck.DataSet, count: int) -> ck.DataSet:
@@ -83,7 +83,7 @@ def first_classes(data: ck.DataSet, count: int) -> ck.DataSet:
 
 def releases(run: Run) -> list[ck.DataSet]:
     """Return the data set of each release; releases of one domain have newly drawn training images."""
-    settings, found = run.settings, []
+    settings, sets = run.settings, []
     for number in range(settings["releases"]):
         data = domains(run)[number % 2]
         sizes = {
@@ -91,8 +91,8 @@ def releases(run: Run) -> list[ck.DataSet]:
             for name in ("train", "test")
         }
         some = data.subset(sizes["train"], None, seed=settings["releases"] * run.seed + number)
-        found.append(ck.DataSet(data.name, some.train, data.test.subset(sizes["test"])))
-    return found
+        sets.append(ck.DataSet(data.name, some.train, data.test.subset(sizes["test"])))
+    return sets
 
 
 def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
@@ -115,7 +115,7 @@ def train(run: Run, registry: ck.Registry) -> list[ck.DataSet]:
     longer = run.arm == "independent-longer"
     for number, task in enumerate(tasks[1:], 1):
         extractor, head = (f"{PREFIX}/r{number}.{kind}" for kind in ("extractor", "head"))
-        uses, frozen = [ck.use(one) for one in dcc], {"heads": SHARED} if dcc else {}
+        uses, frozen = [ck.use(name) for name in dcc], {"heads": SHARED} if dcc else {}
         if "bct" in words:
             forward = "forward" in words
             uses.append(ck.use("backward_compatibility", forward=float(forward)))
@@ -150,7 +150,7 @@ def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any
         for cell in matrix.cells:
             if cell.restricted is None:
                 raise TrainingError(f"{cell.extractor} with {cell.head} could not be measured: {cell.reason}")
-            sides = (one.split("/")[1].split(".")[0] for one in (cell.extractor, cell.head))
+            sides = (part.split("/")[1].split(".")[0] for part in (cell.extractor, cell.head))
             figures = {"accuracy": cell.restricted.accuracy, "chance": cell.chance, "promise": cell.promise}
             rows.append({**dict(zip(("extractor", "head"), sides, strict=True)), "policy": policy, **figures})
     return rows
@@ -158,8 +158,8 @@ def measure(registry: ck.Registry, sets: list[ck.DataSet]) -> list[dict[str, Any
 
 def values_of(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the measures of one run."""
-    cells = {(one["extractor"], one["head"], one["policy"]): one for one in rows}
-    last = max(int(one["extractor"][1:]) for one in rows)
+    cells = {(row["extractor"], row["head"], row["policy"]): row for row in rows}
+    last = max(int(row["extractor"][1:]) for row in rows)
 
     def accuracy(extractor: int, head: int, policy: str = STORED) -> float:
         return cells[f"r{extractor}", f"r{head}", policy]["accuracy"]
@@ -185,10 +185,11 @@ def retrieved(registry: ck.Registry, images: ck.data.Split) -> dict[str, float |
         images: Queries and gallery.
     """
     old, new = (
-        registry.recombine(f"{PREFIX}/{one}.extractor", f"{PREFIX}/{one}.head") for one in ("r1", "r2")
+        registry.recombine(f"{PREFIX}/{release}.extractor", f"{PREFIX}/{release}.head")
+        for release in ("r1", "r2")
     )
-    found = ck.measure(new, images, ["retrieval"], layers=[EMBEDDING], other=old).table("retrieval")
-    cells = {(one, other): cell.value for (_, one, other), cell in found}
+    measured = ck.measure(new, images, ["retrieval"], layers=[EMBEDDING], other=old).table("retrieval")
+    cells = {(release, other): cell.value for (_, release, other), cell in measured}
     return {
         "retrieval-old": cells["other", "other"],
         "retrieval-own": cells["this", "this"],
@@ -201,14 +202,14 @@ def run(run: Run) -> Outcome:
     with temporary_registry() as registry:
         sets = train(run, registry)
         rows = measure(registry, sets)
-        found = retrieved(registry, sets[1].test) if run.settings["data"] == HUNDRED else {}
-    return Outcome(values=values_of(rows) | found, figure_data={"cells": rows})
+        retrieval = retrieved(registry, sets[1].test) if run.settings["data"] == HUNDRED else {}
+    return Outcome(values=values_of(rows) | retrieval, figure_data={"cells": rows})
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw all extractors with all heads."""
     arms = {
-        arm: means([kept["cells"] for kept in results.figure_data(arm)], STORED)
+        arm: means([run["cells"] for run in results.figure_data(arm)], STORED)
         for arm in results.arms
         if results.figure_data(arm)
     }

@@ -44,8 +44,8 @@ SEVERAL = tuple(arm for arm in COMBINATIONS if "+" in arm)
 def tasks_of(run: Run) -> list[ck.Task]:
     """Return two tasks on the same images, or on two halves of them."""
     pair = run.settings["pair"]
-    one, other = run.load("cifar10").halves() if pair == "cifar10-halves" else [run.load(pair)] * 2
-    sets = one, ordered(other, run.settings["classes"])
+    first, other = run.load("cifar10").halves() if pair == "cifar10-halves" else [run.load(pair)] * 2
+    sets = first, ordered(other, run.settings["classes"])
     return [task_of(run, name, data) for name, data in zip(NAMES, sets, strict=True)]
 
 

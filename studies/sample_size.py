@@ -29,15 +29,15 @@ METRICS = {"cka": "cka/biased", "unbiased": "cka", "procrustes": "procrustes"}
 def run(run: Run) -> Outcome:
     """Measure all similarities for growing numbers of samples."""
     width = run.settings["features"]
-    kept = round(SHARED[run.arm] * width)
+    shared = round(SHARED[run.arm] * width)
     draw = np.random.default_rng(run.seed)
     first, second = (draw.standard_normal((max(COUNTS), width)) for _ in range(2))
-    second[:, :kept] = first[:, :kept]
+    second[:, :shared] = first[:, :shared]
     values: dict[str, float | None] = {}
     for count in COUNTS:
-        found = ck.similarity({"a": first[:count]}, {"b": second[:count]}, ["cka", "procrustes"])
+        measured = ck.similarity({"a": first[:count]}, {"b": second[:count]}, ["cka", "procrustes"])
         for name, table in METRICS.items():
-            values[f"{name}-{count}"] = found.table(table).at(this="a", other="b").value
+            values[f"{name}-{count}"] = measured.table(table).at(this="a", other="b").value
     return Outcome(values=values)
 
 

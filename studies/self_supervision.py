@@ -25,7 +25,7 @@ def regularizers(run: Run) -> list[str | ck.Use]:
         "contrastive": ck.use("contrastive", flip=run.settings["pair"] != "digits"),
         "colourisation": ck.use("colorization"),
     }
-    return [*uses_of(run, run.arm), *(made[one] for one in run.arm.split("+") if one in made)]
+    return [*uses_of(run, run.arm), *(made[method] for method in run.arm.split("+") if method in made)]
 
 
 def run(run: Run) -> Outcome:

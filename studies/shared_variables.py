@@ -59,16 +59,16 @@ def run(run: Run) -> Outcome:
     features = [means_of(made, images, places) for places in sides]
     if source == "shuffled":
         draw = np.random.default_rng(run.seed)
-        features = [one[draw.permutation(len(one))] for one in features]
+        features = [rows[draw.permutation(len(rows))] for rows in features]
     values: dict[str, float | None] = {}
     for factor, places in images.factors.items():
         pairs = [(x, _numbers(factor, places[side])) for x, side in zip(features, sides, strict=True)]
         values[factor] = ck.explained(*pairs)
-    kept: dict[str, Any] = {}
+    pictures: dict[str, Any] = {}
     if run.seed == 0:
         test = data_of(run, sets[target]).test
-        kept = {"original": originals(test), "rebuilt": few(reconstructed(made, test)[1])}
-    return Outcome(values=values, figure_data=kept)
+        pictures = {"original": originals(test), "rebuilt": few(reconstructed(made, test)[1])}
+    return Outcome(values=values, figure_data=pictures)
 
 
 def _numbers(factor: str, places: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -82,10 +82,10 @@ def draw(results: Results) -> Mapping[str, bytes]:
     for target in ("sprites", "solids"):
         shown: dict[str, Any] = {}
         for arm in results.arms:
-            kept = [one for one in results.figure_data(arm) if "rebuilt" in one]
-            if arm.startswith(f"{target}-") and kept and "shuffled" not in arm:
-                shown[target] = kept[0]["original"]
-                shown[f"by {arm.partition('-')[2]}"] = kept[0]["rebuilt"]
+            runs = [run for run in results.figure_data(arm) if "rebuilt" in run]
+            if arm.startswith(f"{target}-") and runs and "shuffled" not in arm:
+                shown[target] = runs[0]["original"]
+                shown[f"by {arm.partition('-')[2]}"] = runs[0]["rebuilt"]
         if shown:
             drawn[target] = side_by_side(shown)
     return drawn

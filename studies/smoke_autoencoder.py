@@ -63,12 +63,12 @@ def start(run: Run, task: ck.Task, parts: tuple[str, str, str]) -> dict[str, Ten
     weights = fit(run, task, [ck.use("image_error")], 0).weights(task.name)
     if parts[1:] == ("scratch", "scratch"):
         return weights
-    given = generator(run, parts[0]).weights(A)
+    trained = generator(run, parts[0]).weights(A)
     channels = 1 if task.data.train.channels == "L" else 3
     for make, source in ((as_encoder, parts[1]), (as_decoder, parts[2])):
         if source != "scratch":
-            found = make(given, channels)
-            weights |= shuffled(found, run.seed) if source == "shuffled" else found
+            made = make(trained, channels)
+            weights |= shuffled(made, run.seed) if source == "shuffled" else made
     return weights
 
 
@@ -76,8 +76,8 @@ def shuffled(weights: Mapping[str, Tensor], seed: int) -> dict[str, Tensor]:
     """Return tensors with their entries in a random order."""
     draw = torch.Generator().manual_seed(seed)
     return {
-        name: one.flatten()[torch.randperm(one.numel(), generator=draw)].view_as(one)
-        for name, one in weights.items()
+        name: tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
+        for name, tensor in weights.items()
     }
 
 
@@ -96,17 +96,17 @@ def run(run: Run) -> Outcome:
         values[stage] = 1000 * float((made - images).double().square().mean())
     values["absolute"] = 1000 * float((made - images).double().abs().mean())
     pictures = {"made": made} | ({"truth": images} if run.arm == "std" else {})
-    kept = {name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
-    return Outcome(values=values, figure_data=kept)
+    record = {name: few(picture) for name, picture in pictures.items()} if run.seed == 0 else {}
+    return Outcome(values=values, figure_data=record)
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw what the autoencoders of the first seed give, above the images themselves."""
-    kept = {
-        arm: next((one for one in results.figure_data(arm) if "made" in one), None) for arm in results.arms
+    runs = {
+        arm: next((run for run in results.figure_data(arm) if "made" in run), None) for arm in results.arms
     }
-    rows: dict[str, Any] = {arm: shown(one["made"]) for arm, one in kept.items() if one is not None}
-    if truth := (kept.get("std") or {}).get("truth"):
+    rows: dict[str, Any] = {arm: shown(run["made"]) for arm, run in runs.items() if run is not None}
+    if truth := (runs.get("std") or {}).get("truth"):
         rows["reference"] = shown(truth)
     return {"images": beside(rows, low=0, high=255)} if rows else {}
 
@@ -132,9 +132,9 @@ def _study(target: str, title: str, arms: tuple[str, ...], paper: tuple[Reported
         ),
         sizes=sizes,
         scale={
-            size: f"{SCALE.format(**one)}; {one['ae_steps']:,} steps of the autoencoder"
+            size: f"{SCALE.format(**settings)}; {settings['ae_steps']:,} steps of the autoencoder"
             + ("; images in color are simulated, where the paper has photographs." if target != A else ".")
-            for size, one in sizes.items()
+            for size, settings in sizes.items()
         },
         paper=paper,
         run=run,

@@ -66,22 +66,23 @@ def run(run: Run) -> Outcome:
         {"input": inputs, "truth": images} if run.arm == "std" else {}
     )
     return Outcome(
-        values=values, figure_data={name: few(one) for name, one in pictures.items()} if run.seed == 0 else {}
+        values=values,
+        figure_data={name: few(picture) for name, picture in pictures.items()} if run.seed == 0 else {},
     )
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
     """Draw inputs with what each arm recovers of them, and the images that it makes, of the first seed."""
-    kept = {
-        arm: next((one for one in results.figure_data(arm) if "made" in one), None) for arm in results.arms
+    runs = {
+        arm: next((run for run in results.figure_data(arm) if "made" in run), None) for arm in results.arms
     }
-    there: dict[str, Any] = {arm: one for arm, one in kept.items() if one is not None}
-    first = there.get("std")
+    known: dict[str, Any] = {arm: run for arm, run in runs.items() if run is not None}
+    first = known.get("std")
     if first is None:
         return {}
     low = {"input": enlarged(shown(first["input"]))}
-    back = low | {arm: enlarged(shown(one["again"])) for arm, one in there.items()}
-    made = low | {arm: shown(one["made"]) for arm, one in there.items()}
+    back = low | {arm: enlarged(shown(run["again"])) for arm, run in known.items()}
+    made = low | {arm: shown(run["made"]) for arm, run in known.items()}
     return {
         "recovered": beside(back, low=0, high=255),
         "generated": beside({**made, "reference": shown(first["truth"])}, low=0, high=255),

@@ -61,9 +61,9 @@ def run(run: Run) -> Outcome:
 def _values(plane: Plane) -> dict[str, float]:
     known = [label for _, label in plane]
     return {
-        **{f"i-x-d{place}": given for place, (given, _) in enumerate(plane, 2)},
+        **{f"i-x-d{place}": about_input for place, (about_input, _) in enumerate(plane, 2)},
         **{f"i-d{place}-y": label for place, (_, label) in enumerate(plane, 2)},
-        "input-2-4": sum(given for given, _ in plane[:3]) / 3,
+        "input-2-4": sum(about_input for about_input, _ in plane[:3]) / 3,
         "label-range": max(known) - min(known),
     }
 
@@ -74,7 +74,7 @@ def draw(results: Results) -> dict[str, bytes]:
     return {
         f"plane-{stage}": information_plane(
             {
-                arm: [np.array(held["planes"][stage]) for held in results.figure_data(arm)]
+                arm: [np.array(run["planes"][stage]) for run in results.figure_data(arm)]
                 for arm in results.arms
             },
             most=12,

@@ -50,13 +50,13 @@ def split_of(arm: str, model: str) -> str:
     Raises:
         UsageError: The model is another network.
     """
-    found = re.fullmatch(r"resnet(\d+)_cifar", model)
-    if found is None or int(found[1]) % 6 != 2:
+    match = re.fullmatch(r"resnet(\d+)_cifar", model)
+    if match is None or int(match[1]) % 6 != 2:
         raise UsageError(
             "The setting 'model' must be a ResNet of three stages, such as resnet20_cifar or resnet56_cifar; got "
             f"{model!r}."
         )
-    blocks = int(found[1]) // 6
+    blocks = int(match[1]) // 6
     stage, which = arm.removeprefix("stage").split("-")
     block = {"first": 0, "middle": blocks // 2, "last": blocks - 1}[which]
     return f"layer{stage}" if block == blocks - 1 else f"layer{stage}.{block}"

@@ -67,13 +67,13 @@ def laddered(images: NDArray[np.uint8], arm: str, draw: np.random.Generator) -> 
         )
         whole = np.cov(patches.reshape(-1, patches.shape[-1]).T)
         for row, column in np.ndindex(grid, grid):
-            there = patches[:, row, column].copy()
+            patch = patches[:, row, column].copy()
             if arm == "patches-permuted":
-                patches[:, row, column] = there[draw.permutation(len(there))]
+                patches[:, row, column] = patch[draw.permutation(len(patch))]
             else:
-                matrix = whole if arm == "patches-normal" else np.cov(there.T)
+                matrix = whole if arm == "patches-normal" else np.cov(patch.T)
                 patches[:, row, column] = draw.multivariate_normal(
-                    np.zeros(len(matrix)), matrix, len(there), method="eigh"
+                    np.zeros(len(matrix)), matrix, len(patch), method="eigh"
                 )
         pixels = (
             patches.reshape(-1, grid, grid, PATCH, PATCH, 3).transpose(0, 1, 3, 2, 4, 5).reshape(pixels.shape)
@@ -122,11 +122,11 @@ def run(run: Run) -> Outcome:
         for seed in seeds
     ]
     covariance = seen_by(trained[0][0], layer)
-    told = mean(float(fit.history["first/accuracy"][-1]) for fit, _ in trained)
-    pooled = torch.cat([found[steps] for _, found in trained])
-    sigma, tau = (one.flip(0).numpy() for one in transfer_curve(covariance, filter_covariance(pooled)))
+    accuracy = mean(float(fit.history["first/accuracy"][-1]) for fit, _ in trained)
+    pooled = torch.cat([filters[steps] for _, filters in trained])
+    sigma, tau = (values.flip(0).numpy() for values in transfer_curve(covariance, filter_covariance(pooled)))
     data, random = misaligned(covariance, pooled)
-    values = {**shape_of(sigma, tau), "misalignment": data / random, "learned": told}
+    values = {**shape_of(sigma, tau), "misalignment": data / random, "learned": accuracy}
     return Outcome(values=values, figure_data={"sigma": sigma.tolist(), "tau": tau.tolist()})
 
 
@@ -154,9 +154,9 @@ def shape_of(sigma: NDArray[np.float64], tau: NDArray[np.float64]) -> dict[str, 
     }
 
 
-def _rank_correlation(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _rank_correlation(this: NDArray[np.float64], other: NDArray[np.float64]) -> float:
     """Return Spearman's correlation of values without ties."""
-    return float(np.corrcoef(one.argsort().argsort(), other.argsort().argsort())[0, 1])
+    return float(np.corrcoef(this.argsort().argsort(), other.argsort().argsort())[0, 1])
 
 
 def draw(results: Results) -> Mapping[str, bytes]:
@@ -168,7 +168,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
     return {
         name: _curves(results, [arm for arm in arms if arm in results.arms])
         for name, arms in groups.items()
-        if any("tau" in one for arm in arms if arm in results.arms for one in results.figure_data(arm))
+        if any("tau" in run for arm in arms if arm in results.arms for run in results.figure_data(arm))
     }
 
 
@@ -177,9 +177,9 @@ def _curves(results: Results, arms: list[str]) -> bytes:
 
     figure = Figure(figsize=(3.0 * len(arms), 3.2), dpi=130, layout="constrained")
     for axes, arm in zip(figure.subplots(1, len(arms), squeeze=False)[0], arms, strict=True):
-        for place, one in enumerate(results.figure_data(arm)):
-            if "tau" in one:
-                axes.plot(one["sigma"], one["tau"], ".-", color=COLORS[place % len(COLORS)], linewidth=1)
+        for place, run in enumerate(results.figure_data(arm)):
+            if "tau" in run:
+                axes.plot(run["sigma"], run["tau"], ".-", color=COLORS[place % len(COLORS)], linewidth=1)
         axes.set_title(arm, fontsize=9)
         axes.set_xlabel("sigma")
         axes.set_ylim(bottom=0)

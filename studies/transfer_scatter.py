@@ -97,7 +97,7 @@ def draw(results: Results) -> Mapping[str, bytes]:
             )
         ends = (0, 1)
         axes.plot(ends, ends, color="#222222", linewidth=1)
-        shown = [one for start in STARTS for one in results.known(arm, start)]
+        shown = [value for start in STARTS for value in results.known(arm, start)]
         axes.set_xlim(min(shown) - 0.03, max(shown) + 0.03)
         axes.set_ylim(min(shown) - 0.03, max(shown) + 0.03)
         axes.set_xlabel("learning speed from a pretrained or permuted network")

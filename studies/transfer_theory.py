@@ -51,7 +51,7 @@ def pair(run: Run) -> tuple[Pair, Pair]:
     if run.arm.startswith("gaussian"):
         rule = draw.normal(size=settings["dimensions"])
         rows = [unit(draw.normal(size=(settings["count"], len(rule)))) for _ in range(2)]
-        source, target = ((one, np.sign(one @ rule)) for one in rows)
+        source, target = ((inputs, np.sign(inputs @ rule)) for inputs in rows)
     else:
         first, second = run.load("mnist").train.halves()
         target = of_split(second, settings, run.seed)
@@ -82,7 +82,7 @@ def trained(settings: Mapping[str, Any], seed: int, source: Pair | None, target:
     inner = (settings["kappa"] * draw.normal(size=(width, target[0].shape[1]))).astype(np.float32)
     outer = (draw.choice((-1.0, 1.0), size=width) / np.sqrt(width)).astype(np.float32)
     before = inner
-    for inputs, labels in (one for one in (source, target) if one is not None):
+    for inputs, labels in (pair for pair in (source, target) if pair is not None):
         rows, wanted, before = inputs.astype(np.float32), labels.astype(np.float32), inner.copy()
         for _ in range(settings["steps"]):
             hidden = rows @ inner.T
@@ -94,30 +94,30 @@ def trained(settings: Mapping[str, Any], seed: int, source: Pair | None, target:
 def predicted(settings: Mapping[str, Any], source: Pair | None, target: Pair) -> float:
     """Return the same of an infinitely wide network, by the Gram matrices: the bound for infinitely many steps."""
 
-    def learned(one: Any, labels: Any) -> Any:
+    def learned(kernel: Any, labels: Any) -> Any:
         """Return H^-1 (1 - (1 - rate H)^steps) labels."""
-        values, vectors = np.linalg.eigh(one)
-        share = (1 - (1 - rate(len(one)) * values) ** settings["steps"]) / values
+        values, vectors = np.linalg.eigh(kernel)
+        share = (1 - (1 - rate(len(kernel)) * values) ** settings["steps"]) / values
         return vectors @ (share * (vectors.T @ labels))
 
     rest = target[1]
     if source is not None:
         rest = rest - gram(source[0], target[0]).T @ learned(gram(source[0], source[0], same=True), source[1])
     own = gram(target[0], target[0], same=True)
-    given = learned(own, rest)
-    return float(np.sqrt(given @ own @ given))
+    solution = learned(own, rest)
+    return float(np.sqrt(solution @ own @ solution))
 
 
 def run(run: Run) -> Outcome:
     """Return bounds and residuals of the arm, and how far a wide network moves."""
     source, target = pair(run)
-    found = Transfer(source[0], target[0]).bounds(source[1][:, None], target[1][:, None])
+    bounds = Transfer(source[0], target[0]).bounds(source[1][:, None], target[1][:, None])
     values: dict[str, float | None] = {
-        "bound": found.bound,
-        "bound-scratch": found.scratch,
-        "bound-ratio": found.bound / found.scratch,
-        "residual": found.residual,
-        "residual-ratio": found.residual / found.labels,
+        "bound": bounds.bound,
+        "bound-scratch": bounds.scratch,
+        "bound-ratio": bounds.bound / bounds.scratch,
+        "residual": bounds.residual,
+        "residual-ratio": bounds.residual / bounds.labels,
     }
     for name, begun in (("", source), ("-scratch", None)):
         values[f"distance{name}"] = trained(run.settings, run.seed, begun, target)

@@ -66,11 +66,11 @@ def run(run: Run) -> Outcome:
     uses, fixed = methods(settings["steps"])[run.arm], run.arm in ("fixed", "two-layer")
     values: dict[str, float | None] = {}
     for name, start in starts.items():
-        with temporary_registry() as held:
+        with temporary_registry() as registry:
             more: dict[str, Any] = {}
             if run.arm == "two-layer":
-                held.publish(tune(run, settings, target, start, steps=0), prefix="start")
-                start, more = None, {"extractor": held[f"start/{TASK}.extractor"], "rest": TWO}
+                registry.publish(tune(run, settings, target, start, steps=0), prefix="start")
+                start, more = None, {"extractor": registry[f"start/{TASK}.extractor"], "rest": TWO}
             fit = tune(run, settings, target, start, uses, fixed=fixed, **more)
             values[name or "accuracy"] = tested(fit)
             if not name:

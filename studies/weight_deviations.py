@@ -88,11 +88,11 @@ def read(run: Run) -> tuple[ck.DataSet, dict[str, ck.DataSet]]:
     first, second = own.halves() if {"rotated", "inverted"} & set(settings["targets"]) else (own, own)
     targets = {}
     for name in settings["targets"]:
-        found = second if name in ("rotated", "inverted") else run.find(name)
-        if found is None:
+        data = second if name in ("rotated", "inverted") else run.find(name)
+        if data is None:
             continue
-        some = few(settings, found, run.seed).converted(settings["channels"])
-        targets[called(name)] = changed(some, name) if found is second else some
+        some = few(settings, data, run.seed).converted(settings["channels"])
+        targets[called(name)] = changed(some, name) if data is second else some
     return source(settings, first, run.seed), targets
 
 
@@ -162,20 +162,20 @@ def along(run: Run) -> Outcome:
     data = permuted(targets[name], run.seed) if run.arm.endswith(PERMUTED) else targets[name]
     weights = start_of(run, begun, "tuned")
     start = tune(run, run.settings, data, weights, steps=0)
-    found: list[tuple[int, float]] = []
+    deviations: list[tuple[int, float]] = []
     every = max(1, run.settings["steps"] // run.settings["points"])
-    watch = {"watch": lambda: Watch(start, len(data.train), every, found)}
+    watch = {"watch": lambda: Watch(start, len(data.train), every, deviations)}
     fit = tune(run, run.settings, data, weights, ["watch"], factories=watch)
-    line = [one for _, one in found]
+    line = [value for _, value in deviations]
     half = line[len(line) // 2 - 1]
     values: dict[str, float | None] = {
         "rising": float(np.mean(np.diff([0.0, *line]) > 0)),
-        "correlation": rank_correlation([step for step, _ in found], line),
+        "correlation": rank_correlation([step for step, _ in deviations], line),
         "second-half": (line[-1] - half) / line[-1],
         "deviation": line[-1],
         "error": 1 - tested(fit),
     }
-    return Outcome(values=values, figure_data={"steps": [step for step, _ in found], "deviation": line})
+    return Outcome(values=values, figure_data={"steps": [step for step, _ in deviations], "deviation": line})
 
 
 def scatter(results: Results) -> Mapping[str, bytes]:
@@ -211,12 +211,12 @@ def curves(results: Results) -> Mapping[str, bytes]:
     steps: list[int] = []
     scale: dict[str, Any] = {"height": "weight deviation", "same": True}
     for arm in results.arms:
-        kept = [one for one in results.figure_data(arm) if "steps" in one]
-        if kept:
+        runs = [run for run in results.figure_data(arm) if "steps" in run]
+        if runs:
             panel = "permuted labels" if arm.endswith(PERMUTED) else "own labels"
-            drawn[panel][arm.removesuffix(PERMUTED)] = [one["deviation"] for one in kept]
-            steps = kept[0]["steps"]
-    return {"curves": panels({name: one for name, one in drawn.items() if one}, steps, "steps", **scale)}
+            drawn[panel][arm.removesuffix(PERMUTED)] = [run["deviation"] for run in runs]
+            steps = runs[0]["steps"]
+    return {"curves": panels({name: run for name, run in drawn.items() if run}, steps, "steps", **scale)}
 
 
 NAMES = (*ALL, *map(called, PHOTOS["targets"]))

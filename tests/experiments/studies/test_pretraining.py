@@ -14,7 +14,7 @@ import compatkit as ck
 from compatkit.experiments.studies import carry_out, find, numbers
 from compatkit.experiments.studies.finding import _order
 from compatkit_studies._arms import half_sum, regularizers
-from compatkit_studies._features import kept
+from compatkit_studies._features import to_pixels
 from compatkit_studies._sphere import whole
 from compatkit_studies.digit_images import chosen
 
@@ -122,8 +122,8 @@ def test_chosen_images_are_of_different_digits_and_follow_the_seed(data: Path) -
 
 
 def test_pictures_are_whole_numbers_with_the_largest_positive() -> None:
-    assert kept([-2.0, 1.0, 0.0, 0.5], (2, 2)) == [[127, -64], [0, -32]]
-    assert kept([0.0, 0.0], (1, 2)) == [[0, 0]]
+    assert to_pixels([-2.0, 1.0, 0.0, 0.5], (2, 2)) == [[127, -64], [0, -32]]
+    assert to_pixels([0.0, 0.0], (1, 2)) == [[0, 0]]
 
 
 def test_all_patterns_are_there_once() -> None:
