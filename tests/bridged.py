@@ -10,8 +10,8 @@ from sample_components import extractor, head, labels, loaded, maps
 from small import data_set
 from torch import Tensor, nn
 
-from compatkit.components.bridges.climbing import Climb
-from compatkit.components.bridges.ground import BridgeRequest, Ground, ground
+from compatkit.components.bridges.building import Ladder
+from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, bridge_inputs
 from compatkit.contracts.contract import Structural
 from compatkit.data.dataset import Split
 from compatkit.evaluation.component import Component
@@ -70,15 +70,15 @@ def images(count: int = 60, **settings: Any) -> Split:
     return data_set("rows", size=(8, 8), count=count, **settings).train
 
 
-def between(left: Component, own: Component, right: Component | None = None, **settings: Any) -> Ground:
+def between(left: Component, own: Component, right: Component | None = None, **settings: Any) -> BridgeInputs:
     """Return what rungs between an extractor and the head of another stand on."""
     request = BridgeRequest(**{"data": images(), "max_images": 40, **settings})
-    return ground(left, right or head_of(own), own, request)
+    return bridge_inputs(left, right or head_of(own), own, request)
 
 
-def climb(made: Ground, **settings: Any) -> Climb:
+def climb(inputs: BridgeInputs, **settings: Any) -> Ladder:
     """Return a ladder on it."""
-    return Climb(made, settings.get("labels"), settings.get("test"))
+    return Ladder(inputs, settings.get("labels"), settings.get("test"))
 
 
 def with_ports(part: Component, **ports: Any) -> Component:

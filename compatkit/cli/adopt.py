@@ -132,7 +132,7 @@ def adopt_command(context: click.Context, options: AdoptOptions) -> None:
         return
     checkpoint = adopted.checkpoint
     click.echo(click.style(clean(f"{checkpoint}, {size(checkpoint.bytes)}"), bold=True))
-    for line in adopted.told:
+    for line in adopted.notes:
         click.echo(f"  {clean(line)}")
     print_parts(adopted.model, options.cut, adopted.parts, published.values())
     next_step("compatkit", *command_line(context).words, "check", published["extractor"], "*.head")

@@ -81,7 +81,7 @@ class BridgeOptions(AboutOptions, SignatureOptions, NamedDataOptions):
 )
 def bridge_command(context: click.Context, options: BridgeOptions) -> None:
     """Try rungs, choose, print, and publish if a name is given; exit code 1 if nothing fits or is published."""
-    from compatkit.components.bridges.keeping import check_names
+    from compatkit.components.bridges.publishing import check_names
 
     options.check_publishes(options.publish)
     if options.accept_doubtful and options.publish is None:

@@ -28,7 +28,7 @@ from compatkit.experiments.recipes import STATE, Started
 from compatkit.registry.names import Version
 
 if TYPE_CHECKING:
-    from compatkit.components.images import Given
+    from compatkit.components.images import PolicyData
     from compatkit.contracts.manifest import About
     from compatkit.experiments.recipes import Recipe
     from compatkit.registry.signing.signer import SigningKey
@@ -88,7 +88,7 @@ class Publication:
     started: Started
     folder: Path | None
     keeps_folder: bool
-    images: Given
+    images: PolicyData
     about: About
     key: SigningKey | None
 

@@ -47,13 +47,13 @@ class Adoption:
         checkpoint: The file.
         kwargs: Arguments of the network, including those inferred from the weights.
         parts: ``{"extractor": ..., "head": ...}``.
-        told: Notes on what was used, left out, converted and inferred, one sentence each.
+        notes: Notes on what was used, left out, converted and inferred, one sentence each.
     """
 
     checkpoint: Checkpoint
     kwargs: Mapping[str, Any]
     parts: Mapping[str, Draft]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
     @property
     def model(self) -> str:
@@ -63,7 +63,7 @@ class Adoption:
     @property
     def provenance(self) -> dict[str, Any]:
         """Provenance of the weights, as recorded in both manifests."""
-        return {"adopted": {**self.checkpoint.facts, "steps": list(self.told)}}
+        return {"adopted": {**self.checkpoint.facts, "steps": list(self.notes)}}
 
     def publish(self, store: Store, name: str, *, about: About | None = None) -> dict[str, str]:
         """Publish the parts as ``<name>.extractor`` and ``<name>.head``; return their references.
@@ -95,9 +95,9 @@ def adopt(
     rename: Mapping[str, str] | None = None,
 ) -> Adoption:
     """Read a checkpoint, compare it with its network, and cut the network; see ``Registry.adopt``."""
-    beside = None if isinstance(weights, Mapping) else read_snapshot(weights)
-    asked = settled(
-        beside,
+    snapshot = None if isinstance(weights, Mapping) else read_snapshot(weights)
+    options = merge_options(
+        snapshot,
         model=model,
         builder=builder,
         kwargs=kwargs,
@@ -105,39 +105,47 @@ def adopt(
         labels=labels,
         preprocessing=preprocessing,
     )
-    model, builder, kwargs, size, labels = asked.model, asked.builder, asked.kwargs, asked.size, asked.labels
+    model, builder, kwargs = options.model, options.builder, options.kwargs
+    size, labels = options.size, options.labels
     blank(builder, model, kwargs, size)  # reject a wrong name before reading a large file
-    if beside is None:
-        checkpoint, whose = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
+    if snapshot is None:
+        checkpoint, owner = of_tensors(cast("Mapping[str, Any]", weights), key=key), "the state dict"
     else:
-        checkpoint, whose = read_checkpoint(beside.weights, key=key), str(beside.weights)
-    checkpoint = renamed(checkpoint, rename or {}, whose)
-    own, given, state, told = _fitted(checkpoint, whose, builder, model, kwargs, size)
-    check_values(state, whose, UNUSABLE, own)
-    told += converted(state, own)
+        checkpoint, owner = read_checkpoint(snapshot.weights, key=key), str(snapshot.weights)
+    checkpoint = renamed(checkpoint, rename or {}, owner)
+    own, arguments, state, conversions = _fitted(checkpoint, owner, builder, model, kwargs, size)
+    check_values(state, owner, UNUSABLE, own)
+    conversions += converted(state, own)
     parts = split(
         model,
         cut,
-        kwargs=given,
+        kwargs=arguments,
         size=size,
         builder=builder,
         labels=labels,
         data=data,
         weights=state,
-        images=asked.preprocessing,
+        images=options.preprocessing,
     )
-    notes = image_notes(parts["extractor"].contract.data, asked.sources, _assumed(builder, model, given))
-    beside_told = () if beside is None else beside.told
-    return Adoption(checkpoint, given, parts, (*beside_told, *checkpoint.told, *told, *asked.told, *notes))
+    notes = image_notes(
+        parts["extractor"].contract.data, options.sources, _assumed(builder, model, arguments)
+    )
+    snapshot_notes = () if snapshot is None else snapshot.notes
+    return Adoption(
+        checkpoint,
+        arguments,
+        parts,
+        (*snapshot_notes, *checkpoint.notes, *conversions, *options.notes, *notes),
+    )
 
 
 @attrs.frozen
-class Settled:
-    """What is adopted, by the caller and the files beside the weights, which agree.
+class AdoptionOptions:
+    """Options of an adoption, merged from the caller and the files beside the weights.
 
     Attributes:
         sources: Who states a fact about images.
-        told: Notes on what was taken from the files.
+        notes: Notes on what was taken from the files.
     """
 
     model: str
@@ -147,11 +155,11 @@ class Settled:
     labels: Sequence[str] | None
     preprocessing: Mapping[str, Any]
     sources: Mapping[str, str]
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
 
 
-def settled(
-    beside: Snapshot | None,
+def merge_options(
+    snapshot: Snapshot | None,
     *,
     model: str | None,
     builder: str | None,
@@ -159,23 +167,23 @@ def settled(
     size: tuple[int, int] | None,
     labels: Sequence[str] | None,
     preprocessing: Mapping[str, Any] | None,
-) -> Settled:
-    """Return what the caller and the files beside the weights state together.
+) -> AdoptionOptions:
+    """Merge the options of the caller with those of the files beside the weights.
 
     Raises:
         UsageError: They contradict each other, or neither names the network.
     """
-    facts, sources = (beside.facts, dict(beside.sources)) if beside is not None else ({}, {})
-    arguments = {**(beside.kwargs if beside is not None else {}), **(kwargs or {})}
-    given: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
-    given |= {name: arguments.get(name) for name in ("num_classes", "in_chans")}
-    for fact, value in given.items():
-        if value is not None and beside is not None and fact in facts:
+    facts, sources = (snapshot.facts, dict(snapshot.sources)) if snapshot is not None else ({}, {})
+    arguments = {**(snapshot.kwargs if snapshot is not None else {}), **(kwargs or {})}
+    stated: dict[str, Any] = {"model": model, "size": size, "labels": labels, **(preprocessing or {})}
+    stated |= {name: arguments.get(name) for name in ("num_classes", "in_chans")}
+    for fact, value in stated.items():
+        if value is not None and snapshot is not None and fact in facts:
             plain = str(value).partition(".")[0] if fact == "model" else value
-            agree(fact, facts[fact], sources[fact], plain, "the caller", beside.weights.parent)
+            agree(fact, facts[fact], sources[fact], plain, "the caller", snapshot.weights.parent)
         if value is not None:
             sources[fact] = "as given"
-    merged = {**facts, **{fact: value for fact, value in given.items() if value is not None}}
+    merged = {**facts, **{fact: value for fact, value in stated.items() if value is not None}}
     if "model" not in merged:
         raise UsageError(
             f"Which network has these weights? Nothing beside them says so; name it as model. ({CONFIG} with "
@@ -185,14 +193,21 @@ def settled(
     builder = builder_for(merged["model"], builder)
     if BUILDERS[builder].like_timm:
         arguments |= {name: merged[name] for name in ("num_classes", "in_chans") if name in facts}
-    told = tuple(
+    notes = tuple(
         f"{fact} {_shown(merged[fact])}: {source}"
         for fact, source in sources.items()
         if fact in ("model", "num_classes", "labels") and source != "as given"
     )
-    stated = {name: facts[name] for name in IMAGES if name in facts} | dict(preprocessing or {})
-    return Settled(
-        merged["model"], builder, arguments, merged.get("size"), merged.get("labels"), stated, sources, told
+    image_facts = {name: facts[name] for name in IMAGES if name in facts} | dict(preprocessing or {})
+    return AdoptionOptions(
+        merged["model"],
+        builder,
+        arguments,
+        merged.get("size"),
+        merged.get("labels"),
+        image_facts,
+        sources,
+        notes,
     )
 
 
@@ -223,7 +238,7 @@ def check_target(name: str) -> str:
 
 def _fitted(
     checkpoint: Checkpoint,
-    whose: str,
+    owner: str,
     builder: str,
     model: str,
     kwargs: Mapping[str, Any],
@@ -234,35 +249,37 @@ def _fitted(
     Raises:
         CheckpointMismatch: The weights belong to another network.
     """
-    whole, given, _ = blank(builder, model, kwargs, size)
-    found = stripped(checkpoint.tensors, whole.state_dict())
-    told = list(found.told)
-    shown = dict(_shown_arguments(whole, found.tensors, given))
+    whole, arguments, _ = blank(builder, model, kwargs, size)
+    content = stripped(checkpoint.tensors, whole.state_dict())
+    notes = list(content.notes)
+    shown = dict(_shown_arguments(whole, content.tensors, arguments))
     if shown:
-        told += [f"{name} {value} read from {layer}" for name, (value, layer) in shown.items()]
-        given = {**given, **{name: value for name, (value, _) in shown.items()}}
-        whole, given, _ = blank(builder, model, given, size)
-    state = found.tensors
+        notes += [f"{name} {value} read from {layer}" for name, (value, layer) in shown.items()]
+        arguments = {**arguments, **{name: value for name, (value, _) in shown.items()}}
+        whole, arguments, _ = blank(builder, model, arguments, size)
+    state = content.tensors
     renamed = BUILDERS[builder].renamed
     if renamed is not None:
         state, more = renamed(model, state)
-        told += more
+        notes += more
     own = whole.state_dict()
     state, added = completed(state, own)
     mismatch = compare({**state, **_without_numbers(checkpoint.others, own.keys() - state.keys())}, own)
     if mismatch:
-        fitting = list(_fitting(builder, model, kwargs, found.tensors))
-        raise refuse(whose, f"{model} of {builder}", mismatch, fitting)
-    return own, given, state, (*told, *added)
+        fitting = list(_fitting(builder, model, kwargs, content.tensors))
+        raise refuse(owner, f"{model} of {builder}", mismatch, fitting)
+    return own, arguments, state, (*notes, *added)
 
 
 def _without_numbers(others: Mapping[Any, Any], missing: Set[str]) -> dict[str, Any]:
-    """Return what stands under missing names, with or without a prefix, and all tensors that hold no numbers."""
-    held = {str(name): value for name, value in others.items()}
-    under = {name: short for name in held for short in missing if name == short or name.endswith(f".{short}")}
+    """Return entries whose names, with or without a prefix, are missing, and all tensors without numbers."""
+    entries = {str(name): value for name, value in others.items()}
+    under = {
+        name: short for name in entries for short in missing if name == short or name.endswith(f".{short}")
+    }
     return {
         under.get(name, name): value
-        for name, value in held.items()
+        for name, value in entries.items()
         if name in under or isinstance(value, torch.Tensor)
     }
 
@@ -272,22 +289,22 @@ SHOWN = frozenset({"num_classes", "in_chans"})
 
 
 def _shown_arguments(
-    whole: nn.Module, tensors: Mapping[str, Any], given: Mapping[str, Any]
+    whole: nn.Module, tensors: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> Iterator[tuple[str, tuple[int, str]]]:
     """Yield missing arguments inferred from the weights: numbers of classes and of image channels."""
     own = whole.state_dict()
     for layer in class_layer(whole):
         name = f"{layer}weight"
         differs = name in tensors and name in own and tensors[name].shape[:1] != own[name].shape[:1]
-        if differs and tensors[name].ndim == own[name].ndim and "num_classes" not in given:
+        if differs and tensors[name].ndim == own[name].ndim and "num_classes" not in arguments:
             yield "num_classes", (int(tensors[name].shape[0]), name)
             break
     first = config_of(whole).get("first_conv")
     name = f"{first}.weight"
-    if isinstance(first, str) and name in tensors and name in own and "in_chans" not in given:
-        came, expected = tuple(tensors[name].shape), tuple(own[name].shape)
-        if len(came) == len(expected) == 4 and came[1] != expected[1] and came[1] > 0:
-            yield "in_chans", (came[1], name)
+    if isinstance(first, str) and name in tensors and name in own and "in_chans" not in arguments:
+        actual, expected = tuple(tensors[name].shape), tuple(own[name].shape)
+        if len(actual) == len(expected) == 4 and actual[1] != expected[1] and actual[1] > 0:
+            yield "in_chans", (actual[1], name)
 
 
 def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[str]:
@@ -297,16 +314,16 @@ def _fitting(builder: str, model: str, kwargs: Mapping[str, Any], state: Mapping
         yield f"{model} of {builder} without {' and '.join(sorted(kwargs.keys() & SHOWN))}, which the weights show"
         return
     for other in dict.fromkeys((builder, OWN, *BUILT_IN)):
-        known = (one for one in (BUILDERS[other].names or tuple)() if (other, one) != (builder, model))
-        for name in heapq.nsmallest(NEAR, known, key=lambda one: _distance(model, one)):
+        known = (name for name in (BUILDERS[other].names or tuple)() if (other, name) != (builder, model))
+        for name in heapq.nsmallest(NEAR, known, key=lambda name: _distance(model, name)):
             if _fits(other, name, kwargs if other == builder else {}, state):
                 yield f"{name} of {other}"
 
 
-def _distance(one: str, other: str) -> tuple[float, float]:
+def _distance(left: str, right: str) -> tuple[float, float]:
     """Return a sort key for similarity; names that differ only in numbers, such as resnet18 and resnet34, are near."""
-    masked = [re.sub(r"[0-9]+", "#", name) for name in (one, other)]
-    pairs = ((masked[0], masked[1]), (one, other))
+    masked = [re.sub(r"[0-9]+", "#", name) for name in (left, right)]
+    pairs = ((masked[0], masked[1]), (left, right))
     first, second = (1 - difflib.SequenceMatcher(None, left, right).ratio() for left, right in pairs)
     return first, second
 

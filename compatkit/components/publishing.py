@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.keeping import publish as publish_bridge
 from compatkit.components.bridges.ladder import Bridge
+from compatkit.components.bridges.publishing import publish as publish_bridge
 from compatkit.components.deciding import CANDIDATE, Decider
 from compatkit.components.domains import Adapted
 from compatkit.components.drafts import drafts, training_facts

@@ -1047,8 +1047,8 @@ class Registry(Shown):
             DataError: Too few images, features that are not finite or constant, or no class in common.
             UsageError: A setting is invalid.
         """
-        from compatkit.components.bridges.climbing import bridge
-        from compatkit.components.bridges.ground import BridgeRequest
+        from compatkit.components.bridges.building import bridge
+        from compatkit.components.bridges.inputs import BridgeRequest
 
         request = BridgeRequest(
             data=data,

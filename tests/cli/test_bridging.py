@@ -12,7 +12,7 @@ import pytest
 from small import data_set, write_pack
 
 import compatkit as ck
-from compatkit.components.bridges import climbing, ground
+from compatkit.components.bridges import building, inputs
 from compatkit.components.bridges.published import Bridges
 
 PAIR = ("digits/left.extractor", "digits/right.head")
@@ -85,10 +85,10 @@ def test_a_name_of_another_kind_is_refused_before_any_work(
 @pytest.mark.usefixtures("work")
 def test_a_bridge_is_published_again_as_the_same_version(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its record holds the seconds of the fit: here both take none."""
-    for module in (climbing, ground):
+    for module in (building, inputs):
         monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: 0.0))
     asked = ("--data", "left.npz", "--rungs", "direct", "--publish", "pairs/lr", "--json")
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "fit")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "fit")
     first = run("bridge", *PAIR, *asked)
     again = run("bridge", *PAIR, *asked)
     assert again.code == first.code and again.json["published"] == first.json["published"]
@@ -203,7 +203,7 @@ def test_show_tells_how_a_kept_bridge_was_fitted_and_how_well_it_does(run: Any, 
 
 @pytest.mark.usefixtures("work")
 def test_a_doubtful_bridge_is_published_only_when_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "doubtful")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "doubtful")
     asked = ("bridge", *PAIR, "--data", "left.npz", "--rungs", "direct")
     said = run(*asked, "--publish", "pairs/doubted")
     assert said.code == 1 and "--accept-doubtful" in said.out

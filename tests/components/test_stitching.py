@@ -99,7 +99,7 @@ def cut(folder: Path, *names: str, change: Callable[[nn.Module], None] | None = 
     made = ck.Registry.init(folder, exist_ok=True)
     for seed, name in enumerate(names):
         model, point, kwargs, size = NETWORKS[name]
-        parts = split(model, point, kwargs=kwargs, size=size, seed=seed, labels=("0", "1", "2"))
+        parts = dict(split(model, point, kwargs=kwargs, size=size, seed=seed, labels=("0", "1", "2")))
         if change is not None:
             change(parts["extractor"].module)
             parts["extractor"] = probed(parts["extractor"])

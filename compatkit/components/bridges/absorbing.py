@@ -19,13 +19,13 @@ from compatkit.adapters.alignment.positions import Window
 from compatkit.adapters.stitching.widths import widen_entry
 from compatkit.adapters.watching import FunctionWatch
 from compatkit.components.bridges.closed import COLUMNS, Candidate
-from compatkit.components.bridges.ground import Ground
+from compatkit.components.bridges.inputs import BridgeInputs
 from compatkit.components.projecting import moments_of
 from compatkit.errors import IncompatibleError
 from compatkit.evaluation.normalization import norm_layers
 
 LINEAR = frozenset({"conv2d", "linear"})
-ASKING = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
+SHAPE_QUERIES = frozenset({"__get__", "size", "dim", "is_floating_point", "numel", "stride", "is_contiguous"})
 """Functions that only read shape or dtype of the features."""
 
 
@@ -52,36 +52,36 @@ class EntryLayer:
         return Window(*((int(a), int(b)) for a, b in sides))
 
 
-def absorbed(ground: Ground) -> Candidate:
+def absorbed(inputs: BridgeInputs) -> Candidate:
     """Return the head with refitted entry layers.
 
     Raises:
         IncompatibleError: The features enter something other than linear layers, or these are too wide.
     """
-    _, target = next(iter(ground.paired))[:2]
-    head = copy.deepcopy(ground.head.module).eval()
-    found = entries(head, target)
-    strength, changed = usual_strength(len(ground.pairs)), list[tuple[str, int]]()
+    _, target = next(iter(inputs.paired))[:2]
+    head = copy.deepcopy(inputs.head.module).eval()
+    entry_layers = entries(head, target)
+    strength, changed = usual_strength(len(inputs.pairs)), list[tuple[str, int]]()
     residuals: list[float] = []
-    for one in found:
-        columns = ground.widths[0] * one.window.size
+    for entry in entry_layers:
+        columns = inputs.widths[0] * entry.window.size
         if columns > COLUMNS:
             raise IncompatibleError(
-                f"The head's layer {one.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
+                f"The head's layer {entry.path} needs patches of {columns:,} values; at most {COLUMNS:,} are supported."
             )
-        old = copy.deepcopy(one.layer)
-        pairs = ((pair[0], pair[1]) for pair in ground.paired)
+        old = copy.deepcopy(entry.layer)
+        pairs = ((pair[0], pair[1]) for pair in inputs.paired)
         with torch.no_grad():
             moments = moments_of(
-                pairs, ground.layout, len(ground.pairs), window=one.window, aim=old, seed=ground.seed
+                pairs, inputs.layout, len(inputs.pairs), window=entry.window, aim=old, seed=inputs.seed
             )
         fitted = ridge(moments, strength)
         residuals.append(fitted.residual)
-        if _replace(head, one, fitted, ground.widths[0]):
-            changed.append((one.path, ground.widths[0]))
-    facts = {"method": "absorbed", "strength": strength, "layers": [one.path for one in found]}
+        if _replace(head, entry, fitted, inputs.widths[0]):
+            changed.append((entry.path, inputs.widths[0]))
+    facts = {"method": "absorbed", "strength": strength, "layers": [entry.path for entry in entry_layers]}
     facts["residual"] = sum(residuals) / len(residuals)
-    return Candidate(ground, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
+    return Candidate(inputs, head, None, facts, refitted=True, entries=tuple(changed)).estimated()
 
 
 def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
@@ -94,59 +94,59 @@ def entries(head: nn.Module, features: Tensor) -> list[EntryLayer]:
     Raises:
         IncompatibleError: Something else takes them, too.
     """
-    given: dict[str, Tensor] = {}
+    outputs: dict[str, Tensor] = {}
     normed: list[tuple[Tensor, str]] = []
-    layers = {id(one) for one in norm_layers(head)}
+    layers = {id(item) for item in norm_layers(head)}
     handles: list[Any] = []
     for path, module in head.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
-            handles.append(module.register_forward_hook(_noting(path, features, given)))
+            handles.append(module.register_forward_hook(_noting(path, features, outputs)))
         elif id(module) in layers:
             handles.append(module.register_forward_pre_hook(_norming(path, normed)))
-    uses = _Uses(features, given)
+    uses = _Uses(features, outputs)
     try:
         with torch.no_grad(), uses:
             head(features)
     finally:
-        for one in handles:
-            one.remove()
+        for item in handles:
+            item.remove()
     modules = dict(head.named_modules())
-    found = [EntryLayer(path, modules[path], uses.norm_of(path, normed)) for path in given]  # type: ignore[arg-type]
+    entry_layers = [EntryLayer(path, modules[path], uses.norm_of(path, normed)) for path in outputs]  # type: ignore[arg-type]
     other = sorted(uses.other)
-    odd = [one.path for one in found if not _plain(one.layer)]
-    if other or odd or not found or uses.linear != len(found):
+    odd = [item.path for item in entry_layers if not _plain(item.layer)]
+    if other or odd or not entry_layers or uses.linear != len(entry_layers):
         what = ", ".join(other or odd) or "functions that are no layers"
         raise IncompatibleError(
             f"The features enter {what}; only linear layers of the head can be refitted. Use the rung ridge."
         )
-    return found
+    return entry_layers
 
 
 class _Uses(FunctionWatch):
     """Records every function called on the features, or on the output of a layer that takes them."""
 
-    def __init__(self, features: Tensor, given: Mapping[str, Tensor]) -> None:
+    def __init__(self, features: Tensor, outputs: Mapping[str, Tensor]) -> None:
         super().__init__()
-        self.features, self.given, self.linear = features, given, 0
+        self.features, self.outputs, self.linear = features, outputs, 0
         self.other: set[str] = set()
         self.takers: dict[str, list[str]] = {}
 
     def called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        given = [one for some in (*args, *kwargs.values()) for one in _each(some)]
+        values = [value for argument in (*args, *kwargs.values()) for value in _each(argument)]
         name = getattr(func, "__name__", str(func))
-        if any(one is self.features for one in given):
+        if any(value is self.features for value in values):
             if name in LINEAR:
                 self.linear += 1
-            elif name not in ASKING:
+            elif name not in SHAPE_QUERIES:
                 self.other.add(name)
-        for path, out in self.given.items():
-            if name not in ASKING and any(one is out for one in given):
+        for path, out in self.outputs.items():
+            if name not in SHAPE_QUERIES and any(value is out for value in values):
                 self.takers.setdefault(path, []).append(name)
         return func(*args, **kwargs)
 
     def norm_of(self, path: str, normed: Sequence[tuple[Tensor, str]]) -> str:
         """Return the batch normalization that can hold a layer's bias, as the only user of its output."""
-        names = [norm for out, norm in normed if out is self.given[path]]
+        names = [norm for out, norm in normed if out is self.outputs[path]]
         alone = len(names) == 1 and [norm for _, norm in normed].count(names[0]) == 1
         return names[0] if alone and self.takers.get(path) == ["batch_norm"] else ""
 
@@ -156,10 +156,10 @@ def _each(value: Any) -> Sequence[Any]:
     return value if isinstance(value, list | tuple) else (value,)
 
 
-def _noting(path: str, features: Tensor, given: dict[str, Tensor]) -> Callable[..., None]:
+def _noting(path: str, features: Tensor, outputs: dict[str, Tensor]) -> Callable[..., None]:
     def note(module: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         if args and args[0] is features:
-            given[path] = out
+            outputs[path] = out
 
     return note
 
@@ -177,14 +177,14 @@ def _plain(layer: nn.Conv2d | nn.Linear) -> bool:
     return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
 
 
-def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, came: int) -> bool:
+def _replace(head: nn.Module, entry: EntryLayer, fitted: Affine, channels: int) -> bool:
     """Set the fitted weights; return whether the layer's form has changed."""
     layer, weight, bias = entry.layer, fitted.weight.T.float(), fitted.bias.float()
     if isinstance(layer, nn.Conv2d):
-        weight = weight.unflatten(1, (came, *layer.kernel_size))
+        weight = weight.unflatten(1, (channels, *layer.kernel_size))
     changed = weight.shape != layer.weight.shape or (layer.bias is None and not entry.normalized)
     if changed:
-        layer = widen_entry(head, entry.path, came)
+        layer = widen_entry(head, entry.path, channels)
     with torch.no_grad():
         layer.weight.copy_(weight)
         if layer.bias is not None:

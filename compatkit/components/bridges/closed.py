@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from compatkit.adapters.alignment.maps import Affine, permutation, procrustes, ridge, scale_of, usual_strength
 from compatkit.adapters.alignment.positions import PATCH
-from compatkit.components.bridges.ground import Ground, Passes
+from compatkit.components.bridges.inputs import BridgeInputs, Passes
 from compatkit.components.projecting import moments_of, projection
 from compatkit.contracts.stitch import needed, with_kernel
 from compatkit.errors import IncompatibleError
@@ -29,7 +29,7 @@ class Candidate:
     """A bridge between two parts.
 
     Attributes:
-        ground: Images and features that it is built on.
+        inputs: Images and features that it is built on.
         head: A copy of the head, with statistics and on some rungs weights of this bridge.
         fitted: The adapter with weights directly before the head, or None.
         method: Record of how it was made.
@@ -37,7 +37,7 @@ class Candidate:
         entries: Layers of the head with a changed form; see ``Blueprint.entries``.
     """
 
-    ground: Ground = attrs.field(repr=False)
+    inputs: BridgeInputs = attrs.field(repr=False)
     head: nn.Module = attrs.field(repr=False)
     fitted: Adapter | None = None
     method: Mapping[str, Any] = attrs.field(factory=dict)
@@ -47,17 +47,17 @@ class Candidate:
     @property
     def adapters(self) -> tuple[Adapter, ...]:
         """All adapters between extractor and head, in order."""
-        return (*self.ground.before, *([] if self.fitted is None else [self.fitted]))
+        return (*self.inputs.before, *([] if self.fitted is None else [self.fitted]))
 
     @property
     def network(self) -> nn.Module:
-        """Module applied after the features of ``ground``; it copies its input, as it may start in place."""
+        """Module applied after the features of ``inputs``; it copies its input, as it may start in place."""
         first = _Copied() if self.fitted is None else self.fitted.module
         return nn.Sequential(first, self.head)
 
     def estimated(self) -> Candidate:
         """Estimate the head's batch-norm statistics on its present input; return self."""
-        reestimate(self.network, self.ground.features.first())
+        reestimate(self.network, self.inputs.features.first())
         return self
 
     def answers(self, features: Passes) -> Tensor:
@@ -88,20 +88,21 @@ class Candidate:
 
     def statistics(self) -> Estimate | None:
         """Return the estimated statistics; None if there are none or all are stored ones."""
-        extractor, fit = self.ground.extractor.module, self.ground.fit
+        extractor, fit = self.inputs.extractor.module, self.inputs.fit
         if not self.estimates:
             return None
-        found: dict[str, Tensor] = {}
+        estimated: dict[str, Tensor] = {}
         for side, module in (("extractor", extractor), ("head", self.head)):
-            layers = {id(one) for one in norm_layers(module)}
-            for path, one in module.named_modules():
-                if id(one) in layers:
-                    place = f"{side}.{path}" if path else side
-                    found |= {
-                        f"{place}.{name}": value.clone() for name, value in one.named_buffers(recurse=False)
+            layers = {id(layer) for layer in norm_layers(module)}
+            for path, layer in module.named_modules():
+                if id(layer) in layers:
+                    prefix = f"{side}.{path}" if path else side
+                    estimated |= {
+                        f"{prefix}.{name}": value.clone()
+                        for name, value in layer.named_buffers(recurse=False)
                     }
         data = {"name": fit.name, "digest": fit.digest, "images": len(fit)}
-        return Estimate(found, {"data": data, "batch_size": 64, "seed": self.ground.seed, "of": "head"})
+        return Estimate(estimated, {"data": data, "batch_size": 64, "seed": self.inputs.seed, "of": "head"})
 
 
 class _Copied(nn.Module):
@@ -111,108 +112,110 @@ class _Copied(nn.Module):
         return features.clone()
 
 
-def plain(ground: Ground) -> Candidate:
+def plain(inputs: BridgeInputs) -> Candidate:
     """Return the head after the adapters without weights, with stored statistics."""
-    return Candidate(ground, copy.deepcopy(ground.head.module).eval(), method={"method": "statistics"})
+    return Candidate(inputs, copy.deepcopy(inputs.head.module).eval(), method={"method": "statistics"})
 
 
-def with_projection(ground: Ground, fit: Callable[[Ground], Affine], facts: Mapping[str, Any]) -> Candidate:
+def with_projection(
+    inputs: BridgeInputs, fit: Callable[[BridgeInputs], Affine], facts: Mapping[str, Any]
+) -> Candidate:
     """Return the head after a fitted map, with re-estimated statistics.
 
     Args:
-        ground: Both parts and their features.
+        inputs: Both parts and their features.
         fit: Fits a map from features of the extractor to those of the head's own.
         facts: What the manifest records of the fit.
     """
-    fitted = fit(ground)
-    adapter = projection(ground.place, fitted, ground.extractor, ground.own, ground.pairs, facts)
-    head = copy.deepcopy(ground.head.module).eval()
-    return Candidate(ground, head, adapter, facts).estimated()
+    fitted = fit(inputs)
+    adapter = projection(inputs.place, fitted, inputs.extractor, inputs.own, inputs.pairs, facts)
+    head = copy.deepcopy(inputs.head.module).eval()
+    return Candidate(inputs, head, adapter, facts).estimated()
 
 
-def direct(ground: Ground) -> Candidate:
+def direct(inputs: BridgeInputs) -> Candidate:
     """Return the head on the unchanged features, with its stored statistics.
 
     Raises:
         IncompatibleError: The features cannot enter the head without an adapter.
     """
-    _same_widths(ground, "Features go into the head as they are")
-    if ground.needed:
-        told = "; ".join(map(needed, ground.needed))
+    _same_widths(inputs, "Features go into the head as they are")
+    if inputs.needed:
+        adapters = "; ".join(map(needed, inputs.needed))
         raise IncompatibleError(
-            f"Features go into the head as they are; these need an adapter first: {told}."
+            f"Features go into the head as they are; these need an adapter first: {adapters}."
         )
-    made = plain(attrs.evolve(ground, before=()) if ground.before else ground)
-    return attrs.evolve(made, method={"method": "direct", "statistics": "stored"})
+    candidate = plain(attrs.evolve(inputs, before=()) if inputs.before else inputs)
+    return attrs.evolve(candidate, method={"method": "direct", "statistics": "stored"})
 
 
-def statistics(ground: Ground) -> Candidate:
+def statistics(inputs: BridgeInputs) -> Candidate:
     """Return the head on features at its own positions, with re-estimated statistics."""
-    _same_widths(ground, "Statistics are estimated on features that the head takes")
-    return plain(ground).estimated()
+    _same_widths(inputs, "Statistics are estimated on features that the head takes")
+    return plain(inputs).estimated()
 
 
-def by_permutation(ground: Ground) -> Candidate:
+def by_permutation(inputs: BridgeInputs) -> Candidate:
     """Return the head after a permutation of the channels."""
-    _same_widths(ground, "A permutation gives as many channels as come")
-    return with_projection(ground, lambda one: permutation(one.moments), {"method": "permutation"})
+    _same_widths(inputs, "A permutation keeps the number of channels")
+    return with_projection(inputs, lambda source: permutation(source.moments), {"method": "permutation"})
 
 
-def by_procrustes(ground: Ground) -> Candidate:
+def by_procrustes(inputs: BridgeInputs) -> Candidate:
     """Return the head after a rotation; scaled if the head's statistics adapt to the features."""
-    scaled = ground.head.manifest.contract.protocol.norm == "batch"
+    scaled = inputs.head.manifest.contract.protocol.norm == "batch"
     facts = {"method": "procrustes", "scaled": scaled}
     return with_projection(
-        ground, lambda one: procrustes(one.moments, scaled=scaled, turned=one.rotation), facts
+        inputs, lambda source: procrustes(source.moments, scaled=scaled, turned=source.rotation), facts
     )
 
 
-def by_ridge(ground: Ground) -> Candidate:
+def by_ridge(inputs: BridgeInputs) -> Candidate:
     """Return the head after a linear map of the channels."""
-    strength = usual_strength(len(ground.pairs))
+    strength = usual_strength(len(inputs.pairs))
     facts = {"method": "ridge", "strength": strength}
-    return with_projection(ground, lambda one: ridge(one.moments, strength), facts)
+    return with_projection(inputs, lambda source: ridge(source.moments, strength), facts)
 
 
-def by_ridge_procrustes(ground: Ground) -> Candidate:
+def by_ridge_procrustes(inputs: BridgeInputs) -> Candidate:
     """Return the head after a linear map shrunk towards the scaled rotation."""
-    strength = usual_strength(len(ground.pairs))
+    strength = usual_strength(len(inputs.pairs))
 
-    def fit(one: Ground) -> Affine:
-        return ridge(one.moments, strength, one.rotation * scale_of(one.moments, one.rotation))
+    def fit(source: BridgeInputs) -> Affine:
+        return ridge(source.moments, strength, source.rotation * scale_of(source.moments, source.rotation))
 
-    return with_projection(ground, fit, {"method": "ridge-procrustes", "strength": strength})
+    return with_projection(inputs, fit, {"method": "ridge-procrustes", "strength": strength})
 
 
-def by_ridge3x3(ground: Ground) -> Candidate:
+def by_ridge3x3(inputs: BridgeInputs) -> Candidate:
     """Return the head after a 3x3 convolution.
 
     Raises:
         IncompatibleError: The features are not maps, or have too many channels.
     """
-    came, strength = ground.widths[0], usual_strength(len(ground.pairs))
-    if ground.layout not in ("NCHW", "NHWC"):
+    channels, strength = inputs.widths[0], usual_strength(len(inputs.pairs))
+    if inputs.layout not in ("NCHW", "NHWC"):
         raise IncompatibleError(
-            f"A 3x3 convolution needs maps, but the features are {ground.layout}. Use the rung ridge."
+            f"A 3x3 convolution needs maps, but the features are {inputs.layout}. Use the rung ridge."
         )
-    if came * PATCH.size > COLUMNS:
+    if channels * PATCH.size > COLUMNS:
         raise IncompatibleError(
-            f"{came} channels give patches of {came * PATCH.size:,} values; at most {COLUMNS:,} are supported. Use the "
-            "rung ridge."
+            f"{channels} channels give patches of {channels * PATCH.size:,} values; at most {COLUMNS:,} are "
+            "supported. Use the rung ridge."
         )
-    place = attrs.evolve(ground.place, blueprint=with_kernel(ground.place.blueprint, 3))
-    wider = attrs.evolve(ground, place=place)
+    place = attrs.evolve(inputs.place, blueprint=with_kernel(inputs.place.blueprint, 3))
+    wider = attrs.evolve(inputs, place=place)
 
-    def fit(one: Ground) -> Affine:
-        pairs = ((two[0], two[1]) for two in ground.paired)
-        moments = moments_of(pairs, one.layout, len(one.pairs), window=PATCH, seed=one.seed)
+    def fit(source: BridgeInputs) -> Affine:
+        pairs = ((batch[0], batch[1]) for batch in inputs.paired)
+        moments = moments_of(pairs, source.layout, len(source.pairs), window=PATCH, seed=source.seed)
         return ridge(moments, strength)
 
-    made = with_projection(wider, fit, {"method": "ridge3x3", "strength": strength})
-    return attrs.evolve(made, ground=ground)
+    candidate = with_projection(wider, fit, {"method": "ridge3x3", "strength": strength})
+    return attrs.evolve(candidate, inputs=inputs)
 
 
-def _same_widths(ground: Ground, why: str) -> None:
-    came, gone = ground.widths
-    if came != gone:
-        raise IncompatibleError(f"{why}; {came} channels come and {gone} are taken.")
+def _same_widths(inputs: BridgeInputs, why: str) -> None:
+    produced, taken = inputs.widths
+    if produced != taken:
+        raise IncompatibleError(f"{why}; got {produced} channels, and the head takes {taken}.")

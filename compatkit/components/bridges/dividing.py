@@ -28,7 +28,7 @@ LEAST_LABELED, LEFT = 10, 2
 """Fewest labeled images in all, and fewest left for training: batch statistics need at least two."""
 
 
-def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
+def shuffled_unique(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.int64]:
     """Return a random order of a data set's images without duplicates.
 
     Otherwise a copy of a fitted image could be held out.
@@ -41,14 +41,14 @@ def drawn(data: Split, seed: int, without: Container[bytes] = ()) -> NDArray[np.
     Returns:
         Indices, int64 ``(n,)``.
     """
-    found, first, known = data.image_digests, dict[bytes, int](), list[int]()
-    for place in np.random.default_rng(seed).permutation(len(data)).tolist():
-        if found[place] not in without and first.setdefault(found[place], place) == place:
-            known.append(place)
-    return np.array(known, dtype=np.int64)
+    digests, first, unique = data.image_digests, dict[bytes, int](), list[int]()
+    for index in np.random.default_rng(seed).permutation(len(data)).tolist():
+        if digests[index] not in without and first.setdefault(digests[index], index) == index:
+            unique.append(index)
+    return np.array(unique, dtype=np.int64)
 
 
-def repeated(data: Split) -> str:
+def duplicates_note(data: Split) -> str:
     """Return a sentence on duplicate images, or empty."""
     count = len(data) - len(set(data.image_digests))
     return (
@@ -58,7 +58,7 @@ def repeated(data: Split) -> str:
     )
 
 
-def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
+def count_text(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
     """Describe how many images there are, and how many are different.
 
     Args:
@@ -70,7 +70,7 @@ def counted(data: Split, order: NDArray[np.int64], what: str = "images") -> str:
     return f"{len(data)} {what}{different}"
 
 
-def divided(data: Split, max_images: int, seed: int) -> tuple[Split, Split]:
+def split_held_out(data: Split, max_images: int, seed: int) -> tuple[Split, Split]:
     """Return distinct images to fit on and images to hold out.
 
     Args:
@@ -81,16 +81,18 @@ def divided(data: Split, max_images: int, seed: int) -> tuple[Split, Split]:
     Raises:
         DataError: There are too few.
     """
-    order = drawn(data, seed)
+    order = shuffled_unique(data, seed)
     if len(order) < LEAST:
         raise DataError(
-            f"{data.name} has {counted(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
+            f"{data.name} has {count_text(data, order)}; a bridge needs at least {LEAST}, half of them to choose by."
         )
-    plain, held = data.unlabeled(), min(HELD_OUT, len(order) // 2)
-    return plain.take(order[held : held + max_images]), plain.take(order[:held])
+    plain, count = data.unlabeled(), min(HELD_OUT, len(order) // 2)
+    return plain.take(order[count : count + max_images]), plain.take(order[:count])
 
 
-def pairing(fit: Split, other: Split | None, max_images: int, on: On, seed: int, held: Split) -> Split:
+def pairing_images(
+    fit: Split, other: Split | None, max_images: int, on: On, seed: int, held_out: Split
+) -> Split:
     """Return the images on which features are paired.
 
     Args:
@@ -99,14 +101,14 @@ def pairing(fit: Split, other: Split | None, max_images: int, on: On, seed: int,
         max_images: Most images of the head's domain if used alone.
         on: Where features are paired; ``"mix"`` uses equally many of both, however few the head's are.
         seed: Seed of the draw.
-        held: Held-out images, which are excluded from ``other``.
+        held_out: Held-out images, which are excluded from ``other``.
 
     Raises:
         DataError: There are too few images of the head's domain.
     """
     if other is None:
         return fit
-    plain, order = other.unlabeled(), drawn(other, seed, set(held.image_digests))
+    plain, order = other.unlabeled(), shuffled_unique(other, seed, set(held_out.image_digests))
     if len(order) < FEWEST:
         raise DataError(
             f"{other.name} has {len(other)} images, {len(order)} of them different and not held out in {fit.name}; "
@@ -124,7 +126,9 @@ def pairing(fit: Split, other: Split | None, max_images: int, on: On, seed: int,
     )
 
 
-def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Split, list[int], Split]:
+def split_labeled(
+    labels: Split, head: Component, held_out: Split, seed: int
+) -> tuple[Split, list[int], Split]:
     """Split labeled images into those to train on and those to check with.
 
     Images held out for agreement are never trained on; if they are among the labeled ones, they are the first to be
@@ -133,7 +137,7 @@ def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Spli
     Args:
         labels: Labeled images.
         head: Component whose classes count.
-        held: Images held out for agreement.
+        held_out: Images held out for agreement.
         seed: Seed of the draw.
 
     Returns:
@@ -144,7 +148,7 @@ def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Spli
     """
     outputs = dict(classes_of(labels, head))
     missing = [
-        name for place, name in enumerate(labels.classes) if place not in outputs and labels.counts[place]
+        name for index, name in enumerate(labels.classes) if index not in outputs and labels.counts[index]
     ]
     if missing:
         raise DataError(
@@ -152,18 +156,19 @@ def parted(labels: Split, head: Component, held: Split, seed: int) -> tuple[Spli
             "images out.",
             subject=missing,
         )
-    order = drawn(labels, seed)
+    order = shuffled_unique(labels, seed)
     if (count := len(order)) < LEAST_LABELED:
-        told = counted(labels, order, "labeled images")
-        raise DataError(f"{labels.name} has {told}; training a bridge takes at least {LEAST_LABELED}.")
-    known, found = set(held.image_digests), labels.image_digests
-    among = np.array([found[place] in known for place in order])
-    order = np.concatenate([order[among], order[~among]])
-    apart = max(count // CHECKED, int(among.sum()))
-    if count - apart < LEFT:
+        number = count_text(labels, order, "labeled images")
+        raise DataError(f"{labels.name} has {number}; training a bridge takes at least {LEAST_LABELED}.")
+    held_out_digests, digests = set(held_out.image_digests), labels.image_digests
+    is_held_out = np.array([digests[index] in held_out_digests for index in order])
+    order = np.concatenate([order[is_held_out], order[~is_held_out]])
+    check_count = max(count // CHECKED, int(is_held_out.sum()))
+    if count - check_count < LEFT:
         raise DataError(
-            f"{int(among.sum())} of the {count} labeled images of {labels.name} are held out to choose by, which "
-            f"leaves {count - apart} for training; at least {LEFT} are needed. Pass more labeled images, or others."
+            f"{int(is_held_out.sum())} of the {count} labeled images of {labels.name} are held out to choose by, which "
+            f"leaves {count - check_count} for training; at least {LEFT} are needed. Pass more labeled "
+            "images, or others."
         )
-    used = labels.take(order[apart:])
-    return used, [outputs[int(one)] for one in used.labels], labels.take(order[:apart])
+    used = labels.take(order[check_count:])
+    return used, [outputs[int(label)] for label in used.labels], labels.take(order[:check_count])

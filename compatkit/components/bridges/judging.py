@@ -26,7 +26,7 @@ NOT_FINITE = -1
 
 
 @attrs.frozen
-class Judged:
+class Judgement:
     """Share of correct predictions of a bridge on images that nothing was fitted to.
 
     Attributes:
@@ -42,28 +42,28 @@ class Judged:
     @property
     def kappa(self) -> float | None:
         """Cohen's kappa, the share of the way from chance to 1 (Cohen 1960); None if chance is 1."""
-        return self._of_the_way(self.figure.accuracy) if self.chance < 1 else None
+        return self._above_chance(self.figure.accuracy) if self.chance < 1 else None
 
     @property
     def says(self) -> Says:
         """Verdict; definite only if the whole interval supports it and the reference predictions are informative."""
         if self.kappa is None or self.largest >= ONE_CLASS:
             return "doubtful"
-        if self._of_the_way(self.figure.low) >= GO:
+        if self._above_chance(self.figure.low) >= GO:
             return "fit"
         # The interval of chance agreement always crosses the lower bound; it must not reach the upper one.
-        return "no fit" if self.kappa <= NO_GO and self._of_the_way(self.figure.high) < GO else "doubtful"
+        return "no fit" if self.kappa <= NO_GO and self._above_chance(self.figure.high) < GO else "doubtful"
 
     @property
     def rank(self) -> tuple[float, float]:
         """Sort key; the best is last."""
         return (self.kappa or 0.0, self.figure.accuracy)
 
-    def _of_the_way(self, share: float) -> float:
+    def _above_chance(self, share: float) -> float:
         return (share - self.chance) / (1 - self.chance)
 
 
-def agreement(answers: Tensor, wanted: Tensor) -> Judged:
+def agreement(answers: Tensor, wanted: Tensor) -> Judgement:
     """Return how often two networks predict the same.
 
     Chance is the agreement of independent predictions with the same class shares: the sum over classes of the product
@@ -74,9 +74,11 @@ def agreement(answers: Tensor, wanted: Tensor) -> Judged:
         wanted: Predictions of the head's own network on the same images, int64 ``(n,)``.
     """
     count, outputs = len(wanted), int(max(answers.max(), wanted.max())) + 1
-    given, asked = (one[one >= 0].bincount(minlength=outputs) for one in (answers, wanted))
-    chance = int((given * asked).sum()) / count**2
-    return Judged(share(answers == wanted), chance, largest(wanted))
+    predicted, expected = (
+        predictions[predictions >= 0].bincount(minlength=outputs) for predictions in (answers, wanted)
+    )
+    chance = int((predicted * expected).sum()) / count**2
+    return Judgement(share(answers == wanted), chance, largest(wanted))
 
 
 def largest(answers: Tensor) -> float:
@@ -89,7 +91,7 @@ def share(right: Tensor) -> Figure:
     return figure(int(right.sum()), len(right))
 
 
-def falls(after: Tensor, before: Tensor) -> bool:
+def significantly_fewer(after: Tensor, before: Tensor) -> bool:
     """Return whether significantly fewer are right than before.
 
     Args:
@@ -99,7 +101,7 @@ def falls(after: Tensor, before: Tensor) -> bool:
     return _change(after, before)[1] < 0
 
 
-def rises(after: Tensor, before: Tensor) -> bool:
+def significantly_more(after: Tensor, before: Tensor) -> bool:
     """Return whether significantly more are right than before.
 
     Args:
@@ -114,7 +116,7 @@ def _change(after: Tensor, before: Tensor) -> tuple[float, float]:
     return paired_interval_of_counts(gained, lost, len(after))
 
 
-def wanted_answers(logits: Tensor) -> Tensor:
+def reference_predictions(logits: Tensor) -> Tensor:
     """Return the predictions of the head's own network, int64 ``(n,)``.
 
     Returns:
@@ -142,10 +144,10 @@ def accuracy(logits: Tensor, images: Split, head: Component) -> Figure:
     Raises:
         DataError: No image belongs to a common class.
     """
-    return share(rightly(logits, images, head))
+    return share(correct_mask(logits, images, head))
 
 
-def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
+def correct_mask(logits: Tensor, images: Split, head: Component) -> Tensor:
     """Return for each image of a common class whether it is classified correctly, bool ``(n,)``.
 
     Arguments and errors as for ``accuracy``.
@@ -165,7 +167,7 @@ def rightly(logits: Tensor, images: Split, head: Component) -> Tensor:
     return tally.restricted[tally.counted]
 
 
-def correctness(right: Tensor, images: Split) -> Judged:
+def correctness(right: Tensor, images: Split) -> Judgement:
     """Return the accuracy of a bridge; chance is the share of the most frequent class.
 
     Args:
@@ -173,7 +175,7 @@ def correctness(right: Tensor, images: Split) -> Judged:
         images: Images with labels, of classes that the head knows.
     """
     largest = max(images.counts) / len(images)
-    return Judged(share(right), largest, largest)
+    return Judgement(share(right), largest, largest)
 
 
 def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
@@ -189,9 +191,9 @@ def classes_of(images: Split, head: Component) -> list[tuple[int, int]]:
     known = head.labels
     pairs = shared(images, head)
     if not pairs:
-        told = ", ".join(one.name for one in known) or "classes without names"
+        names = ", ".join(label.name for label in known) or "classes without names"
         raise DataError(
-            f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} knows {told}: none in "
+            f"{images.name} has the classes {', '.join(images.classes)}, and {head.reference} knows {names}: none in "
             "common. Leave the labels out; features are bridged without them.",
             subject=head.reference,
         )
@@ -208,7 +210,7 @@ def measurable(images: Split, head: Component) -> bool:
     Raises:
         DataError: Two classes have the same name, or one matches two of the other side.
     """
-    return any(images.counts[place] for place, _ in shared(images, head))
+    return any(images.counts[index] for index, _ in shared(images, head))
 
 
 def shared(images: Split, head: Component) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from compatkit.components.bridges.judging import Judged, rises
+from compatkit.components.bridges.judging import Judgement, significantly_more
 from compatkit.contracts.evidence import Figure, Rung
 from compatkit.errors import IncompatibleError, UsageError, suggest, type_of
 from compatkit.foundation.display import Shown
@@ -63,7 +63,7 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
         UsageError: A name is not a rung, or a rung needs labels and there are none.
     """
     if names is None:
-        return [one for one in RUNGS if one not in ON_REQUEST and (labeled or one not in LABELED)]
+        return [rung for rung in RUNGS if rung not in ON_REQUEST and (labeled or rung not in LABELED)]
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise UsageError(f"rungs= expects a list of names, got {names!r:.80}.")
     for name in names:
@@ -78,7 +78,7 @@ def chosen_rungs(names: Sequence[str] | None, labeled: bool) -> list[str]:
             )
     if not names:
         raise UsageError(f"Expected at least one rung; known are {', '.join(RUNGS)}.")
-    return [one for one in RUNGS if one in set(names)]
+    return [rung for rung in RUNGS if rung in set(names)]
 
 
 BRIDGED = "head"
@@ -109,14 +109,14 @@ class RungResult:
     """
 
     rung: str
-    agreed: Judged | None = None
+    agreed: Judgement | None = None
     explained: float | None = None
     images: int = 0
     estimated: int = 0
     labels: int = 0
     seconds: float = 0.0
     accuracy: Figure | None = None
-    checked: Judged | None = None
+    checked: Judgement | None = None
     right: Tensor | None = attrs.field(default=None, repr=False)
     note: str = ""
     candidate: Candidate | None = attrs.field(default=None, repr=False)
@@ -138,7 +138,7 @@ class RungResult:
         return None if self.agreed is None else self.agreed.figure
 
     @property
-    def judged(self) -> Judged | None:
+    def judged(self) -> Judgement | None:
         """Judgement by held-out labels for a rung trained with labels, else by agreement."""
         return self.checked if self.rung in LABELED and self.agreed is not None else self.agreed
 
@@ -155,7 +155,7 @@ class RungResult:
         plain = ("rung", "explained", "images", "estimated", "labels", "seconds", "note")
         return {
             **{name: getattr(self, name) for name in plain},
-            **{name: _shown(one) for name, one in figures.items()},
+            **{name: _shown(share) for name, share in figures.items()},
             "chance": None if agreed is None else agreed.chance,
             "kappa": None if agreed is None else agreed.kappa,
             "checked_chance": None if checked is None else checked.chance,
@@ -163,10 +163,10 @@ class RungResult:
         }
 
 
-def _shown(one: Figure | None) -> dict[str, Any] | None:
-    if one is None:
+def _shown(share: Figure | None) -> dict[str, Any] | None:
+    if share is None:
         return None
-    return {"share": one.accuracy, "low": one.low, "high": one.high, "images": one.count}
+    return {"share": share.accuracy, "low": share.low, "high": share.high, "images": share.count}
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -216,19 +216,19 @@ class Bridge(Shown, Tabular):
         Raises:
             UsageError: The rung was not tried.
         """
-        for one in self.steps:
-            if one.rung == rung:
-                return one
-        climbed = ", ".join(one.rung for one in self.steps)
-        raise UsageError(f"The rung {rung!r:.40} was not climbed; climbed were {climbed}.", subject=rung)
+        for result in self.steps:
+            if result.rung == rung:
+                return result
+        tried = ", ".join(result.rung for result in self.steps)
+        raise UsageError(f"The rung {rung!r:.40} was not tried; tried were {tried}.", subject=rung)
 
     @property
     def agreement(self) -> Figure:
         """Agreement of the chosen rung."""
-        found = self.step(self.chosen).agreement
-        if found is None:
+        agreement = self.step(self.chosen).agreement
+        if agreement is None:
             raise UsageError(f"The rung {self.chosen} was left out.")
-        return found
+        return agreement
 
     @property
     def says(self) -> str:
@@ -242,37 +242,37 @@ class Bridge(Shown, Tabular):
 
     def lines(self) -> list[str]:
         """Return lines of a report: the chosen rung, the result of each rung, and the notes."""
-        found = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
-        for one in self.steps:
-            if one.agreement is None:
-                found.append(f"Rung {one.rung}: left out: {one.note}")
+        lines = [f"Bridged by {self.chosen}: {RUNGS[self.chosen]}; {self.says}."]
+        for result in self.steps:
+            if result.agreement is None:
+                lines.append(f"Rung {result.rung}: left out: {result.note}")
                 continue
-            right = "" if one.accuracy is None else f", accuracy {one.accuracy.accuracy:.3f}"
-            found.append(
-                f"Rung {one.rung}: agreement {one.agreement.accuracy:.3f}{right}, {one.images:,} images, "
-                f"{one.seconds:.2f} s."
+            right = "" if result.accuracy is None else f", accuracy {result.accuracy.accuracy:.3f}"
+            lines.append(
+                f"Rung {result.rung}: agreement {result.agreement.accuracy:.3f}{right}, {result.images:,} images, "
+                f"{result.seconds:.2f} s."
             )
-        return [*found, *self.notes]
+        return [*lines, *self.notes]
 
     def ladder(self) -> tuple[Rung, ...]:
         """Return the results of the rungs that were not left out, as a cell of a matrix stores them."""
         return tuple(
             Rung(
-                one.rung,
-                one.seconds,
-                one.images,
-                one.agreement,
-                one.accuracy,
-                one.rung == self.chosen,
-                one.labels,
+                result.rung,
+                result.seconds,
+                result.images,
+                result.agreement,
+                result.accuracy,
+                result.rung == self.chosen,
+                result.labels,
             )
-            for one in self.steps
-            if one.agreement is not None
+            for result in self.steps
+            if result.agreement is not None
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
-        steps = [one.to_json() for one in self.steps]
+        steps = [result.to_json() for result in self.steps]
         return {
             "extractor": self.extractor,
             "head": self.head,
@@ -313,19 +313,19 @@ def choose(steps: Sequence[RungResult]) -> RungResult:
     Raises:
         IncompatibleError: Every rung was left out; the message says why.
     """
-    there = [one for one in steps if one.agreed is not None]
-    if not there:
-        told = "\n".join(f"{one.rung}: {one.note}" for one in steps)
-        raise IncompatibleError(f"No rung could be climbed:\n{told}")
-    learnt = [one for one in there if one.rung in LABELED]
-    free = [one for one in there if one not in learnt]
-    if not free:
-        return max(learnt, key=_right)
-    best = max([one for one in free if one.rung not in TAUGHT] or free, key=_agrees)
-    taught = max(learnt, key=_right, default=None)
-    if taught is None or taught.right is None or best.right is None:
+    available = [step for step in steps if step.agreed is not None]
+    if not available:
+        reasons = "\n".join(f"{step.rung}: {step.note}" for step in steps)
+        raise IncompatibleError(f"No rung could be built:\n{reasons}")
+    labeled = [step for step in available if step.rung in LABELED]
+    unlabeled = [step for step in available if step not in labeled]
+    if not unlabeled:
+        return max(labeled, key=_right)
+    best = max([step for step in unlabeled if step.rung not in TAUGHT] or unlabeled, key=_agrees)
+    best_labeled = max(labeled, key=_right, default=None)
+    if best_labeled is None or best_labeled.right is None or best.right is None:
         return best
-    return taught if rises(taught.right, best.right) else best
+    return best_labeled if significantly_more(best_labeled.right, best.right) else best
 
 
 def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
@@ -337,15 +337,18 @@ def reason(chosen: RungResult, steps: Sequence[RungResult]) -> str:
     """
     if chosen.rung not in LABELED or chosen.checked is None:
         return ""
-    found, best = chosen.checked.figure, [one for one in steps if one.rung not in LABELED and one.checked]
-    beside = ""
+    figure, best = (
+        chosen.checked.figure,
+        [step for step in steps if step.rung not in LABELED and step.checked],
+    )
+    comparison = ""
     if best:
         other = max(best, key=_right)
         share = other.checked.figure.accuracy if other.checked is not None else 0.0
-        beside = f", where {other.rung} reaches {share:.3f}"
+        comparison = f", where {other.rung} reaches {share:.3f}"
     return (
-        f"Labels decided for {chosen.rung}: it is right on {found.accuracy:.3f} of {found.count:,} labeled images "
-        f"that nothing was fitted to ({found.low:.3f} to {found.high:.3f}){beside} and one answer to all "
+        f"Labels decided for {chosen.rung}: it is right on {figure.accuracy:.3f} of {figure.count:,} labeled images "
+        f"that nothing was fitted to ({figure.low:.3f} to {figure.high:.3f}){comparison} and one answer to all "
         f"{chosen.checked.chance:.3f}. By this it is judged, and not by its agreement."
     )
 
@@ -378,25 +381,26 @@ def inserted(
             "bridges= expects bridges by the pinned references of extractor and head, as bridges_between returns "
             f"them; got {type_of(bridges)}."
         )
-    for pair, one in bridges.items():
-        if not isinstance(one, Bridge) or pair != (one.extractor, one.head):
-            own = f"({one.extractor!r}, {one.head!r})" if isinstance(one, Bridge) else "a Bridge"
+    for pair, bridge in bridges.items():
+        if not isinstance(bridge, Bridge) or pair != (bridge.extractor, bridge.head):
+            own = f"({bridge.extractor!r}, {bridge.head!r})" if isinstance(bridge, Bridge) else "a Bridge"
             raise UsageError(f"bridges= has the key {pair!r:.120} where {own} is expected.", subject=pair)
-        _check(one, bn_policy)
-    return {pair: one.recombination.inserted for pair, one in bridges.items()}
+        _check(bridge, bn_policy)
+    return {pair: bridge.recombination.inserted for pair, bridge in bridges.items()}
 
 
-def _check(one: Bridge, bn_policy: str) -> None:
-    made = one.step(one.chosen).built
-    if made.refitted or made.stored:
-        what = "changes the head's weights" if made.refitted else "keeps the head's stored statistics"
+def _check(bridge: Bridge, bn_policy: str) -> None:
+    candidate = bridge.step(bridge.chosen).built
+    if candidate.refitted or candidate.stored:
+        what = "changes the head's weights" if candidate.refitted else "keeps the head's stored statistics"
         raise UsageError(
-            f"The bridge of {one.extractor} and {one.head} by {one.chosen} {what}; a matrix needs unchanged parts with "
-            "the statistics of its policy. Publish the bridge, and measure what Registry.load returns.",
-            subject=one.chosen,
+            f"The bridge of {bridge.extractor} and {bridge.head} by {bridge.chosen} {what}; a matrix needs "
+            "unchanged parts with the statistics of its policy. Publish the bridge, and measure what "
+            "Registry.load returns.",
+            subject=bridge.chosen,
         )
-    if made.estimates:
-        check_policy(f"The bridge of {one.extractor} and {one.head} by {one.chosen}", bn_policy)
+    if candidate.estimates:
+        check_policy(f"The bridge of {bridge.extractor} and {bridge.head} by {bridge.chosen}", bn_policy)
 
 
 def check_policy(bridge: str, bn_policy: str) -> None:

@@ -55,11 +55,11 @@ def recorded(store: Store, extractor: Reference, head: Reference) -> Iterator[Br
         extractor: Resolved.
         head: Resolved.
     """
-    for one in store.index.search(kind="recombination", parent=str(extractor.digest)):
-        judged = store.manifest(str(one)).training.get("bridge")
+    for reference in store.index.search(kind="recombination", parent=str(extractor.digest)):
+        judged = store.manifest(str(reference)).training.get("bridge")
         if isinstance(judged, dict) and judged.get(BRIDGED) == head.digest and "agreement" in judged:
             facts = {name: judged[name] for name in ("rung", "agreement", "held_out", "says")}
-            yield BridgeRecord(str(one), **facts)
+            yield BridgeRecord(str(reference), **facts)
 
 
 @checks_arguments
@@ -120,7 +120,7 @@ class Bridges:
             UsageError: The rung is unknown, changes the head or needs labels.
             DataError: An extractor has no images, or too few.
         """
-        from compatkit.components.bridges.climbing import between
+        from compatkit.components.bridges.building import between
 
         lefts, rights = (
             self.store.select(extractors, "extractor"),

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from compatkit.components.bridges.absorbing import absorbed, entries
 from compatkit.components.bridges.closed import Candidate, by_ridge
-from compatkit.components.bridges.ground import Ground, Passes
+from compatkit.components.bridges.inputs import BridgeInputs, Passes
 from compatkit.errors import DataError, IncompatibleError
 from compatkit.evaluation.normalization import batch_statistics, norm_layers
 
@@ -40,60 +40,60 @@ class Labeled:
     targets: Tensor
 
 
-def stitched(ground: Ground, teacher: nn.Module) -> Candidate:
+def stitched(inputs: BridgeInputs, teacher: nn.Module) -> Candidate:
     """Return the head after a linear map trained to reproduce the logits of the head's own network.
 
     Args:
-        ground: Images and features.
+        inputs: Images and features.
         teacher: The head on its own extractor, with statistics of these images.
     """
-    wanted = ground.answers(teacher, ground.fit, ground.seed).softmax(dim=1)
-    made = by_ridge(ground)
-    facts = _facts(ground, "stitch", made, STITCHING)
-    _train(made, _weights(made), ground.features, wanted, STITCHING, ground.seed)
-    return _done(made, facts)
+    wanted = inputs.answers(teacher, inputs.fit, inputs.seed).softmax(dim=1)
+    candidate = by_ridge(inputs)
+    facts = _facts(inputs, "stitch", candidate, STITCHING)
+    _train(candidate, _weights(candidate), inputs.features, wanted, STITCHING, inputs.seed)
+    return _done(candidate, facts)
 
 
-def stitched_to_labels(ground: Ground, labels: Labeled) -> Candidate:
+def stitched_to_labels(inputs: BridgeInputs, labels: Labeled) -> Candidate:
     """Return the head after a linear map trained with labels.
 
     Args:
-        ground: Both parts and their features.
+        inputs: Both parts and their features.
         labels: Features and classes to train on.
     """
-    made = by_ridge(ground)
-    facts = _facts(ground, "stitch-labels", made, STITCHING, len(labels.targets))
-    _train(made, _weights(made), labels.features, labels.targets, STITCHING, ground.seed)
-    return _done(made, facts)
+    candidate = by_ridge(inputs)
+    facts = _facts(inputs, "stitch-labels", candidate, STITCHING, len(labels.targets))
+    _train(candidate, _weights(candidate), labels.features, labels.targets, STITCHING, inputs.seed)
+    return _done(candidate, facts)
 
 
-def finetuned(ground: Ground, labels: Labeled) -> Candidate:
+def finetuned(inputs: BridgeInputs, labels: Labeled) -> Candidate:
     """Return a linear map and the head, trained together with labels.
 
     Args:
-        ground: Both parts and their features.
+        inputs: Both parts and their features.
         labels: Features and classes to train on.
     """
-    made = by_ridge(ground)
-    facts = _facts(ground, "finetune", made, FINETUNING, len(labels.targets))
-    weights = [*_weights(made), *made.head.parameters()]
-    _train(made, weights, labels.features, labels.targets, FINETUNING, ground.seed)
-    return attrs.evolve(_done(made, facts), refitted=True)
+    candidate = by_ridge(inputs)
+    facts = _facts(inputs, "finetune", candidate, FINETUNING, len(labels.targets))
+    weights = [*_weights(candidate), *candidate.head.parameters()]
+    _train(candidate, weights, labels.features, labels.targets, FINETUNING, inputs.seed)
+    return attrs.evolve(_done(candidate, facts), refitted=True)
 
 
-def informed(ground: Ground) -> Candidate:
+def informed(inputs: BridgeInputs) -> Candidate:
     """Return the head trained by information maximization.
 
     Minimizes mean H(p_x) - H(mean p_x) over scales and shifts of batch normalization and the head's entry layers
     (Krause, Perona and Gomes 2010; as SHOT, Liang et al. 2020). Assumes classes of equal size.
     """
-    made = absorbed(ground)
-    features = next(iter(ground.features.first())).clone()
-    layers = [one.layer for one in entries(made.head, features)]
-    weights = [one for layer in (*layers, *norm_layers(made.head)) for one in layer.parameters()]
-    facts = _facts(ground, "infomax", made, INFORMING)
-    _train(made, weights, ground.features, None, INFORMING, ground.seed)
-    return _done(made, facts)
+    candidate = absorbed(inputs)
+    features = next(iter(inputs.features.first())).clone()
+    layers = [entry.layer for entry in entries(candidate.head, features)]
+    weights = [weight for layer in (*layers, *norm_layers(candidate.head)) for weight in layer.parameters()]
+    facts = _facts(inputs, "infomax", candidate, INFORMING)
+    _train(candidate, weights, inputs.features, None, INFORMING, inputs.seed)
+    return _done(candidate, facts)
 
 
 def information(logits: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ def information(logits: Tensor) -> Tensor:
 
 
 def _train(
-    made: Candidate,
+    candidate: Candidate,
     weights: Iterable[nn.Parameter],
     features: Passes,
     wanted: Tensor | None,
@@ -120,21 +120,21 @@ def _train(
     Raises:
         DataError: The features do not fit in memory, or a loss is not finite.
     """
-    network, chosen = made.network, list(weights)
-    given = _together(features)
-    for one in network.parameters():
-        one.requires_grad_(False)
-    for one in chosen:
-        one.requires_grad_(True)
+    network, chosen = candidate.network, list(weights)
+    inputs = _together(features)
+    for parameter in network.parameters():
+        parameter.requires_grad_(False)
+    for parameter in chosen:
+        parameter.requires_grad_(True)
     optimizer = torch.optim.Adam(chosen, lr=settings["lr"])
     draw = torch.Generator().manual_seed(seed)
-    size = min(BATCH, len(given))
+    size = min(BATCH, len(inputs))
     network.eval()
     with batch_statistics(network), torch.enable_grad():
         for step in range(int(settings["steps"])):
-            some = torch.randperm(len(given), generator=draw)[:size]
-            out = network(given[some]).float()
-            loss = information(out) if wanted is None else F.cross_entropy(out, wanted[some])
+            indices = torch.randperm(len(inputs), generator=draw)[:size]
+            out = network(inputs[indices]).float()
+            loss = information(out) if wanted is None else F.cross_entropy(out, wanted[indices])
             if not bool(torch.isfinite(loss)):
                 raise DataError(
                     f"The loss of step {step} is not finite; check the features, or leave this rung out."
@@ -142,15 +142,15 @@ def _train(
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    for one in network.parameters():
-        one.requires_grad_(True)
-        one.grad = None
+    for parameter in network.parameters():
+        parameter.requires_grad_(True)
+        parameter.grad = None
 
 
 def _together(features: Passes) -> Tensor:
     for _ in features:
         pass
-    if not features.held:
+    if not features.cached:
         raise DataError(
             "The trained rungs need the features of all images in memory, where they do not fit. Use fewer images, or "
             "the rungs in closed form."
@@ -158,24 +158,24 @@ def _together(features: Passes) -> Tensor:
     return torch.cat(list(features.first()))
 
 
-def _weights(made: Candidate) -> list[nn.Parameter]:
-    if made.fitted is None:
+def _weights(candidate: Candidate) -> list[nn.Parameter]:
+    if candidate.fitted is None:
         raise IncompatibleError("There is no projection to train.")
-    return list(made.fitted.module.parameters())
+    return list(candidate.fitted.module.parameters())
 
 
 def _facts(
-    ground: Ground, method: str, made: Candidate, settings: dict[str, float], labels: int = 0
+    inputs: BridgeInputs, method: str, candidate: Candidate, settings: dict[str, float], labels: int = 0
 ) -> dict[str, Any]:
-    return {**made.method, "method": method, **settings, "seed": ground.seed} | (
+    return {**candidate.method, "method": method, **settings, "seed": inputs.seed} | (
         {"labels": labels} if labels else {}
     )
 
 
-def _done(made: Candidate, facts: dict[str, Any]) -> Candidate:
+def _done(candidate: Candidate, facts: dict[str, Any]) -> Candidate:
     """Return the bridge with re-estimated statistics."""
-    fitted = made.fitted
+    fitted = candidate.fitted
     if fitted is not None:
-        kept = {name: value for name, value in fitted.training.items() if name != "residual"}
-        fitted = attrs.evolve(fitted, training={**kept, **facts})
-    return attrs.evolve(made, fitted=fitted, method=facts).estimated()
+        facts_before = {name: value for name, value in fitted.training.items() if name != "residual"}
+        fitted = attrs.evolve(fitted, training={**facts_before, **facts})
+    return attrs.evolve(candidate, fitted=fitted, method=facts).estimated()

@@ -47,9 +47,9 @@ GLOBAL = re.compile(r"GLOBAL ([\w.<>]{1,200})")
 class Refused(Exception):
     """Reason for refusing a file: a code and a message."""
 
-    def __init__(self, code: str, message: str, asked: list[str] | None = None) -> None:
+    def __init__(self, code: str, message: str, requested: list[str] | None = None) -> None:
         super().__init__(message)
-        self.code, self.asked = code, asked or []
+        self.code, self.requested = code, requested or []
 
 
 class Inert:
@@ -74,7 +74,7 @@ def main(root: str, folder: str, settings: dict[str, Any]) -> int:
         folder: Where to write; nothing else may be written.
         settings: Format, size, key and limits, from the parent process.
     """
-    report: dict[str, Any] = {"told": [], "error": None}
+    report: dict[str, Any] = {"notes": [], "error": None}
     # open both before opening files is denied
     out = open(os.path.join(folder, "report.json"), "w", encoding="utf-8")
     try:
@@ -84,14 +84,14 @@ def main(root: str, folder: str, settings: dict[str, Any]) -> int:
             _limit_memory(ARCHIVE, for_good=False)
             check_archive(file, settings["bytes"])
             _allow_memory()
-        report["told"] = list(_convert(root, folder, file, settings))
+        report["notes"] = list(_convert(root, folder, file, settings))
     except Refused as refusal:
-        report["error"] = {"code": refusal.code, "message": str(refusal), "asked": refusal.asked}
+        report["error"] = {"code": refusal.code, "message": str(refusal), "requested": refusal.requested}
     except MemoryError:
         report["error"] = {
             "code": "memory",
             "message": "it asks for more memory than its size explains",
-            "asked": [],
+            "requested": [],
         }
     with out:
         json.dump(report, out)
@@ -124,20 +124,20 @@ def check_archive(file: BinaryIO, size: int) -> None:
         file.seek(0)
     if len(entries) > MOST_ENTRIES:
         raise Refused("format", f"the zip archive lists {len(entries)} entries, more than {MOST_ENTRIES}")
-    names = [one.filename.partition("/")[2] or one.filename for one in entries]
+    names = [entry.filename.partition("/")[2] or entry.filename for entry in entries]
     if "constants.pkl" in names or any(name.startswith("code/") for name in names):
         raise Refused(
             "script",
             "it is a TorchScript archive, which holds code: load it with torch.jit.load where you trust it, and save "
             "its state_dict()",
         )
-    packed = [one.filename for one in entries if one.compress_type != STORED]
+    packed = [entry.filename for entry in entries if entry.compress_type != STORED]
     if packed:
         raise Refused(
             "bomb",
             f"the entry {packed[0]!r:.80} is compressed, which torch.save never does; unpacked it could be of any size",
         )
-    claimed = sum(one.file_size for one in entries)
+    claimed = sum(entry.file_size for entry in entries)
     if claimed > size + SLACK:
         raise Refused("bomb", f"the entries claim {claimed} bytes, the file has {size}")
     if "data.pkl" not in names:
@@ -158,15 +158,17 @@ def _convert(root: str, folder: str, file: BinaryIO, settings: dict[str, Any]) -
     _deny()
     value = _load(torch, file)
     try:
-        found = unwrapped(value, lambda one: isinstance(one, torch.Tensor), key=settings["key"])
-        state = {name: one.detach() for name, one in found.tensors.items()}
+        unwrapped_state = unwrapped(
+            value, lambda tensor: isinstance(tensor, torch.Tensor), key=settings["key"]
+        )
+        state = {name: tensor.detach() for name, tensor in unwrapped_state.tensors.items()}
         _check_size(state, settings["output"])
         for piece in pieces(state):
             out.write(piece)
         out.close()
     except CompatkitError as error:
         raise Refused("content", str(error)) from error
-    return found.told
+    return unwrapped_state.notes
 
 
 def _load(torch: Any, file: BinaryIO) -> Any:
@@ -182,15 +184,15 @@ def _load(torch: Any, file: BinaryIO) -> Any:
     except (MemoryError, Refused):
         raise
     except Exception as error:  # a hostile file can cause any error
-        raise _told(error) from error
+        raise _refusal(error) from error
 
 
-def _told(error: Exception) -> Refused:
+def _refusal(error: Exception) -> Refused:
     """Return the reason in our own words: torch's message advises loading the file unsafely."""
     text = str(error)
-    asked = list(dict.fromkeys(GLOBAL.findall(text)))
-    if asked:
-        return Refused("unsafe", f"it asks for {', '.join(asked)}", asked)
+    requested = list(dict.fromkeys(GLOBAL.findall(text)))
+    if requested:
+        return Refused("unsafe", f"it asks for {', '.join(requested)}", requested)
     if "allocate memory" in text or "DefaultCPUAllocator" in text:
         return Refused("memory", "it asks for more memory than its size explains")
     if "weights_only" in text or "WeightsUnpickler" in text:
@@ -208,12 +210,12 @@ def _check_size(state: dict[str, Any], most: int) -> None:
         Refused: A tensor repeats its values excessively, or is not a plain tensor.
     """
     total = 0
-    for name, one in state.items():
-        if str(one.layout) != "torch.strided" or one.is_quantized or one.is_meta:
+    for name, tensor in state.items():
+        if str(tensor.layout) != "torch.strided" or tensor.is_quantized or tensor.is_meta:
             raise Refused(
                 "content", f"the tensor {name!r:.80} is sparse, quantized or without data; save it dense"
             )
-        total += one.numel() * one.element_size()
+        total += tensor.numel() * tensor.element_size()
     if total > most:
         raise Refused(
             "bomb", f"its tensors would take {total} bytes, more than {most} for a file of this size"
@@ -273,8 +275,8 @@ def _deny() -> None:
 
 def _writes(path: Any, mode: Any, flags: Any) -> bool:
     """Return whether opening a file is for more than reading."""
-    named = isinstance(mode, str) and bool(set(mode) & set("wax+"))
-    return named or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)))
+    has_write_mode = isinstance(mode, str) and bool(set(mode) & set("wax+"))
+    return has_write_mode or (isinstance(flags, int) and bool(flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)))
 
 
 if __name__ == "__main__":

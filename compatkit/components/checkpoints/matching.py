@@ -1,4 +1,4 @@
-"""Say how the tensors of a checkpoint differ from a network, complete and convert them."""
+"""Compare, complete and convert the tensors of a checkpoint for a network."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def completed(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[dict[
     """
     counters = [name for name in own if name.endswith(COUNTER) and name not in tensors]
     added = {name: own[name].new_zeros(()) for name in counters}
-    told = (
+    notes = (
         (f"set {len(counters)} counters of batch normalization to 0, which old files lack",)
         if counters
         else ()
     )
-    return {**tensors, **added}, told
+    return {**tensors, **added}, notes
 
 
 def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, ...]:
@@ -39,32 +39,32 @@ def converted(tensors: Mapping[str, Any], own: Mapping[str, Any]) -> tuple[str, 
         own: Of the network, by name.
     """
     pairs: dict[tuple[str, str], int] = {}
-    for name, one in own.items():
-        came, wanted = _dtype(tensors[name]), _dtype(one)
-        if came != wanted:
-            pairs[came, wanted] = pairs.get((came, wanted), 0) + 1
+    for name, tensor in own.items():
+        actual, wanted = _dtype(tensors[name]), _dtype(tensor)
+        if actual != wanted:
+            pairs[actual, wanted] = pairs.get((actual, wanted), 0) + 1
     return tuple(
-        f"converted {count} tensors from {came} to {wanted}"
-        for (came, wanted), count in sorted(pairs.items())
+        f"converted {count} tensors from {actual} to {wanted}"
+        for (actual, wanted), count in sorted(pairs.items())
     )
 
 
-def refuse(whose: str, network: str, found: WeightsMismatch, fitting: Sequence[str]) -> CheckpointMismatch:
+def refuse(owner: str, network: str, mismatch: WeightsMismatch, fitting: Sequence[str]) -> CheckpointMismatch:
     """Return the error for weights of another network.
 
     Args:
-        whose: The file.
+        owner: The file.
         network: The network, such as ``"resnet18 of timm"``.
-        found: The differences.
+        mismatch: The differences.
         fitting: Names of networks that the weights do fit.
     """
     hint = "Name the model that the weights were saved from"
     if fitting:
         hint = f"Names and shapes are those of {' and of '.join(fitting)}: name that"
-    listed = "".join(f"\n- {one};" for one in found.told()).rstrip(";") + "."
+    listed = "".join(f"\n- {difference};" for difference in mismatch.told()).rstrip(";") + "."
     return CheckpointMismatch(
-        f"{whose} does not hold the weights of {network}:{listed}\n{hint}, with the arguments that it was built with.",
-        subject=found,
+        f"{owner} does not hold the weights of {network}:{listed}\n{hint}, with the arguments that it was built with.",
+        subject=mismatch,
     )
 
 

@@ -1,7 +1,6 @@
-"""What an image processor of transformers states: how images come to a network.
+"""Read how a transformers image processor prepares images.
 
-Read is ``preprocessor_config.json``. Steps that no contract describes are refused; entries that change nothing here are
-noted.
+Reads ``preprocessor_config.json``. Steps that no contract describes are refused; entries without effect here are noted.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def facts_of(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refuse_steps(table: Mapping[str, Any]) -> None:
-    """Raise for steps and entries that no contract describes: they would be left out silently."""
+    """Refuse steps and entries that no contract describes: they would be left out silently."""
     factor = table.get("rescale_factor", 1 / 255)
     if (
         not table.get("do_rescale", True)
@@ -88,7 +87,7 @@ def _refuse_steps(table: Mapping[str, Any]) -> None:
 
 
 def not_applied(table: Mapping[str, Any]) -> Iterator[str]:
-    """Yield notes on entries of an image processor that change nothing here."""
+    """Yield notes on entries of an image processor without effect here."""
     if table.get("do_resize") is False:
         yield f"not applied: do_resize false of {PROCESSOR}; images are resized to the size of the contract"
     if table.get("do_convert_rgb") is False:
@@ -139,7 +138,7 @@ def sides_of(value: Any, file: str) -> tuple[int, int]:
     elif isinstance(value, int):
         value = [value, value]
     sides = tuple(value[-2:]) if isinstance(value, list) and len(value) in (2, 3) else ()
-    if len(sides) != 2 or not all(type(one) is int and one > 0 for one in sides):
+    if len(sides) != 2 or not all(type(side) is int and side > 0 for side in sides):
         raise UsageError(
             f"{file}: expected a size as height and width in pixels, got {value!r:.100}.", subject="size"
         )
@@ -153,6 +152,8 @@ def numbers_of(value: Any, fact: str, file: str) -> tuple[float, ...]:
         UsageError: They are no numbers.
     """
     listed = value if isinstance(value, list) else [value]
-    if not listed or not all(isinstance(one, int | float) and not isinstance(one, bool) for one in listed):
+    if not listed or not all(
+        isinstance(number, int | float) and not isinstance(number, bool) for number in listed
+    ):
         raise UsageError(f"{file}: expected numbers as {fact}, got {value!r:.100}.", subject=fact)
     return tuple(map(float, listed))

@@ -80,8 +80,8 @@ class Checkpoint:
         bytes: Size in bytes.
         format: How it was saved.
         tensors: Tensors by name, on the CPU.
-        told: Notes on what was unwrapped and left out, one sentence each.
-        others: What stood among tensors given in Python and holds no numbers: lists, arrays, tensors without data.
+        notes: Notes on what was unwrapped and left out, one sentence each.
+        others: Entries of a state dict from Python that hold no numbers: lists, arrays, tensors without data.
     """
 
     name: str
@@ -89,7 +89,7 @@ class Checkpoint:
     bytes: int
     format: Format
     tensors: dict[str, Tensor]
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     others: Mapping[Any, Any] = attrs.field(factory=dict)
 
     @property
@@ -116,25 +116,25 @@ def read_checkpoint(path: str | os.PathLike[str], *, key: str | None = None) -> 
         IntegrityError: It changed while being read.
         EnvironmentFailure: No such file, no read permission, or disk full.
     """
-    place = Path(local(path, "a file of weights"))
-    name = place.name.encode("utf-8", "replace").decode()
+    file_path = Path(local(path, "a file of weights"))
+    name = file_path.name.encode("utf-8", "replace").decode()
     try:
-        with environment("read", place), opened(place) as (file, state):
+        with environment("read", file_path), opened(file_path) as (file, state):
             form = format_of(file.read(HEAD) or b"", state.st_size)
             if form != "safetensors":
                 digest = _digest(file.fileno())
-                tensors, told = unpickled(file.fileno(), state.st_size, form, str(place), key=key)
-                return Checkpoint(name, digest, state.st_size, form, tensors, told)
+                tensors, notes = unpickled(file.fileno(), state.st_size, form, str(file_path), key=key)
+                return Checkpoint(name, digest, state.st_size, form, tensors, notes)
             file.seek(0)
             data = file.read()
         digest = f"file:sha256:{hashlib.sha256(data).hexdigest()}"
-        found = unwrapped(deserialize(data), _is_tensor, key=key)
+        content = unwrapped(deserialize(data), _is_tensor, key=key)
     except (FormatError, UsageError) as error:
-        if str(place) not in str(error):
-            error.add_note(f"The file is {place}.")
-            error.subject = place
+        if str(file_path) not in str(error):
+            error.add_note(f"The file is {file_path}.")
+            error.subject = file_path
         raise
-    return Checkpoint(name, digest, state.st_size, form, dict(found.tensors), found.told)
+    return Checkpoint(name, digest, state.st_size, form, dict(content.tensors), content.notes)
 
 
 def of_tensors(value: Mapping[str, Any], *, key: str | None = None) -> Checkpoint:
@@ -147,30 +147,30 @@ def of_tensors(value: Mapping[str, Any], *, key: str | None = None) -> Checkpoin
     Raises:
         UsageError: It contains no state dict, or none under this key; or a tensor has no name.
     """
-    found = unwrapped(value, _holds_numbers, key=key)
+    content = unwrapped(value, _holds_numbers, key=key)
     for name in (
-        one for one, other in found.others.items() if not isinstance(one, str) and _is_tensor(other)
+        name for name, entry in content.others.items() if not isinstance(name, str) and _is_tensor(entry)
     ):
         raise UsageError(
             f"A state dict gives names, such as 'conv1.weight', to tensors; got the key {name!r} of {type_of(name)}.",
             subject=name,
         )
-    tensors = {name: one.detach().cpu() for name, one in found.tensors.items()}
+    tensors = {name: tensor.detach().cpu() for name, tensor in content.tensors.items()}
     whole, size = hashlib.sha256(), 0
     for piece in pieces(tensors):
         whole.update(piece)
         size += len(piece)
     digest = f"file:sha256:{whole.hexdigest()}"
-    return Checkpoint("state_dict", digest, size, "tensors", tensors, found.told, found.others)
+    return Checkpoint("state_dict", digest, size, "tensors", tensors, content.notes, content.others)
 
 
-def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], whose: str) -> Checkpoint:
+def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], owner: str) -> Checkpoint:
     """Return a checkpoint whose tensors' names begin otherwise.
 
     Args:
         checkpoint: The checkpoint.
         prefixes: New beginnings by old ones, such as ``{"module.": ""}``; of several that fit, the longest counts.
-        whose: Name for messages.
+        owner: Name for messages.
 
     Raises:
         UsageError: No name begins so, or two tensors would get one name.
@@ -178,21 +178,21 @@ def renamed(checkpoint: Checkpoint, prefixes: Mapping[str, str], whose: str) -> 
     names: dict[str, str] = {}
     used: set[str] = set()
     for name in checkpoint.tensors:
-        old = max((one for one in prefixes if name.startswith(one)), key=len, default=None)
+        old = max((prefix for prefix in prefixes if name.startswith(prefix)), key=len, default=None)
         if old is not None:
             used.add(old)
         names[name] = name if old is None else prefixes[old] + name[len(old) :]
     if unused := sorted(prefixes.keys() - used):
         raise UsageError(
-            f"{whose}: rename: no name begins with {unused[0]!r}; there are {', '.join(list(names)[:3])}, ...",
+            f"{owner}: rename: no name begins with {unused[0]!r}; there are {', '.join(list(names)[:3])}, ...",
             subject=unused[0],
         )
     if len(set(names.values())) < len(names):
         twin = next(new for new in names.values() if list(names.values()).count(new) > 1)
-        raise UsageError(f"{whose}: rename gives two tensors the name {twin!r}.", subject=twin)
-    tensors = {names[name]: one for name, one in checkpoint.tensors.items()}
-    told = tuple(f"renamed {old!r} to {new!r}" for old, new in prefixes.items())
-    return attrs.evolve(checkpoint, tensors=tensors, told=(*checkpoint.told, *told))
+        raise UsageError(f"{owner}: rename gives two tensors the name {twin!r}.", subject=twin)
+    tensors = {names[name]: tensor for name, tensor in checkpoint.tensors.items()}
+    notes = tuple(f"renamed {old!r} to {new!r}" for old, new in prefixes.items())
+    return attrs.evolve(checkpoint, tensors=tensors, notes=(*checkpoint.notes, *notes))
 
 
 def _digest(descriptor: int) -> str:
@@ -267,12 +267,12 @@ class Limits:
 class _Fault:
     code: str
     message: str
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
 
 
 @attrs.frozen
 class _Report:
-    told: tuple[str, ...]
+    notes: tuple[str, ...]
     error: _Fault | None
 
 
@@ -280,7 +280,7 @@ def unpickled(
     descriptor: int,
     size: int,
     form: Format,
-    whose: str,
+    owner: str,
     *,
     key: str | None = None,
     limits: Limits | None = None,
@@ -291,7 +291,7 @@ def unpickled(
         descriptor: The file, open for reading.
         size: Its size in bytes.
         form: ``"zip"`` or ``"legacy"``.
-        whose: Name for messages.
+        owner: Name for messages.
         key: See ``unwrapping.unwrapped``.
         limits: None for the default of this size.
 
@@ -307,26 +307,30 @@ def unpickled(
     allowed = Limits.of(size) if limits is None else limits
     with tempfile.TemporaryDirectory(prefix="compatkit-") as folder:
         settings = {"format": form, "bytes": size, "key": key, **attrs.asdict(allowed)}
-        code, said = _run(descriptor, Path(folder), settings, allowed)
-        report = _report(Path(folder) / "report.json", code, said, whose)
+        code, output = _run(descriptor, Path(folder), settings, allowed)
+        report = _report(Path(folder) / "report.json", code, output, owner)
         if report.error is not None:
-            raise _error(report.error, whose)
+            raise _error(report.error, owner)
         try:
-            return deserialize(read_whole(Path(folder) / "weights.safetensors")), report.told
+            return deserialize(read_whole(Path(folder) / "weights.safetensors")), report.notes
         except IntegrityError as error:
-            raise FormatError(f"{whose} could not be converted: {error}", subject=whose) from error
+            raise FormatError(f"{owner} could not be converted: {error}", subject=owner) from error
 
 
 def _run(descriptor: int, folder: Path, settings: Mapping[str, Any], limits: Limits) -> tuple[int, str]:
     """Run the subprocess; return its exit code and the end of its output."""
     root = str(Path(__file__).parents[3])
-    words = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
-    one = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
-    variables = {name: os.environ[name] for name in KEPT if name in os.environ} | one | {"HOME": str(folder)}
+    command = [sys.executable, "-I", str(CHILD), root, str(folder), json.dumps(settings)]
+    single_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+    variables = (
+        {name: os.environ[name] for name in KEPT if name in os.environ}
+        | single_thread
+        | {"HOME": str(folder)}
+    )
     os.lseek(descriptor, 0, os.SEEK_SET)
     with environment("start a process in", folder), open(folder / "printed", "wb+") as printed:
         process = subprocess.Popen(
-            words,
+            command,
             stdin=descriptor,
             stdout=printed,
             stderr=printed,
@@ -354,7 +358,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _report(path: Path, code: int, said: str, whose: str) -> _Report:
+def _report(path: Path, code: int, output: str, owner: str) -> _Report:
     """Return the report of the subprocess.
 
     Raises:
@@ -364,41 +368,41 @@ def _report(path: Path, code: int, said: str, whose: str) -> _Report:
     if code < 0:
         name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
         raise UnsafeCheckpoint(
-            f"{whose}: the process that read it was stopped by {name}: it used more time or memory than the file size "
+            f"{owner}: the process that read it was stopped by {name}: it used more time or memory than the file size "
             "explains, or crashed. The file is refused; save the weights as safetensors if you trust it.",
-            subject=whose,
+            subject=owner,
         )
     try:
         data = path.read_bytes() if path.stat().st_size <= REPORT else b""
         return decode(_Report, data, what="report")
     except (OSError, FormatError) as error:
-        last = said.strip().splitlines()[-1:] or ["it said nothing"]
-        if "No space left" in said:
+        last = output.strip().splitlines()[-1:] or ["it said nothing"]
+        if "No space left" in output:
             raise EnvironmentFailure(
-                f"{whose} could not be converted: the disk for temporary files is full ({tempfile.gettempdir()}; "
+                f"{owner} could not be converted: the disk for temporary files is full ({tempfile.gettempdir()}; "
                 "TMPDIR names another)."
             ) from error
         raise FormatError(
-            f"{whose} could not be read; the process that tried ended with {code}: {last[0][:300]}",
-            subject=whose,
+            f"{owner} could not be read; the process that tried ended with {code}: {last[0][:300]}",
+            subject=owner,
         ) from error
 
 
-def _error(fault: _Fault, whose: str) -> CompatkitError:
-    text = f"{whose}: {fault.message[:2000].rstrip('.')}."
+def _error(fault: _Fault, owner: str) -> CompatkitError:
+    text = f"{owner}: {fault.message[:2000].rstrip('.')}."
     if fault.code == "unsafe":
-        whole = "a whole pickled network, not its state dict. " if _is_network(fault.asked) else ""
+        whole = "a whole pickled network, not its state dict. " if _is_network(fault.requested) else ""
         return UnsafeCheckpoint(
             f"{text} That is {whole or 'code, and only tensors are read. '}Nothing of it was run. If you trust the "
             "file, load it with the program that wrote it and save model.state_dict(), best as safetensors.",
-            subject=tuple(fault.asked),
+            subject=tuple(fault.requested),
         )
     if fault.code in ("bomb", "memory"):
-        return UnsafeCheckpoint(f"{text} It is refused.", subject=whose)
+        return UnsafeCheckpoint(f"{text} It is refused.", subject=owner)
     if fault.code == "content":
-        return UsageError(text, subject=whose)
-    return FormatError(f"{text} Copy or save it again.", subject=whose)
+        return UsageError(text, subject=owner)
+    return FormatError(f"{text} Copy or save it again.", subject=owner)
 
 
-def _is_network(asked: tuple[str, ...]) -> bool:
-    return any(one.startswith(("torchvision.models.", "timm.", "torch.nn.modules.")) for one in asked)
+def _is_network(requested: tuple[str, ...]) -> bool:
+    return any(name.startswith(("torchvision.models.", "timm.", "torch.nn.modules.")) for name in requested)

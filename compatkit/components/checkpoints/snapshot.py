@@ -1,7 +1,7 @@
-"""What a folder of Hugging Face or timm says of its weights: the network, its classes, and how images come to it.
+"""Read a Hugging Face or timm snapshot: weights, network, classes and preprocessing.
 
-Read are ``config.json`` (timm's ``save_for_hf``, or transformers') and ``preprocessor_config.json`` (of transformers'
-image processors). What they and the caller state differently is refused: one of them would be published wrongly.
+Reads ``config.json`` (timm's ``save_for_hf``, or transformers') and ``preprocessor_config.json`` (transformers' image
+processors). Contradictions between them and the caller are refused: one of them would be published wrongly.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ FACTS = (
 
 @attrs.frozen
 class Snapshot:
-    """Weights, and what stands beside them.
+    """Weights, and what the files beside them state.
 
     Attributes:
         weights: The file.
         facts: By name, of ``FACTS``.
         sources: File that states each.
         kwargs: Further arguments of the network.
-        told: Notes on what was chosen and left out.
+        notes: Notes on what was chosen and left out.
     """
 
     weights: Path
     facts: Mapping[str, Any] = attrs.field(factory=dict)
     sources: Mapping[str, str] = attrs.field(factory=dict)
     kwargs: Mapping[str, Any] = attrs.field(factory=dict)
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
@@ -73,8 +73,8 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
         FormatError: A JSON file is damaged.
         EnvironmentFailure: It cannot be read.
     """
-    place = Path(local(path, "a file or folder of weights"))
-    weights, told = _weights(place) if place.is_dir() else (place, ())
+    source = Path(local(path, "a file or folder of weights"))
+    weights, notes = _weights(source) if source.is_dir() else (source, ())
     config, processor = (_table(weights.parent / name) for name in (CONFIG, PROCESSOR))
     facts: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -89,22 +89,22 @@ def read_snapshot(path: str | os.PathLike[str]) -> Snapshot:
             sources.setdefault(fact, name)
     foreign = [] if "model" in facts else list(config.get("architectures") or ())
     if foreign:
-        told += (
+        notes += (
             f"{CONFIG} names the network {foreign[0]} of transformers, whose names of tensors are its own",
         )
-    told += tuple(not_applied(processor))
+    notes += tuple(not_applied(processor))
     labels, more = _usable(facts.get("labels"))
     if labels is None:
         facts.pop("labels", None)
         sources.pop("labels", None)
     arguments = config.get("model_args") or {}
     return Snapshot(
-        weights, facts, sources, {} if not isinstance(arguments, dict) else arguments, told + more
+        weights, facts, sources, {} if not isinstance(arguments, dict) else arguments, notes + more
     )
 
 
 def agree(fact: str, value: Any, source: str, other: Any, other_source: str, where: object) -> None:
-    """Raise where two sources state different values.
+    """Raise if two sources state different values.
 
     Args:
         fact: What they state.
@@ -127,12 +127,12 @@ def agree(fact: str, value: Any, source: str, other: Any, other_source: str, whe
 
 
 def image_notes(data: Any, sources: Mapping[str, str], assumed: str) -> Iterator[str]:
-    """Yield how images are prepared, and who says so: mean, std, size, interpolation and crop.
+    """Yield how images are preprocessed, each fact with its source: mean, std, size, interpolation and crop.
 
     Args:
         data: The data level of the contract.
-        sources: Who states a fact.
-        assumed: Who states the others.
+        sources: Source of each fact.
+        assumed: Source of the other facts.
     """
     values = {
         "mean": data.mean,
@@ -148,9 +148,9 @@ def image_notes(data: Any, sources: Mapping[str, str], assumed: str) -> Iterator
 
 def _weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
     with environment("list", folder):
-        names = sorted(one.name for one in folder.iterdir() if one.is_file())
+        names = sorted(entry.name for entry in folder.iterdir() if entry.is_file())
     usual = [name for name in WEIGHTS if name in names]
-    found = usual or [name for name in names if name.endswith(OTHERS)]
+    candidates = usual or [name for name in names if name.endswith(OTHERS)]
     pieces = [name for name in names if name.endswith(".index.json") or "-of-" in name]
     if pieces and not usual:
         raise UsageError(
@@ -158,15 +158,15 @@ def _weights(folder: Path) -> tuple[Path, tuple[str, ...]]:
             "safetensors.torch.save_file of one state dict.",
             subject=folder,
         )
-    if not found or (len(found) > 1 and not usual):
-        there = ", ".join((found or names)[:5]) or "nothing"
+    if not candidates or (len(candidates) > 1 and not usual):
+        listed = ", ".join((candidates or names)[:5]) or "nothing"
         raise UsageError(
-            f"{folder} should hold one file of weights, such as {' or '.join(WEIGHTS)}; there is {there}. Name "
+            f"{folder} should hold one file of weights, such as {' or '.join(WEIGHTS)}; there is {listed}. Name "
             "the file.",
             subject=folder,
         )
     left = [name for name in usual[1:]]
-    return folder / found[0], tuple(f"took {found[0]}, not {name} beside it" for name in left)
+    return folder / candidates[0], tuple(f"took {candidates[0]}, not {name} beside it" for name in left)
 
 
 def _table(file: Path) -> dict[str, Any]:
@@ -236,8 +236,8 @@ def _stated_names(config: Mapping[str, Any], folder: Path) -> Iterator[tuple[str
     if isinstance(numbers := config.get("label2id"), dict) and numbers:
         for entry, names in entries[:1]:
             _check_numbers(names, entry, numbers, folder)
-    named = [(entry, names) for entry, names in entries if not _numbered(names)]
-    yield from named or entries
+    with_names = [(entry, names) for entry, names in entries if not _numbered(names)]
+    yield from with_names or entries
 
 
 def _check_numbers(names: Sequence[str], entry: str, numbers: Mapping[str, Any], folder: Path) -> None:
@@ -269,13 +269,13 @@ def _channels(table: Mapping[str, Any]) -> int | None:
 def _names(value: Any) -> tuple[str, ...]:
     """Return class names in the order of the outputs."""
     if isinstance(value, dict):
-        if set(value) != {str(place) for place in range(len(value))}:
+        if set(value) != {str(index) for index in range(len(value))}:
             raise UsageError(
                 f"{CONFIG}: class names are counted from 0 without gaps, got {sorted(value)[:5]}.",
                 subject="labels",
             )
-        value = [value[str(place)] for place in range(len(value))]
-    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        value = [value[str(index)] for index in range(len(value))]
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
         raise UsageError(f"{CONFIG}: expected class names, got {value!r:.100}.", subject="labels")
     return tuple(value)
 
@@ -299,19 +299,19 @@ def _usable(labels: Iterable[str] | None) -> tuple[tuple[str, ...] | None, tuple
     return names, ()
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
-        if len(one) != len(other) and 1 in (len(one), len(other)):  # one number for all channels
-            longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, tuple | list) and isinstance(right, tuple | list):
+        if len(left) != len(right) and 1 in (len(left), len(right)):  # one number for all channels
+            longer, shorter = (left, right) if len(left) > len(right) else (right, left)
             return all(_equal(value, shorter[0]) for value in longer)
-        return len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-3, abs_tol=1e-6)
-    return one == other
+        return len(left) == len(right) and all(map(_equal, left, right))
+    if isinstance(left, int | float) and isinstance(right, int | float):
+        return math.isclose(left, right, rel_tol=1e-3, abs_tol=1e-6)
+    return left == right
 
 
 def _written(value: Any) -> str:
     if isinstance(value, tuple | list):
-        few = [f"{one:.4g}" if isinstance(one, float) else str(one) for one in value[:4]]
+        few = [f"{item:.4g}" if isinstance(item, float) else str(item) for item in value[:4]]
         return ", ".join(few) + (f" and {len(value) - 4} more" if len(value) > 4 else "")
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -38,12 +38,12 @@ class Unwrapped:
 
     Attributes:
         tensors: Tensors by name.
-        told: Notes on what was used and left out, one sentence each, for people and for the record.
-        others: What stood among the tensors and is none, by name.
+        notes: Notes on what was used and left out, one sentence each, for people and for the record.
+        others: Entries among the tensors that are none, by name.
     """
 
     tensors: Mapping[str, Any]
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     others: Mapping[Any, Any] = attrs.field(factory=dict)
 
 
@@ -58,19 +58,19 @@ def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None =
     Raises:
         UsageError: There is no state dict, the choice is ambiguous, or the entry does not exist.
     """
-    told: list[str] = []
+    notes: list[str] = []
     steps = key.split("/") if key else []
     for depth in range(DEEPEST):
         if not isinstance(value, Mapping):
             break
-        step = steps.pop(0) if steps else None if key and not steps else _step(value, is_tensor, told)
+        step = steps.pop(0) if steps else None if key and not steps else _step(value, is_tensor, notes)
         if step is None:
-            return _cleaned(value, is_tensor, told)
+            return _cleaned(value, is_tensor, notes)
         if step not in value:
             raise UsageError(
                 f"there is no entry {step!r:.80}; at depth {depth} there are {_listed(value)}.", subject=step
             )
-        told.append(f"took the entry {step!r}{_rest(value, step)}")
+        notes.append(f"took the entry {step!r}{_rest(value, step)}")
         value = value[step]
     what = "mappings deeper than expected" if isinstance(value, Mapping) else f"{type_of(value)}"
     raise UsageError(
@@ -78,17 +78,17 @@ def unwrapped(value: Any, is_tensor: Callable[[Any], bool], *, key: str | None =
     )
 
 
-def _step(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> str | None:
+def _step(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], notes: list[str]) -> str | None:
     """Return the entry to descend into; None if the mapping itself is the state dict."""
-    inner = [name for name, one in value.items() if isinstance(name, str) and _holds(one, is_tensor)]
+    inner = [name for name, entry in value.items() if isinstance(name, str) and _holds(entry, is_tensor)]
     for names in (PLAIN, AVERAGED):
-        found = [name for name in names if name in inner]
-        if found:
-            others = [name for name in (*PLAIN, *AVERAGED) if name in inner and name != found[0]]
+        matches = [name for name in names if name in inner]
+        if matches:
+            others = [name for name in (*PLAIN, *AVERAGED) if name in inner and name != matches[0]]
             if others:
-                told.append(f"there are also weights in {', '.join(map(repr, others))}; name one as key")
-            return found[0]
-    if any(is_tensor(one) for one in value.values()):
+                notes.append(f"there are also weights in {', '.join(map(repr, others))}; name one as key")
+            return matches[0]
+    if any(is_tensor(entry) for entry in value.values()):
         return None
     if len(inner) == 1:
         return inner[0]
@@ -104,19 +104,19 @@ def _holds(value: Any, is_tensor: Callable[[Any], bool], depth: int = 0) -> bool
     """Return whether a value is a mapping that contains tensors, directly or in common entries."""
     if not isinstance(value, Mapping) or depth > DEEPEST:
         return False
-    return any(is_tensor(one) for one in value.values()) or any(
+    return any(is_tensor(entry) for entry in value.values()) or any(
         _holds(value[name], is_tensor, depth + 1) for name in (*PLAIN, *AVERAGED) if name in value
     )
 
 
-def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], told: list[str]) -> Unwrapped:
-    tensors = {name: one for name, one in value.items() if isinstance(name, str) and is_tensor(one)}
-    rest = {name: one for name, one in value.items() if name not in tensors}
+def _cleaned(value: Mapping[Any, Any], is_tensor: Callable[[Any], bool], notes: list[str]) -> Unwrapped:
+    tensors = {name: entry for name, entry in value.items() if isinstance(name, str) and is_tensor(entry)}
+    rest = {name: entry for name, entry in value.items() if name not in tensors}
     if not tensors:
         raise UsageError(f"no entry holds tensors; there are {_listed(value)}. Save model.state_dict().")
     if rest:
-        told.append(f"left out what is no tensor: {_listed(rest)}")
-    return Unwrapped(tensors, tuple(told), rest)
+        notes.append(f"left out what is no tensor: {_listed(rest)}")
+    return Unwrapped(tensors, tuple(notes), rest)
 
 
 def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:
@@ -126,19 +126,21 @@ def stripped(names: Mapping[str, Any], own: Mapping[str, Any]) -> Unwrapped:
         names: Tensors by name.
         own: Tensors of the network by name.
     """
-    found, told = dict(names), list[str]()
+    tensors, notes = dict(names), list[str]()
     for _ in range(DEEPEST):
-        if own.keys() & found.keys():
+        if own.keys() & tensors.keys():
             break  # some names fit: the prefix belongs to the names
-        prefix = next((one for one in PREFIXES if any(name.startswith(one) for name in found)), None)
+        prefix = next(
+            (candidate for candidate in PREFIXES if any(name.startswith(candidate) for name in tensors)), None
+        )
         if prefix is None:
             break
-        rest = [name for name in found if not name.startswith(prefix)]
-        found = {name[len(prefix) :]: one for name, one in found.items() if name.startswith(prefix)}
-        told.append(f"took {prefix!r} off the names")
+        rest = [name for name in tensors if not name.startswith(prefix)]
+        tensors = {name[len(prefix) :]: tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        notes.append(f"took {prefix!r} off the names")
         if rest:
-            told.append(f"left out what does not begin so: {_listed(rest)}")
-    return Unwrapped(found, tuple(told))
+            notes.append(f"left out what does not begin so: {_listed(rest)}")
+    return Unwrapped(tensors, tuple(notes))
 
 
 def _rest(value: Mapping[Any, Any], step: str) -> str:

@@ -103,10 +103,10 @@ def from_text(text: str) -> Description:
         FormatError: Not strict JSON, another schema, unknown, missing or mistyped fields, invalid values, or parts
             that do not make up the description.
     """
-    found: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=WHAT)
-    check_contract(found.contract, found.blueprint, WHAT)
-    _check_parts(found)
-    return found
+    description: Description = decode(Description, text.encode("utf-8", "surrogatepass"), what=WHAT)
+    check_contract(description.contract, description.blueprint, WHAT)
+    _check_parts(description)
+    return description
 
 
 def description_of(header: Header) -> Description:
@@ -121,35 +121,39 @@ def description_of(header: Header) -> Description:
             "it is a safetensors file without a description, not an export of compatkit. Export a component with "
             "`compatkit export REF FILE`; adopt weights of other programs with `compatkit adopt`."
         )
-    found = from_text(text)
-    own = [part.prefix + name for part in found.parts for name in part.names]
-    there = {entry.name for entry in header.tensors}
-    other = sorted(there.symmetric_difference(own))
-    if other or len(own) != len(there):
+    description = from_text(text)
+    own = [part.prefix + name for part in description.parts for name in part.names]
+    stored = {entry.name for entry in header.tensors}
+    other = sorted(stored.symmetric_difference(own))
+    if other or len(own) != len(stored):
         raise FormatError(
             f"{WHAT}: expected each tensor in one part; that is not so for {', '.join(other[:3]) or 'some'}. The file "
             "was changed after the export; export it again."
         )
-    return found
+    return description
 
 
-def _check_parts(found: Description) -> None:
+def _check_parts(description: Description) -> None:
     """Raise for parts that do not make up the description.
 
     Raises:
         FormatError: The parts differ from what was expected.
     """
-    sides = [part.blueprint.side for part in found.parts]
-    between = found.contract.adapters
+    sides = [part.blueprint.side for part in description.parts]
+    between = description.contract.adapters
     if len(sides) > MOST_PARTS:
         raise FormatError(f"{WHAT}.parts: expected at most {MOST_PARTS}, got {len(sides)}.")
-    if found.kind != "recombination":
-        fits = len(sides) == 1 and found.parts[0].blueprint == found.blueprint and sides[0] != "recombination"
+    if description.kind != "recombination":
+        fits = (
+            len(sides) == 1
+            and description.parts[0].blueprint == description.blueprint
+            and sides[0] != "recombination"
+        )
         expected = "one part, with the blueprint of the whole"
     else:
         fits = sides == ["extractor", *["adapter"] * len(between), "head"]
-        fits = fits and found.blueprint.side == "recombination" and is_policy(found.policy)
-        fits = fits and tuple(part.blueprint for part in found.parts[1:-1]) == between
+        fits = fits and description.blueprint.side == "recombination" and is_policy(description.policy)
+        fits = fits and tuple(part.blueprint for part in description.parts[1:-1]) == between
         expected = "an extractor, the contract's adapters, a head, and a known policy"
     if not fits:
         raise FormatError(f"{WHAT}.parts: expected {expected}, got {', '.join(sides) or 'none'}.")

@@ -56,32 +56,32 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         UnknownName: A blueprint's builder or model is unknown here.
         EnvironmentFailure: The file is missing or cannot be read.
     """
-    place = Path(local(path, "an exported file"))
+    file = Path(local(path, "an exported file"))
     try:
-        description = description_of(read_header(place))
+        description = description_of(read_header(file))
     except FormatError as error:
-        raise FormatError(f"{place}: {str(error).removeprefix(f'{place}: ')}", subject=place) from None
-    data = read_whole(place)
+        raise FormatError(f"{file}: {str(error).removeprefix(f'{file}: ')}", subject=file) from None
+    data = read_whole(file)
     actual = tensor_digest(data)
     if actual != description.tensors:
         raise IntegrityError(
-            f"{place}: expected the tensors {description.tensors}, found {actual}. They were changed after the export; "
+            f"{file}: expected the tensors {description.tensors}, found {actual}. They were changed after the export; "
             "export it again.",
-            subject=place,
+            subject=file,
         )
     state = deserialize(data)
     modules: list[nn.Module] = []
     for part in description.parts:
-        whose = f"{place}: the {part.blueprint.side} {part.blueprint.model}"
+        owner = f"{file}: the {part.blueprint.side} {part.blueprint.model}"
         own = {name: state[part.prefix + name] for name in part.names}
         try:
-            modules.append(rebuilt(part.blueprint, own, whose, share=True))
+            modules.append(rebuilt(part.blueprint, own, owner, share=True))
         except UnknownName as error:
-            raise UnknownName(f"{whose} cannot be rebuilt here: {error}", subject=place) from error
+            raise UnknownName(f"{owner} cannot be rebuilt here: {error}", subject=file) from error
         except UsageError as error:
-            raise IntegrityError(f"{whose} cannot be rebuilt: {error}", subject=place) from error
-    made = _assembled(description, modules)
-    parameters = sum(one.numel() for one in made.parameters())
+            raise IntegrityError(f"{owner} cannot be rebuilt: {error}", subject=file) from error
+    network = _assembled(description, modules)
+    parameters = sum(parameter.numel() for parameter in network.parameters())
     payload = Payload(Edge(digest(data), len(data)), actual, len(state), parameters)
     manifest = Manifest(
         kind=description.kind,
@@ -89,23 +89,25 @@ def load_exported(path: str | os.PathLike[str]) -> Exported:
         payload=payload,
         contract=description.contract,
     )
-    module = made if description.kind == "recombination" else modules[0]
-    hold_against(manifest, module, thorough=False, whose=str(place))
-    return made
+    module = network if description.kind == "recombination" else modules[0]
+    hold_against(manifest, module, thorough=False, whose=str(file))
+    return network
 
 
 def _assembled(description: Description, modules: list[nn.Module]) -> Exported:
     extractor = modules[0] if description.parts[0].blueprint.side == "extractor" else None
     head = modules[-1] if description.parts[-1].blueprint.side == "head" else None
     between = [
-        one for part, one in zip(description.parts, modules, strict=True) if part.blueprint.side == "adapter"
+        module
+        for part, module in zip(description.parts, modules, strict=True)
+        if part.blueprint.side == "adapter"
     ]
-    made = Exported(
+    network = Exported(
         extractor,
         head,
         contract=description.contract,
         adapters=between,
         bn_policy=description.policy,
     )
-    made.description, made.about = description, description.about
-    return made.eval()
+    network.description, network.about = description, description.about
+    return network.eval()

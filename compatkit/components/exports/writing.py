@@ -55,8 +55,8 @@ class Written:
     description: Description
 
     def __repr__(self) -> str:
-        whose = self.description.reference or self.description.about.title
-        return f"Written({str(self.path)!r}: {self.bytes:,} bytes, {self.description.kind} {whose!r})"
+        label = self.description.reference or self.description.about.title
+        return f"Written({str(self.path)!r}: {self.bytes:,} bytes, {self.description.kind} {label!r})"
 
 
 def write(
@@ -151,11 +151,11 @@ def _described(
     modules = list(_modules(module, manifest, digest))
     whole = module if isinstance(module, Assembly) else Assembly(None, module, contract=manifest.contract)
     shapes = probe_shapes(manifest.contract.structural, manifest.blueprint)
-    before, kind = prefixes([(blueprint, one) for blueprint, one, _ in modules], whole, shapes, names)
+    before, kind = prefixes([(blueprint, part) for blueprint, part, _ in modules], whole, shapes, names)
     state: dict[str, Tensor] = {}
     parts: list[PartRecord] = []
-    for prefix, (blueprint, one, component) in zip(before, modules, strict=True):
-        own = one.state_dict()
+    for prefix, (blueprint, part, component) in zip(before, modules, strict=True):
+        own = part.state_dict()
         state |= {prefix + name: value for name, value in own.items()}
         parts.append(PartRecord(blueprint, tuple(sorted(own)), prefix, component))
     description = Description(
@@ -182,8 +182,8 @@ def _modules(
         return
     left, right = module.sources
     yield left.manifest.blueprint, module.extractor, left.digest
-    for one in module.inserted:
-        yield one.blueprint, one.module, one.digest
+    for adapter in module.inserted:
+        yield adapter.blueprint, adapter.module, adapter.digest
     yield right.manifest.blueprint, module.head, right.digest
 
 
@@ -191,7 +191,7 @@ def _alone(contract: Contract) -> Contract:
     """Return a contract without blobs that exist only in a registry: the channel statistics."""
     statistical = contract.statistical
     features = statistical.features and tuple(
-        attrs.evolve(one, per_channel=None) for one in statistical.features
+        attrs.evolve(moments, per_channel=None) for moments in statistical.features
     )
     return attrs.evolve(contract, statistical=attrs.evolve(statistical, features=features))
 
@@ -267,8 +267,8 @@ def _same(made: nn.Module, whole: Assembly, shapes: Sequence[Sequence[int]]) -> 
     """Return whether a network gives bitwise the outputs of the parts with their stored statistics."""
     images = [port_signal(shape, place, "float32") for place, shape in enumerate(shapes)]
     with torch.no_grad():
-        (expected,), came = outputs_of(_Stored(whole), images), outputs_of(made, images)
-    return len(came) == 1 and torch.equal(expected, came[0])
+        (expected,), actual = outputs_of(_Stored(whole), images), outputs_of(made, images)
+    return len(actual) == 1 and torch.equal(expected, actual[0])
 
 
 class _Stored(nn.Module):

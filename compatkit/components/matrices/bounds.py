@@ -29,18 +29,22 @@ def bounds_of(
         extractors: Rows of the matrix.
         heads: Columns of the matrix.
     """
-    found: dict[str, Component] = {}
+    bounds: dict[str, Component] = {}
     for extractor in extractors:
-        own = next((one for one in heads if one.is_own(extractor)), None) or _elsewhere(parts, extractor)
+        own = next((head for head in heads if head.is_own(extractor)), None) or _elsewhere(parts, extractor)
         if own is not None:
-            found[extractor.reference] = own
-    return found
+            bounds[extractor.reference] = own
+    return bounds
 
 
 def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
     references = parts.store.references
-    released = (references.digest(extractor.name, one) for one in references.versions(extractor.name))
-    same = (one for one in released if one is not None and parts.function_of(one) == extractor.function)
+    released = (references.digest(extractor.name, version) for version in references.versions(extractor.name))
+    same = (
+        digest
+        for digest in released
+        if digest is not None and parts.function_of(digest) == extractor.function
+    )
     beside = f"{extractor.name.removesuffix('.extractor')}.head"
     hits = [
         hit
@@ -48,7 +52,7 @@ def _elsewhere(parts: Parts, extractor: Component) -> Component | None:
         for hit in parts.store.index.search(parent=digest, kind="head")
         if (TRAINED, digest) in hit.parents
     ]
-    for hit in sorted(hits, key=lambda one: (one.name != beside, one.name, Version.parse(one.version))):
+    for hit in sorted(hits, key=lambda hit: (hit.name != beside, hit.name, Version.parse(hit.version))):
         try:
             return parts.component(parts.store.resolve(f"{hit.name}@{hit.version}"))
         except (NotFound, IntegrityError):

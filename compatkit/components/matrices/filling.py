@@ -60,24 +60,26 @@ def matrix(
     """Return the accuracy of every extractor with every head; see ``Registry.matrix``."""
     if data is not None:
         check_tests(data)
-    asked, way, between = parse(where), check_fill(fill), adapters or {}
+    where_filters, fill_mode, between = parse(where), check_fill(fill), adapters or {}
     parts = Parts(store)
-    lefts = chosen(parts, extractors, "extractor", asked)
-    rights = chosen(parts, heads, "head", asked)
+    lefts = chosen(parts, extractors, "extractor", where_filters)
+    rights = chosen(parts, heads, "head", where_filters)
     bounds = bounds_of(parts, lefts, rights)
     tests: dict[str, Split] = {}
     if data is not None:
-        tests = {one.reference: held_out(one, data) for one in lefts}
-    elif way != "none":
-        again = images_again(store, [one.resolved for one in lefts], f"Pass data=, {OR_SET}")
-        tests = {reference: found.test for reference, found in again.items()}
+        tests = {extractor.reference: held_out(extractor, data) for extractor in lefts}
+    elif fill_mode != "none":
+        again = images_again(store, [extractor.resolved for extractor in lefts], f"Pass data=, {OR_SET}")
+        tests = {reference: data_set.test for reference, data_set in again.items()}
     images = {reference: ImageFacts.of(split) for reference, split in tests.items()} if tests else None
-    words = {pair: [(one.function, str(one)) for one in steps] for pair, steps in between.items()}
-    known = look(store, lefts, rights, images, conditions, bounds=bounds, between=words)
-    pairs = Pairs(lefts, rights, known, asked)
-    if tests and (todo := pairs.wanted(way)):
+    adapter_facts = {
+        pair: [(adapter.function, str(adapter)) for adapter in steps] for pair, steps in between.items()
+    }
+    known = look(store, lefts, rights, images, conditions, bounds=bounds, between=adapter_facts)
+    pairs = Pairs(lefts, rights, known, where_filters)
+    if tests and (todo := pairs.wanted(fill_mode)):
         _measure(store, pairs, todo, bounds, tests, conditions, between, record, progress)
-    return pairs.matrix(conditions, way)
+    return pairs.matrix(conditions, fill_mode)
 
 
 def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -> list[Component]:
@@ -94,18 +96,18 @@ def chosen(parts: Parts, wanted: str | Sequence[str], kind: str, where: Where) -
         NotFound: A pattern matches nothing of this kind, or nothing passes the filters.
         UsageError: A reference that is not a pattern has another kind.
     """
-    found: dict[str, Component] = {}
-    for one in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
-        found.setdefault(one.digest, one)
+    components: dict[str, Component] = {}
+    for component in parts.choose(wanted, (kind,), HEADS if kind == "head" else (kind,)):
+        components.setdefault(component.digest, component)
     query = where.query(kind)
     if query is None:
-        return list(found.values())
-    hits = {(one.name, one.version) for one in parts.store.index.search(query)}
-    fitting = [one for one in found.values() if (one.name, one.version) in hits]
+        return list(components.values())
+    hits = {(component.name, component.version) for component in parts.store.index.search(query)}
+    fitting = [component for component in components.values() if (component.name, component.version) in hits]
     if not fitting:
         raise NotFound(
-            f"none of the {len(found)} matching components of kind {kind} passes {', '.join(where.texts)}; list them "
-            f"with `compatkit search --kind {kind}`.",
+            f"none of the {len(components)} matching components of kind {kind} passes {', '.join(where.texts)}; list "
+            f"them with `compatkit search --kind {kind}`.",
             subject=where.texts,
         )
     return fitting
@@ -147,12 +149,16 @@ def _measure(
 
     device = Precision.choose(conditions.device, "float32", None).device
     rows, columns = {left for left, _ in todo}, {right for _, right in todo}
-    lefts = [one for one in pairs.lefts if one.reference in rows]
-    rights = [one for one in pairs.rights if one.reference in columns]
-    own = {one.reference: bounds[one.reference] for one in lefts if one.reference in bounds}
-    parts = {one.reference: one for one in (*lefts, *rights, *own.values())}
-    for one in parts.values():
-        _ = one.module  # find damaged parts before anything runs
+    lefts = [component for component in pairs.lefts if component.reference in rows]
+    rights = [component for component in pairs.rights if component.reference in columns]
+    own = {
+        component.reference: bounds[component.reference]
+        for component in lefts
+        if component.reference in bounds
+    }
+    parts = {component.reference: component for component in (*lefts, *rights, *own.values())}
+    for component in parts.values():
+        _ = component.module  # find damaged parts before anything runs
     keeps, differing = record, list[str]()
 
     def each(row: list[Cell]) -> None:
@@ -164,7 +170,7 @@ def _measure(
     measure(
         lefts,
         rights,
-        {one.reference: tests[one.reference] for one in lefts},
+        {component.reference: tests[component.reference] for component in lefts},
         attrs.evolve(conditions, device=device),
         adapters=adapters,
         only=set(todo),
@@ -178,10 +184,10 @@ def _measure(
 
 def _warn(differing: Sequence[str]) -> None:
     more = len(differing) - NAMED
-    told = [*differing[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
+    listed = [*differing[:NAMED], *([f"and {more:,} more"] if more > 0 else [])]
     warnings.warn(
         "Measured again under the same key, figures differ: "
-        + "; ".join(told)
+        + "; ".join(listed)
         + ". What is left to the machine (device, threads, version of torch) is not part of a key; both results are "
         "kept, and the newer one is shown.",
         stacklevel=5,
@@ -212,7 +218,7 @@ class Pairs:
                 cell = self.known.cells.get(pair)
                 if cell is None:
                     cell = _without_figure(
-                        left, right, self.known.images[left.reference], self.known.asked[pair]
+                        left, right, self.known.images[left.reference], self.known.queries[pair]
                     )
                 elif detailed:
                     cell = self._with_findings(cell, left, right)
@@ -253,12 +259,12 @@ class Pairs:
         shown = {pair: self._shown(cell) for pair, cell in self.cells.items()}
         lefts, rights = self.lefts, self.rights
         if self.where.conditions:
-            kept = [pair for pair, cell in shown.items() if cell.state != "left-out"]
-            rows, columns = {left for left, _ in kept}, {right for _, right in kept}
-            lefts = [one for one in lefts if one.reference in rows]
-            rights = [one for one in rights if one.reference in columns]
+            remaining = [pair for pair, cell in shown.items() if cell.state != "left-out"]
+            rows, columns = {left for left, _ in remaining}, {right for _, right in remaining}
+            lefts = [component for component in lefts if component.reference in rows]
+            rights = [component for component in rights if component.reference in columns]
         pairs = [(left.reference, right.reference) for left in lefts for right in rights]
-        first, second = (tuple(one.described() for one in side) for side in (lefts, rights))
+        first, second = (tuple(component.described() for component in side) for side in (lefts, rights))
         chosen = {pair: shown[pair] for pair in pairs}
         return Matrix(first, second, tuple(chosen.values()), self._settings(conditions, fill, chosen))
 
@@ -285,9 +291,10 @@ class Pairs:
 
     def _with_findings(self, cell: Cell, left: Component, right: Component) -> Cell:
         images = self.known.images[left.reference]
-        found = _prospect(left, right, images, cell.settings)
+        forecast = _prospect(left, right, images, cell.settings)
         return attrs.evolve(
-            cell, findings=(*notes_of(found, cell.settings, figures=cell.state == "measured"), *cell.findings)
+            cell,
+            findings=(*notes_of(forecast, cell.settings, figures=cell.state == "measured"), *cell.findings),
         )
 
 
@@ -296,18 +303,18 @@ def _prospect(left: Component, right: Component, images: ImageFacts, settings: M
     return prospect(left.manifest, right.manifest, images, own=own, adapted=adapted)
 
 
-def _without_figure(left: Component, right: Component, images: ImageFacts, asked: PairQuery) -> Cell:
+def _without_figure(left: Component, right: Component, images: ImageFacts, query: PairQuery) -> Cell:
     """Return the cell of a pair without results: missing, or barred with the reason."""
-    found = _prospect(left, right, images, asked.settings)
-    settings: dict[str, Any] = asked.settings | {"own": right.is_own(left)}
+    forecast = _prospect(left, right, images, query.settings)
+    settings: dict[str, Any] = query.settings | {"own": right.is_own(left)}
     return Cell(
         left.reference,
         right.reference,
-        found.report.wiring,
-        found.report.promise,
+        forecast.report.wiring,
+        forecast.report.promise,
         "none",
-        common=found.common,
-        settings=settings if found.reason else settings | {STATE: "missing"},
-        findings=notes_of(found, settings, figures=False),
-        reason=found.reason or MISSING,
+        common=forecast.common,
+        settings=settings if forecast.reason else settings | {STATE: "missing"},
+        findings=notes_of(forecast, settings, figures=False),
+        reason=forecast.reason or MISSING,
     )

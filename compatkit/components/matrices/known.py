@@ -54,7 +54,7 @@ class PairQuery:
     question: tuple[Any, ...] = attrs.field(
         init=False, default=attrs.Factory(lambda self: question_of(self.settings), takes_self=True)
     )
-    _said: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
+    _reasons: dict[tuple[int, int], str | None] = attrs.field(init=False, factory=dict)
 
     def newest(self, results: Sequence[StoredResult], extractor: Component, head: Component) -> Cell | None:
         """Return the newest result for exactly these conditions, else for the same question, else None.
@@ -68,14 +68,14 @@ class PairQuery:
         fresh: list[StoredResult] = []
         for result in reversed(results):
             try:
-                said = self._say(result)
+                reason = self._match(result)
             except FormatError as error:
                 self.cells.leave_out(extractor.reference, head.reference, error)
                 continue
-            if said == "":
+            if reason == "":
                 fresh.append(result)
-            elif said is not None and stale is None:
-                stale = result, said
+            elif reason is not None and stale is None:
+                stale = result, reason
         for result in fresh:
             cell = self._cell(result, extractor, head)
             if cell is not None:
@@ -97,18 +97,18 @@ class PairQuery:
             return None
         return cell if self.own is None else self.own.judge(cell)
 
-    def _say(self, result: StoredResult) -> str | None:
+    def _match(self, result: StoredResult) -> str | None:
         """Return ``""`` for a result of these conditions, a reason for a stale one of the question, else None."""
         place = id(result.settings), id(result.conditions)
-        if place not in self._said or result.error:
+        if place not in self._reasons or result.error:
             settings = self.cells.settings(result)
             if is_kept(self.key, result.conditions):
-                self._said[place] = ""
+                self._reasons[place] = ""
             elif question_of(settings) == self.question:
-                self._said[place] = stale_reason(self.key, result.conditions, settings)
+                self._reasons[place] = stale_reason(self.key, result.conditions, settings)
             else:
-                self._said[place] = None
-        return self._said[place]
+                self._reasons[place] = None
+        return self._reasons[place]
 
 
 @attrs.frozen(eq=False)
@@ -122,7 +122,7 @@ class Known:
     """
 
     cells: dict[Pair, Cell] = attrs.field(factory=dict)
-    asked: dict[Pair, PairQuery] = attrs.field(factory=dict)
+    queries: dict[Pair, PairQuery] = attrs.field(factory=dict)
     images: dict[str, ImageFacts] = attrs.field(factory=dict)
 
 
@@ -152,7 +152,9 @@ def look(
         IntegrityError: A folder of the registry is a symbolic link.
     """
     rows: dict[str, dict[str, list[StoredResult]]] = {}
-    for result in store.evidence.kept([one.function for one in extractors], [one.function for one in heads]):
+    for result in store.evidence.kept(
+        [part.function for part in extractors], [part.function for part in heads]
+    ):
         rows.setdefault(result.extractor, {}).setdefault(result.head, []).append(result)
     known, cells = Known(), Cells()
     for extractor in extractors:
@@ -160,7 +162,9 @@ def look(
         if images is not None:
             seen = images[extractor.reference]
         else:
-            seen = _last_seen(extractor, [one for head in heads for one in row.get(head.function, ())], cells)
+            seen = _last_seen(
+                extractor, [result for head in heads for result in row.get(head.function, ())], cells
+            )
         known.images[extractor.reference] = seen
         head_of_bound = bounds.get(extractor.reference)
         bound = "" if head_of_bound is None else head_of_bound.function
@@ -169,17 +173,17 @@ def look(
         for head in heads:
             pair = extractor.reference, head.reference
             normalized, adapters = is_normalized(extractor.manifest, head.manifest), between.get(pair, ())
-            asked = None if adapters else shared.get(normalized)
-            if asked is None:
+            query = None if adapters else shared.get(normalized)
+            if query is None:
                 settings = conditions.settings(
                     images=seen, normalized=normalized, bound=bound, adapters=adapters
                 )
-                asked = PairQuery(settings, cells, own)
+                query = PairQuery(settings, cells, own)
                 if not adapters:
-                    shared[normalized] = asked
-            known.asked[pair] = asked
+                    shared[normalized] = query
+            known.queries[pair] = query
             if results := row.get(head.function):
-                cell = asked.newest(results, extractor, head)
+                cell = query.newest(results, extractor, head)
                 if cell is not None:
                     known.cells[pair] = cell
     cells.warn(stacklevel=5)
@@ -191,12 +195,12 @@ def differing(results: Sequence[StoredResult]) -> str:
 
     They may differ by machine: device, threads or version of torch.
     """
-    if all(one.figures == results[0].figures for one in results[1:]):
+    if all(result.figures == results[0].figures for result in results[1:]):
         return ""
-    told = sorted(one.figures["restricted"][0] for one in results)
+    accuracies = sorted(result.figures["restricted"][0] for result in results)
     return (
-        f"{len(results)} results are kept under this key, and they differ: accuracy {told[0]:.4f} to {told[-1]:.4f}; "
-        "the newest is shown."
+        f"{len(results)} results are kept under this key, and they differ: accuracy {accuracies[0]:.4f} to "
+        f"{accuracies[-1]:.4f}; the newest is shown."
     )
 
 
@@ -217,7 +221,7 @@ def _last_seen(extractor: Component, results: Sequence[StoredResult], cells: Cel
             if name not in names or not some or names[name].sample:  # prefer all images to a sample
                 names[name] = ImageFacts(name, settings["data_digest"], settings["images"], sample=some)
     family = trained_on(extractor.manifest)
-    mine = [one for name, one in names.items() if family_of(name) == family] or list(names.values())
+    mine = [facts for name, facts in names.items() if family_of(name) == family] or list(names.values())
     if len(mine) > 1:
         raise DataError(
             f"{extractor.reference} was measured on {', '.join(sorted(names))}, but trained on "

@@ -86,8 +86,8 @@ class Where:
         Raises:
             UsageError: A filter is invalid.
         """
-        asked = self.sides.get(side)
-        return Query(kind=side, withdrawn=True, **asked) if asked else None
+        fields = self.sides.get(side)
+        return Query(kind=side, withdrawn=True, **fields) if fields else None
 
     def refused(self, cell: Cell, *, before: bool) -> str:
         """Return the first filter that a cell does not match, or empty.
@@ -96,8 +96,8 @@ class Where:
             cell: The cell.
             before: Check only fields known before a measurement, or else only the rest.
         """
-        asked = (one for one in self.conditions if (one.field in BEFORE) == before)
-        return next((one.text for one in asked if not one.fits(cell)), "")
+        conditions = (condition for condition in self.conditions if (condition.field in BEFORE) == before)
+        return next((condition.text for condition in conditions if not condition.fits(cell)), "")
 
 
 def parse(texts: str | Iterable[str]) -> Where:
@@ -138,20 +138,21 @@ def _search(sides: Mapping[str, dict[str, Any]], field: str, sign: str, value: s
     if sign != "=" or not (name in SEARCHED or (name.startswith(TAG) and name != TAG)):
         raise _unknown(field, sign)
     meant = (side,) if side else ("head",) if name == "class" else SIDES
-    for one in meant:
-        asked = sides[one]
+    for target in meant:
+        fields = sides[target]
         if name.startswith(TAG):
-            tags = asked.setdefault("tags", {})
+            tags = fields.setdefault("tags", {})
             _once(tags.setdefault(name.removeprefix(TAG), value), value, text)
         else:
             key = {"class": "label"}.get(name, name)
-            _once(asked.setdefault(key, read := _read(name, value)), read, text)
+            _once(fields.setdefault(key, read := _read(name, value)), read, text)
 
 
-def _once(kept: Any, value: Any, text: str) -> None:
-    if kept != value:
+def _once(existing: Any, value: Any, text: str) -> None:
+    if existing != value:
         raise UsageError(
-            f"{text!r:.100}: the same field must equal {kept!r}, too; leave one of them out.", subject=text
+            f"{text!r:.100}: the same field must equal {existing!r}, too; leave one of them out.",
+            subject=text,
         )
 
 
@@ -170,12 +171,12 @@ def _read(name: str, value: str) -> Any:
 
 
 def _listed(field: str, value: str) -> tuple[str, ...]:
-    known, found = LISTED[field], tuple(one.strip() for one in value.split(","))
-    for one in found:
-        if one not in known:
-            hint = suggest(one, known)
-            raise UsageError(f"{field} is one of {', '.join(known)}, got {one!r:.80}.{hint}", subject=value)
-    return found
+    known, values = LISTED[field], tuple(item.strip() for item in value.split(","))
+    for item in values:
+        if item not in known:
+            hint = suggest(item, known)
+            raise UsageError(f"{field} is one of {', '.join(known)}, got {item!r:.80}.{hint}", subject=value)
+    return values
 
 
 def _number(field: str, value: str) -> float:

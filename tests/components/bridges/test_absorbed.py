@@ -100,8 +100,8 @@ def test_a_bias_reaches_every_path_behind_an_absorbed_layer(kind: type[Forked]) 
     ladder = climb(made)
     (step,) = ladder.climb(["absorbed"], None, None)
     assert step.candidate is not None and step.candidate.entries == (("enter", 4),)
-    wanted = made.answers(ladder.teacher, made.held)
-    torch.testing.assert_close(step.candidate.answers(made.held_features), wanted, atol=1e-2, rtol=1e-3)
+    wanted = made.answers(ladder.teacher, made.held_out)
+    torch.testing.assert_close(step.candidate.answers(made.held_out_features), wanted, atol=1e-2, rtol=1e-3)
 
 
 def test_features_in_a_list_are_not_overlooked() -> None:

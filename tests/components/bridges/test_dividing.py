@@ -8,7 +8,7 @@ import pytest
 import torch
 from bridged import between, climb, images, part
 
-from compatkit.components.bridges.dividing import drawn, parted, repeated
+from compatkit.components.bridges.dividing import duplicates_note, shuffled_unique, split_labeled
 from compatkit.data.split import Split
 from compatkit.errors import DataError
 
@@ -32,33 +32,33 @@ def both(*splits: Split) -> set[bytes]:
 def test_images_lent_by_the_head_are_never_those_that_are_chosen_by(on: str, count: int) -> None:
     data = images(60)
     made = between(LEFT, PART, data=data, max_images=count, on=on, head_data=data)
-    assert len(made.held) == 30 and not both(made.held, made.pairs)
+    assert len(made.held_out) == 30 and not both(made.held_out, made.pairs)
     assert len(made.pairs) == min(count, 30)
 
 
 def test_images_lent_that_are_all_held_out_are_refused() -> None:
     made = between(LEFT, PART)
     with pytest.raises(DataError, match=r"0 of them different and not held out"):
-        between(LEFT, PART, on="dst", head_data=made.held)
+        between(LEFT, PART, on="dst", head_data=made.held_out)
 
 
 def test_copies_are_not_further_images() -> None:
     data = images(25)
     made = between(LEFT, PART, data=many(data, 12), max_images=1000)
-    assert (len(made.held), len(made.fit)) == (12, 13) and not both(made.held, made.fit)
+    assert (len(made.held_out), len(made.fit)) == (12, 13) and not both(made.held_out, made.fit)
     assert (
-        repeated(many(data, 12))
+        duplicates_note(many(data, 12))
         == "275 of the 300 images of rows/train are copies of others and are left out."
     )
-    assert repeated(data) == ""
+    assert duplicates_note(data) == ""
     with pytest.raises(DataError, match="has 300 images, 10 of them different; a bridge needs at least 20"):
         between(LEFT, PART, data=many(images(10), 30))
 
 
 def test_copies_of_labeled_images_are_not_trained_on_and_checked_by() -> None:
     made = between(LEFT, PART)
-    used, targets, checks = parted(many(images(40, seed=8), 5), made.head, made.held, made.seed)
-    assert (len(used), len(targets), len(checks)) == (32, 32, 8) and not both(checks, made.held)
+    used, targets, checks = split_labeled(many(images(40, seed=8), 5), made.head, made.held_out, made.seed)
+    assert (len(used), len(targets), len(checks)) == (32, 32, 8) and not both(checks, made.held_out)
     with pytest.raises(
         DataError, match="has 60 labeled images, 6 of them different; training a bridge takes at least 10"
     ):
@@ -67,6 +67,6 @@ def test_copies_of_labeled_images_are_not_trained_on_and_checked_by() -> None:
 
 def test_without_copies_the_order_is_that_of_the_seed() -> None:
     data = images(40)
-    assert drawn(data, 3).tolist() == np.random.default_rng(3).permutation(40).tolist()
+    assert shuffled_unique(data, 3).tolist() == np.random.default_rng(3).permutation(40).tolist()
     some = set(data.image_digests[:10])
-    assert sorted(drawn(data, 3, some)) == list(range(10, 40))
+    assert sorted(shuffled_unique(data, 3, some)) == list(range(10, 40))

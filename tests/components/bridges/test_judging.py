@@ -8,17 +8,17 @@ import torch
 from bridged import Head, between, climb, head_of, images, part
 from torch import Tensor
 
-from compatkit.components.bridges.dividing import parted
+from compatkit.components.bridges.dividing import split_labeled
 from compatkit.components.bridges.judging import (
     GO,
     NO_GO,
     NOT_FINITE,
-    Judged,
+    Judgement,
     agreement,
     correctness,
-    falls,
     largest,
-    rises,
+    significantly_fewer,
+    significantly_more,
 )
 from compatkit.components.bridges.ladder import RungResult, choose, reason
 from compatkit.contracts.evidence import figure
@@ -27,8 +27,8 @@ from compatkit.errors import DataError
 PART = part("own", torch.eye(4))
 
 
-def of(right: int, count: int, chance: float = 0.1, largest: float = 0.1) -> Judged:
-    return Judged(figure(right, count), chance, largest)
+def of(right: int, count: int, chance: float = 0.1, largest: float = 0.1) -> Judgement:
+    return Judgement(figure(right, count), chance, largest)
 
 
 def test_chance_is_what_independent_answers_agree_on() -> None:
@@ -109,7 +109,7 @@ def test_the_choice_goes_by_kappa() -> None:
 def checked(rung: str, right: int, agreed: int = 50, extra: Tensor | None = None) -> RungResult:
     """Return a step that is right on the first so many of 20 labeled images, half of them of one class."""
     hits = torch.arange(20) < right
-    return RungResult(rung, of(agreed, 100), checked=Judged(figure(right, 20), 0.5, 0.5), right=hits)
+    return RungResult(rung, of(agreed, 100), checked=Judgement(figure(right, 20), 0.5, 0.5), right=hits)
 
 
 def test_labels_decide_beyond_what_so_few_images_leave_open() -> None:
@@ -120,7 +120,7 @@ def test_labels_decide_beyond_what_so_few_images_leave_open() -> None:
     assert choose([checked("finetune", 12), checked("stitch-labels", 13)]).rung == "stitch-labels"
     assert choose([checked("stitch", 3), checked("finetune", 4)]).rung == "stitch"
     yes, no = torch.ones(20, dtype=torch.bool), torch.zeros(20, dtype=torch.bool)
-    assert rises(yes, no) and not rises(no, yes) and falls(no, yes)
+    assert significantly_more(yes, no) and not significantly_more(no, yes) and significantly_fewer(no, yes)
 
 
 def test_what_labels_decided_is_judged_by_labels_and_says_so() -> None:
@@ -144,18 +144,18 @@ def test_the_chance_of_labels_is_their_most_frequent_class() -> None:
 def test_held_out_images_are_never_trained_on() -> None:
     """The labeled images are those of the bridge: half are held out, and so kept apart."""
     made = between(PART, PART)
-    used, targets, checks = parted(images(), made.head, made.held, made.seed)
-    held = {one.tobytes() for one in made.held.images}
+    used, targets, checks = split_labeled(images(), made.head, made.held_out, made.seed)
+    held = {one.tobytes() for one in made.held_out.images}
     assert {one.tobytes() for one in checks.images} == held and len(checks) == 30
     assert not held & {one.tobytes() for one in used.images}
     assert len(targets) == len(used) == 30
-    others, _, apart = parted(images(50, seed=8), made.head, made.held, made.seed)
+    others, _, apart = split_labeled(images(50, seed=8), made.head, made.held_out, made.seed)
     assert (len(others), len(apart)) == (40, 10)
 
 
 def test_labels_that_are_all_held_out_are_refused() -> None:
     made = between(PART, PART)
-    held = {one.tobytes() for one in made.held.images}
+    held = {one.tobytes() for one in made.held_out.images}
     data = images()
     places = np.array([place for place, one in enumerate(data.images) if one.tobytes() in held])
     with pytest.raises(

@@ -210,10 +210,10 @@ def test_what_cannot_be_bridged_is_refused(made: ck.Registry, images: ck.Split) 
     with pytest.raises(IncompatibleError):
         made.bridge("zoo/vector.extractor", "zoo/one.head", images)
     found = made.bridge(*pair, images, rungs=["statistics"])
-    with pytest.raises(UsageError, match="'ridge' was not climbed; climbed were statistics"):
+    with pytest.raises(UsageError, match="'ridge' was not tried; tried were statistics"):
         made.publish(found, "pairs/none", rung="ridge")
     wide = made.bridge("zoo/narrow.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
-    with pytest.raises(UsageError, match=r"direct was left out: .* 16 channels come and 32 are taken"):
+    with pytest.raises(UsageError, match=r"direct was left out: .* got 16 channels, and the head takes 32"):
         made.publish(wide, "pairs/none", rung="direct")
 
 
@@ -280,13 +280,13 @@ def test_features_enter_directly_only_where_no_adapter_is_needed(made: ck.Regist
 def test_direct_is_judged_on_the_features_that_it_stands_on(made: ck.Registry, images: ck.Split) -> None:
     """A head that takes any size: the rungs fit at its own 8x8 positions, and directly it gets 12x12."""
     found = made.bridge("zoo/larger.extractor", "zoo/one.head", images, rungs=["direct", "ridge"], until=None)
-    step, ground = found.step("direct"), found.step("ridge").candidate.ground  # type: ignore[union-attr]
-    assert [one.blueprint.kwargs["size"] for one in ground.before] == [[8, 8]]
+    step, inputs = found.step("direct"), found.step("ridge").candidate.inputs  # type: ignore[union-attr]
+    assert [one.blueprint.kwargs["size"] for one in inputs.before] == [[8, 8]]
     whole = torch.nn.Sequential(made.load("zoo/larger.extractor"), made.load("zoo/one.head")).eval()
     data = made.store.manifest("zoo/larger.extractor").contract.data
     with torch.no_grad():
-        said = whole(normalize(prepare(ground.held, data).images, data)).argmax(1)
-    wanted = ground.answers(ground.reference(), ground.held).argmax(1)
+        said = whole(normalize(prepare(inputs.held_out, data).images, data)).argmax(1)
+    wanted = inputs.answers(inputs.reference(), inputs.held_out).argmax(1)
     assert step.agreement is not None and step.agreement.correct == int((said == wanted).sum())
 
 
@@ -329,9 +329,9 @@ def test_rungs_that_were_not_climbed_are_named(made: ck.Registry) -> None:
     found = made.bridge(*pair, rungs=["statistics", "ridge", "stitch"], until=0.5)
     assert found.says == "fit" and found.chosen == "statistics"
     assert found.not_climbed == ("ridge", "stitch") and found.to_json()["not_climbed"] == ["ridge", "stitch"]
-    assert found.notes[-1] == "Not climbed, as statistics fits and agrees on 0.5 at least: ridge, stitch."
+    assert found.notes[-1] == "Not tried, as statistics fits and agrees on 0.5 at least: ridge, stitch."
     every = made.bridge(*pair, rungs=["statistics", "ridge"], until=None)
-    assert every.not_climbed == () and not any("Not climbed" in one for one in every.notes)
+    assert every.not_climbed == () and not any("Not tried" in one for one in every.notes)
 
 
 def test_a_bridge_trained_with_labels_is_judged_by_labels_and_kept(
@@ -453,7 +453,7 @@ def test_what_is_not_shown_to_fit_is_published_only_when_told(
 ) -> None:
     found = registry.bridge("zoo/again.extractor", "zoo/one.head", images, rungs=["ridge"])
     for verdict in ("doubtful", "no fit"):
-        monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", verdict)
+        monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", verdict)
         assert found.says == verdict
         with pytest.raises(UsageError) as caught:
             registry.publish(found, "pairs/doubted")
@@ -462,5 +462,5 @@ def test_what_is_not_shown_to_fit_is_published_only_when_told(
     registry.publish(found, "pairs/doubted", accept_doubtful=True)
     kept = registry.store.manifest("pairs/doubted")
     assert kept.training["bridge"]["says"] == "no fit"
-    monkeypatch.setattr("compatkit.components.bridges.judging.Judged.says", "fit")
+    monkeypatch.setattr("compatkit.components.bridges.judging.Judgement.says", "fit")
     registry.publish(found, "pairs/fits")

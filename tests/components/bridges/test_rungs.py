@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import compatkit.components.bridges.closed
 from compatkit.components.bridges import closed, training
 from compatkit.components.bridges.absorbing import absorbed
-from compatkit.components.bridges.judging import falls
+from compatkit.components.bridges.judging import significantly_fewer
 from compatkit.components.bridges.ladder import RUNGS, choose, chosen_rungs
 from compatkit.errors import DataError, IncompatibleError, UsageError
 
@@ -52,14 +52,14 @@ def test_a_known_change_is_undone_and_cheaper_rungs_do_not_undo_it(rung: str, mi
     ladder = climb(made)
     (step,) = ladder.climb([rung], None, None)
     assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
-    wanted = made.answers(ladder.teacher, made.held)
-    found = step.candidate.answers(made.held_features)
+    wanted = made.answers(ladder.teacher, made.held_out)
+    found = step.candidate.answers(made.held_out_features)
     torch.testing.assert_close(found, wanted, atol=2e-3, rtol=1e-3)
     if rung in ("ridge", "ridge3x3", "absorbed"):
         assert step.explained == pytest.approx(1, abs=1e-4)
     if rung == "permutation":  # a rotation is no permutation
         other = closed.by_permutation(between(part("left", TURN), PART))
-        assert float((other.answers(made.held_features) - wanted).abs().max()) > 0.1
+        assert float((other.answers(made.held_out_features) - wanted).abs().max()) > 0.1
 
 
 def test_the_head_itself_is_never_changed() -> None:
@@ -77,10 +77,10 @@ def test_statistics_belong_to_the_features_that_come() -> None:
     made = between(part("left", 5 * EYE), PART)
     ladder = climb(made)
     stored, anew = ladder.climb(["direct", "statistics"], None, None)
-    wanted = made.answers(ladder.teacher, made.held)
+    wanted = made.answers(ladder.teacher, made.held_out)
     assert anew.candidate is not None and stored.candidate is not None
-    torch.testing.assert_close(anew.candidate.answers(made.held_features), wanted, atol=1e-3, rtol=1e-3)
-    assert float((stored.candidate.answers(made.held_features) - wanted).abs().max()) > 0.1
+    torch.testing.assert_close(anew.candidate.answers(made.held_out_features), wanted, atol=1e-3, rtol=1e-3)
+    assert float((stored.candidate.answers(made.held_out_features) - wanted).abs().max()) > 0.1
     assert stored.candidate.statistics() is None
     estimate = anew.candidate.statistics()
     assert estimate is not None and set(estimate.tensors) == {
@@ -96,7 +96,7 @@ def test_features_are_clamped_for_a_head_that_knows_none_below_zero() -> None:
     right = with_ports(head_of(own), inputs=own.manifest.contract.structural.outputs)
     made = closed.by_ridge(between(part("left", MIXING), own, right))
     assert made.fitted is not None and made.fitted.blueprint.kwargs["nonnegative"] is True
-    (features,) = next(iter(made.ground.held_features))
+    (features,) = next(iter(made.inputs.held_out_features))
     assert float(made.fitted.module(features).detach().min()) == 0
 
 
@@ -123,8 +123,8 @@ def test_stitching_begins_from_the_linear_map_and_comes_closer_to_the_teacher() 
     assert choose([ridge, stitch]).rung == "ridge" and choose([stitch]).rung == "stitch"
 
     def off(step: object) -> float:
-        logits = step.candidate.answers(made.held_features)  # type: ignore[attr-defined]
-        wanted = made.answers(ladder.teacher, made.held).softmax(1)
+        logits = step.candidate.answers(made.held_out_features)  # type: ignore[attr-defined]
+        wanted = made.answers(ladder.teacher, made.held_out).softmax(1)
         return float(torch.nn.functional.cross_entropy(logits, wanted))
 
     assert off(stitch) < off(ridge)
@@ -146,7 +146,11 @@ def test_information_maximization_is_rolled_back_where_agreement_falls(
     (step,) = climb(made).climb(["infomax"], None, None)
     assert step.agreement is None and step.note.startswith("rolled back: agreement fell from 1.000 to ")
     yes, no = torch.ones(100, dtype=torch.bool), torch.zeros(100, dtype=torch.bool)
-    assert falls(no, yes) and not falls(yes, no) and not falls(yes, yes)
+    assert (
+        significantly_fewer(no, yes)
+        and not significantly_fewer(yes, no)
+        and not significantly_fewer(yes, yes)
+    )
 
 
 def test_rungs_are_climbed_in_their_order_until_the_agreement_asked_for() -> None:
@@ -164,8 +168,8 @@ def test_what_a_pair_does_not_allow_is_left_out_with_the_reason() -> None:
     ladder = climb(between(part("left", WIDER), PART))
     steps = ladder.climb(["direct", "statistics", "permutation"], None, None)
     assert all(one.agreement is None and one.meaning == "" for one in steps)
-    assert "7 channels come and 4 are taken" in steps[0].note
-    with pytest.raises(IncompatibleError, match=r"No rung could be climbed:\ndirect: "):
+    assert "got 7 channels, and the head takes 4" in steps[0].note
+    with pytest.raises(IncompatibleError, match=r"No rung could be built:\ndirect: "):
         choose(steps)
 
 
@@ -241,7 +245,7 @@ def test_features_are_paired_on_images_of_either_domain(on: str, given: int, cou
     if on == "mix":  # as many of both, however few the head's are
         mine = {one.tobytes() for one in made.fit.images}
         assert sum(one.tobytes() in mine for one in made.pairs.images) == count // 2
-    assert not set(map(bytes, made.held.images)) & set(map(bytes, made.fit.images))
+    assert not set(map(bytes, made.held_out.images)) & set(map(bytes, made.fit.images))
     step = climb(made).climb(["ridge"], None, None)[0]
     assert step.agreement is not None and step.agreement.accuracy == 1
     assert (step.images, step.estimated) == (count, 30)
@@ -251,12 +255,12 @@ def test_features_are_paired_on_images_of_either_domain(on: str, given: int, cou
 
 def test_features_that_do_not_fit_into_memory_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = climb(between(part("left", MIXING), PART)).climb(["ridge3x3"], None, None)[0]
-    monkeypatch.setattr("compatkit.components.bridges.ground.LIMIT", 10)
+    monkeypatch.setattr("compatkit.components.bridges.inputs.LIMIT", 10)
     runs: list[int] = []
     left = part("left", MIXING)
     left.module.register_forward_hook(lambda *_: runs.append(1))
     made = between(left, PART)
-    for one in (made.paired, made.features, made.held_features):
+    for one in (made.paired, made.features, made.held_out_features):
         one.limit = 10
     ladder = climb(made)
     (found,) = ladder.climb(["ridge3x3"], None, None)
@@ -344,8 +348,8 @@ def test_tokens_are_bridged_without_class_tokens_that_the_head_does_not_know(run
         "Features go into the head as they are; these need an adapter first: drop-tokens: leave out 1."
     )
     assert step.candidate is not None and step.agreement is not None and step.agreement.accuracy == 1
-    wanted = made.answers(ladder.teacher, made.held)
-    torch.testing.assert_close(step.candidate.answers(made.held_features), wanted, atol=1e-2, rtol=1e-3)
+    wanted = made.answers(ladder.teacher, made.held_out)
+    torch.testing.assert_close(step.candidate.answers(made.held_out_features), wanted, atol=1e-2, rtol=1e-3)
     assert step.candidate.statistics() is None  # there are none to estimate
     if rung == "procrustes":
         assert step.candidate.method["scaled"] is False

@@ -46,7 +46,7 @@ def test_tensors_come_through_with_the_rest_left_out(tmp_path: Path) -> None:
     assert found.format == "zip" and found.name == "net.pth" and found.bytes == path.stat().st_size
     assert found.tensors.keys() == STATE.keys()
     assert all(torch.equal(found.tensors[name], one) for name, one in STATE.items())
-    assert found.told == ("took the entry 'model', left out 'args', 'best', 'curve', 'path', 'epoch'",)
+    assert found.notes == ("took the entry 'model', left out 'args', 'best', 'curve', 'path', 'epoch'",)
 
 
 def test_code_is_refused_by_name_and_not_run(tmp_path: Path) -> None:

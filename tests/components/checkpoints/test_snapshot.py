@@ -72,8 +72,8 @@ def test_a_folder_of_timm_says_everything(folder: Path):
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.9, "center")
     assert [one.name for one in data.labels or ()] == NAMES
     assert adopted.model == MODEL
-    assert "mean 0.1, 0.2, 0.3: config.json" in adopted.told
-    assert "size 24, 24: config.json" in adopted.told
+    assert "mean 0.1, 0.2, 0.3: config.json" in adopted.notes
+    assert "size 24, 24: config.json" in adopted.notes
 
 
 def test_the_file_in_the_folder_has_the_same_beside_it(folder: Path):
@@ -90,8 +90,8 @@ def test_a_processor_of_transformers_says_how_images_come(folder: Path):
     assert (data.mean, data.std, data.size) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (24, 24))
     assert (data.interpolation, data.crop_pct, data.crop_mode) == ("bicubic", 0.75, "center")
     assert [one.name for one in data.labels or ()] == NAMES
-    assert "mean 0.1, 0.2, 0.3: preprocessor_config.json" in adopted.told
-    assert any("ResNetForImageClassification" in one for one in adopted.told)
+    assert "mean 0.1, 0.2, 0.3: preprocessor_config.json" in adopted.notes
+    assert any("ResNetForImageClassification" in one for one in adopted.notes)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_preparation_that_no_contract_describes_is_refused(tmp_path: Path, chang
 
 def test_steps_that_change_nothing_here_are_noted(folder: Path):
     processor = {**PROCESSOR, "do_resize": False, "do_convert_rgb": False, "do_flip_channel_order": False}
-    told = read_snapshot(beside(folder, None, processor)).told
+    told = read_snapshot(beside(folder, None, processor)).notes
     assert [one.split()[2] for one in told if one.startswith("not applied")] == [
         "do_resize",
         "do_convert_rgb",
@@ -246,13 +246,13 @@ def test_class_names_that_a_head_cannot_have_are_left_out_and_told(folder: Path)
     with pytest.warns(UserWarning, match="cat"):
         adopted = adopt(beside(folder, {**TIMM, "label_names": ["cat", "cat", "dog"]}), cut="layer2")
     assert adopted.parts["head"].contract.data.labels is None
-    assert any("'cat' stands there twice" in one for one in adopted.told)
+    assert any("'cat' stands there twice" in one for one in adopted.notes)
     with pytest.warns(UserWarning, match="cat"):
         assert [one.name for one in facts(folder, labels=["a", "b", "c"]).labels] == ["a", "b", "c"]
 
 
 def test_without_a_word_on_images_it_is_said_that_they_are_assumed(folder: Path):
-    told = adopt(folder, model=MODEL, cut="layer2").told
+    told = adopt(folder, model=MODEL, cut="layer2").notes
     for fact in ("mean", "std", "size", "interpolation", "crop_pct", "crop_mode"):
         assert any(one.startswith(f"{fact} ") and "assumed" in one for one in told), fact
 
@@ -261,7 +261,7 @@ def test_pickled_weights_of_a_folder_are_read_as_tensors(tmp_path: Path, state: 
     torch.save(state, tmp_path / "pytorch_model.bin")
     assert facts(beside(tmp_path, TIMM)).mean == (0.1, 0.2, 0.3)
     save_file(state, tmp_path / "model.safetensors")
-    assert any("not pytorch_model.bin" in one for one in adopt(tmp_path, cut="layer2").told)
+    assert any("not pytorch_model.bin" in one for one in adopt(tmp_path, cut="layer2").notes)
 
 
 @pytest.mark.parametrize(

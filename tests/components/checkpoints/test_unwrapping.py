@@ -22,31 +22,31 @@ def is_tensor(value: Any) -> bool:
 
 def test_a_state_dict_is_itself() -> None:
     found = unwrapped(STATE, is_tensor)
-    assert found.tensors == STATE and found.told == ()
+    assert found.tensors == STATE and found.notes == ()
 
 
 @pytest.mark.parametrize("key", [*PLAIN, *AVERAGED])
 def test_every_usual_entry_is_taken_and_the_rest_is_told(key: str) -> None:
     found = unwrapped({"epoch": 3, key: STATE, "optimizer": {}}, is_tensor)
     assert found.tensors == STATE
-    assert found.told == (f"took the entry {key!r}, left out 'epoch', 'optimizer'",)
+    assert found.notes == (f"took the entry {key!r}, left out 'epoch', 'optimizer'",)
 
 
 def test_several_wrappers_are_taken_off_one_by_one() -> None:
     found = unwrapped({"model": {"state_dict": STATE, "version": 1}}, is_tensor)
     assert found.tensors == STATE
-    assert found.told == ("took the entry 'model'", "took the entry 'state_dict', left out 'version'")
+    assert found.notes == ("took the entry 'model'", "took the entry 'state_dict', left out 'version'")
 
 
 def test_plain_weights_come_before_averages_unless_these_are_asked_for() -> None:
     value = {"model": STATE, "model_ema": {"module.x": W, "n_averaged": W}}
     found = unwrapped(value, is_tensor)
-    assert found.tensors == STATE and "there are also weights in 'model_ema'; name one as key" in found.told
+    assert found.tensors == STATE and "there are also weights in 'model_ema'; name one as key" in found.notes
     averaged = unwrapped(value, is_tensor, key="model_ema")
     assert set(averaged.tensors) == {"module.x", "n_averaged"}
     again = stripped(averaged.tensors, {"x": W})
     assert again.tensors == {"x": W}
-    assert again.told == ("took 'module.' off the names", "left out what does not begin so: 'n_averaged'")
+    assert again.notes == ("took 'module.' off the names", "left out what does not begin so: 'n_averaged'")
 
 
 def test_a_way_of_several_entries() -> None:
@@ -89,17 +89,17 @@ def test_mappings_without_end_are_refused() -> None:
 
 def test_what_is_no_tensor_is_left_out() -> None:
     found = unwrapped({**STATE, "_extra_state": {}, 3: W}, is_tensor)
-    assert found.tensors == STATE and found.told == ("left out what is no tensor: '_extra_state', 3",)
+    assert found.tensors == STATE and found.notes == ("left out what is no tensor: '_extra_state', 3",)
 
 
 @given(st.lists(st.sampled_from(PREFIXES), max_size=4))
 def test_all_prefixes_come_off_in_any_order(prefixes: list[str]) -> None:
     text = "".join(prefixes)
     found = stripped({text + name: one for name, one in STATE.items()}, STATE)
-    assert found.tensors == STATE and len(found.told) == len(prefixes)
+    assert found.tensors == STATE and len(found.notes) == len(prefixes)
 
 
 def test_a_prefix_that_belongs_to_the_name_stays() -> None:
     own = {"model.conv.weight": W, "model.fc.bias": W}
     found = stripped(own, own)
-    assert found.tensors == own and found.told == ()
+    assert found.tensors == own and found.notes == ()

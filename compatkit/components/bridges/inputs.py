@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from compatkit.adapters.alignment.maps import rotation
 from compatkit.adapters.alignment.moments import PairedMoments
 from compatkit.adapters.stitching.layers import build_adapter
-from compatkit.components.bridges.dividing import On, divided, pairing
+from compatkit.components.bridges.dividing import On, pairing_images, split_held_out
 from compatkit.components.projecting import Place, feature_pairs, images_for, moments_of, standing
 from compatkit.contracts.contract import Blueprint
 from compatkit.contracts.match import adapters_for
@@ -83,27 +83,27 @@ class Passes:
 
     make: Callable[[], Iterator[tuple[Tensor, ...]]]
     limit: int = LIMIT
-    _kept: list[tuple[Tensor, ...]] | None = attrs.field(init=False, default=None, repr=False)
+    _batches: list[tuple[Tensor, ...]] | None = attrs.field(init=False, default=None, repr=False)
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
-        if self._kept is not None:
-            yield from self._kept
+        if self._batches is not None:
+            yield from self._batches
             return
-        kept, size = list[tuple[Tensor, ...]](), 0
+        batches, size = list[tuple[Tensor, ...]](), 0
         for batch in self.make():
-            size += sum(one.nbytes for one in batch)
+            size += sum(tensor.nbytes for tensor in batch)
             if size <= self.limit:
-                kept.append(batch)
+                batches.append(batch)
             else:
-                kept.clear()
+                batches.clear()
             yield batch
         if size <= self.limit:
-            self._kept = kept
+            self._batches = batches
 
     @property
-    def held(self) -> bool:
+    def cached(self) -> bool:
         """Whether all batches are cached; True only after a complete pass."""
-        return self._kept is not None
+        return self._batches is not None
 
     def first(self) -> Iterator[Tensor]:
         """Yield the first tensor of each batch.
@@ -116,7 +116,7 @@ class Passes:
 
 
 @attrs.define(eq=False)
-class Once(Generic[T]):
+class Lazy(Generic[T]):
     """A lazily computed value.
 
     Attributes:
@@ -126,27 +126,27 @@ class Once(Generic[T]):
     make: Callable[[], T]
     _value: T | None = None
     _seconds: float = 0.0
-    _asked: bool = False
+    _used: bool = False
     _made: bool = False
 
     def get(self) -> T:
         """Return the value."""
-        self._asked = True
+        self._used = True
         if self._value is None:
             began = time.perf_counter()
             self._value = self.make()
             self._seconds, self._made = time.perf_counter() - began, True
         return self._value
 
-    def lent(self) -> float:
+    def borrowed_seconds(self) -> float:
         """Return the seconds of its computation if another user than its maker used it since the last call; else 0."""
-        lent = self._asked and not self._made
-        self._asked = self._made = False
-        return self._seconds if lent else 0.0
+        borrowed = self._used and not self._made
+        self._used = self._made = False
+        return self._seconds if borrowed else 0.0
 
 
 @attrs.define(eq=False)
-class Ground:
+class BridgeInputs:
     """Two parts, the head's own extractor, and images.
 
     Attributes:
@@ -157,7 +157,7 @@ class Ground:
         before: Adapters without weights before that port.
         fit: Images of the extractor's domain, on which statistics are estimated.
         pairs: Images on which features are paired.
-        held: Images held out for agreement; nothing is fitted to them.
+        held_out: Images held out for agreement; nothing is fitted to them.
         seed: Seed of orders and draws.
     """
 
@@ -168,21 +168,21 @@ class Ground:
     before: Sequence[Adapter]
     fit: Split
     pairs: Split
-    held: Split
+    held_out: Split
     seed: int = 0
     paired: Passes = attrs.field(init=False, repr=False)
     features: Passes = attrs.field(init=False, repr=False)
-    held_features: Passes = attrs.field(init=False, repr=False)
-    _moments: Once[PairedMoments] = attrs.field(init=False, repr=False)
-    _rotation: Once[Tensor] = attrs.field(init=False, repr=False)
+    held_out_features: Passes = attrs.field(init=False, repr=False)
+    _moments: Lazy[PairedMoments] = attrs.field(init=False, repr=False)
+    _rotation: Lazy[Tensor] = attrs.field(init=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         self.paired = Passes(lambda: self._pairs())
         apart = Passes(lambda: self._finite(self._features(self.fit, self.seed)))
         self.features = self.paired if self.pairs is self.fit else apart
-        self.held_features = self.passes(self.held, None)
-        self._moments = Once(self._paired_moments)
-        self._rotation = Once(lambda: rotation(self._moments.get()))
+        self.held_out_features = self.passes(self.held_out, None)
+        self._moments = Lazy(self._paired_moments)
+        self._rotation = Lazy(lambda: rotation(self._moments.get()))
 
     @property
     def layout(self) -> str:
@@ -192,8 +192,8 @@ class Ground:
     @property
     def widths(self) -> tuple[int, int]:
         """Numbers of channels of the extractor's features and of the head's input."""
-        came, gone = self.place.blueprint.kwargs["channels"]
-        return came, gone
+        produced, taken = self.place.blueprint.kwargs["channels"]
+        return produced, taken
 
     @property
     def needed(self) -> tuple[Blueprint, ...]:
@@ -224,9 +224,9 @@ class Ground:
         _ = self.moments  # first, so that its time does not count for the rotation
         return self._rotation.get()
 
-    def lent(self) -> float:
+    def borrowed_seconds(self) -> float:
         """Return the seconds of cached values used since the last call: each user is charged for them."""
-        return self._moments.lent() + self._rotation.lent()
+        return self._moments.borrowed_seconds() + self._rotation.borrowed_seconds()
 
     def passes(self, images: Split, order: int | None) -> Passes:
         """Return the features of images after the adapters without weights, in an order.
@@ -259,17 +259,17 @@ class Ground:
 
     def _paired_moments(self) -> PairedMoments:
         """Compute the moments; features must vary between images on both sides."""
-        found = moments_of(
-            ((one[0], one[1]) for one in self.paired), self.layout, len(self.pairs), seed=self.seed
+        moments = moments_of(
+            ((batch[0], batch[1]) for batch in self.paired), self.layout, len(self.pairs), seed=self.seed
         )
-        for constant, part in zip(found.constant(), (self.extractor, self.own), strict=True):
+        for constant, part in zip(moments.constant(), (self.extractor, self.own), strict=True):
             if constant:
                 raise DataError(
                     f"The features of {part.reference} are the same for all images, so nothing can be fitted. Check "
                     "its weights, and whether the images differ.",
                     subject=part.reference,
                 )
-        return found
+        return moments
 
     def _pairs(self) -> Iterator[tuple[Tensor, ...]]:
         yield from self._finite(
@@ -300,7 +300,9 @@ class Ground:
                 yield (features,)
 
 
-def ground(extractor: Component, head: Component, own: Component, request: BridgeRequest) -> Ground:
+def bridge_inputs(
+    extractor: Component, head: Component, own: Component, request: BridgeRequest
+) -> BridgeInputs:
     """Return the data shared by the rungs between two parts.
 
     Args:
@@ -313,14 +315,16 @@ def ground(extractor: Component, head: Component, own: Component, request: Bridg
         IncompatibleError: The parts cannot be wired, or several tensors cross the seam.
         DataError: There are too few images.
     """
-    fit, held = divided(request.data, request.max_images, request.seed)
-    beside, other = fit, request.head_data
-    if request.on == "mix" and other is not None:  # images of two sets in one array
-        beside, other = (covering(one, extractor.manifest.contract.data) for one in (fit, other))
-    pairs = pairing(beside, other, request.max_images, request.on, request.seed, held)
-    places = _places(extractor, head)
-    before = [standing(one, build_adapter(one.blueprint), extractor) for one in places[:-1]]
-    return Ground(extractor, head, own, places[-1], before, fit, pairs, held, request.seed)
+    fit, held_out = split_held_out(request.data, request.max_images, request.seed)
+    own_images, other_images = fit, request.head_data
+    if request.on == "mix" and other_images is not None:  # images of two sets in one array
+        own_images, other_images = (
+            covering(images, extractor.manifest.contract.data) for images in (fit, other_images)
+        )
+    pairs = pairing_images(own_images, other_images, request.max_images, request.on, request.seed, held_out)
+    ports = _places(extractor, head)
+    before = [standing(port, build_adapter(port.blueprint), extractor) for port in ports[:-1]]
+    return BridgeInputs(extractor, head, own, ports[-1], before, fit, pairs, held_out, request.seed)
 
 
 def _places(extractor: Component, head: Component) -> list[Place]:
@@ -339,7 +343,7 @@ def _places(extractor: Component, head: Component) -> list[Place]:
             "their features is unknown. Cut both networks where maps, tokens or vectors cross in float32."
         )
     places: list[Place] = []
-    for one in planned:
-        places.append(Place(one, ports, after(ports, one)))
+    for blueprint in planned:
+        places.append(Place(blueprint, ports, after(ports, blueprint)))
         ports = places[-1].gives
     return places

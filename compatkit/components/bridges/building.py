@@ -13,23 +13,22 @@ from torch import Tensor, nn
 
 from compatkit.components.bridges import absorbing, closed, training
 from compatkit.components.bridges.closed import Candidate
-from compatkit.components.bridges.dividing import parted, repeated
-from compatkit.components.bridges.ground import BridgeRequest, Ground, Passes, ground
+from compatkit.components.bridges.dividing import duplicates_note, split_labeled
+from compatkit.components.bridges.inputs import BridgeInputs, BridgeRequest, Passes, bridge_inputs
 from compatkit.components.bridges.judging import (
     NOT_FINITE,
     ONE_CLASS,
     accuracy,
     agreement,
     classes_of,
+    correct_mask,
     correctness,
-    falls,
     largest,
     measurable,
-    rightly,
+    reference_predictions,
     share,
-    wanted_answers,
+    significantly_fewer,
 )
-from compatkit.components.bridges.keeping import HEAD, outcome, put_together
 from compatkit.components.bridges.ladder import (
     ADAPTERS,
     BEST,
@@ -43,6 +42,7 @@ from compatkit.components.bridges.ladder import (
     chosen_rungs,
     reason,
 )
+from compatkit.components.bridges.publishing import HEAD, assemble, outcome
 from compatkit.components.bridges.training import Labeled
 from compatkit.components.loading import Parts, load
 from compatkit.components.pairs import check_pair
@@ -61,7 +61,7 @@ from compatkit.registry.store import Store
 def bridge(store: Store, extractor: str, head: str, request: BridgeRequest) -> Bridge:
     """Bridge a head to an extractor; see ``Registry.bridge``."""
     parts = Parts(store)
-    left, right = (parts.component(store.resolve(one)) for one in (extractor, head))
+    left, right = (parts.component(store.resolve(reference)) for reference in (extractor, head))
     report = check_pair(store, left, right)
     if report.wiring == "refused":
         raise IncompatibleError(str(report), subject=report)
@@ -81,20 +81,29 @@ def bridge_pair(
         request: Images, rungs and settings.
     """
     rungs = chosen_rungs(request.rungs, request.labels is not None)
-    base = ground(extractor, head, own_extractor(store, head), request)
-    climb = Climb(base, request.labels, request.test)
-    steps = [_recorded(one, base) for one in climb.climb(rungs, request.until, request.progress)]
+    base = bridge_inputs(extractor, head, own_extractor(store, head), request)
+    ladder = Ladder(base, request.labels, request.test)
+    steps = [_recorded(result, base) for result in ladder.climb(rungs, request.until, request.progress)]
     chosen = choose(steps)
-    left = tuple(rungs[len(steps) :])
-    made = put_together(chosen, report)
-    facts = _facts(request, base, climb)
-    notes = [one for one in (reason(chosen, steps), repeated(request.data), *climb.notes(steps)) if one]
-    if left:
+    not_climbed = tuple(rungs[len(steps) :])
+    recombination = assemble(chosen, report)
+    facts = _facts(request, base, ladder)
+    notes = [
+        note for note in (reason(chosen, steps), duplicates_note(request.data), *ladder.notes(steps)) if note
+    ]
+    if not_climbed:
         notes.append(
-            f"Not climbed, as {steps[-1].rung} fits and agrees on {request.until} at least: {', '.join(left)}."
+            f"Not tried, as {steps[-1].rung} fits and agrees on {request.until} at least: {', '.join(not_climbed)}."
         )
     return Bridge(
-        extractor.reference, head.reference, tuple(steps), chosen.rung, made, facts, tuple(notes), left
+        extractor.reference,
+        head.reference,
+        tuple(steps),
+        chosen.rung,
+        recombination,
+        facts,
+        tuple(notes),
+        not_climbed,
     )
 
 
@@ -115,39 +124,42 @@ def between(
     if not isinstance(data, Mapping):
         raise UsageError(f"data= expects a mapping from extractor name to images, got {type_of(data)}.")
     pairs = [(left, right) for left in extractors for right in heads]
-    found: dict[tuple[str, str], Bridge] = {}
+    bridges: dict[tuple[str, str], Bridge] = {}
     for number, (left, right) in enumerate(pairs):
         if progress is not None:
             progress(number, len(pairs), f"{left.name} + {right.name}")
-        mine, theirs = load(store, left), load(store, right)
-        if theirs.is_own(mine):
+        extractor_part, head_part = load(store, left), load(store, right)
+        if head_part.is_own(extractor_part):
             continue
-        images_of = data.get(mine.reference, data.get(left.name))
+        images_of = data.get(extractor_part.reference, data.get(left.name))
         if images_of is None:
             raise DataError(
                 f"{left.name} has no images to fit a bridge on; images were given for {', '.join(data)}."
             )
-        report = check(mine.manifest, theirs.manifest)
-        test, note = _tests_of(theirs, tests.get(mine.reference, tests.get(left.name)))
+        report = check(extractor_part.manifest, head_part.manifest)
+        test, note = _tests_of(head_part, tests.get(extractor_part.reference, tests.get(left.name)))
         request = BridgeRequest(
             data=images_of, test=test, rungs=rungs, until=None, max_images=max_images, seed=seed
         )
         try:
             if report.wiring == "refused":
                 raise IncompatibleError("they cannot be wired")
-            made = bridge_pair(store, mine, theirs, report, request)
-            found[mine.reference, theirs.reference] = attrs.evolve(made, notes=(*made.notes, *note))
+            bridge = bridge_pair(store, extractor_part, head_part, report, request)
+            bridges[extractor_part.reference, head_part.reference] = attrs.evolve(
+                bridge, notes=(*bridge.notes, *note)
+            )
         except (IncompatibleError, DataError) as error:
             of_images = isinstance(error, DataError) and error.subject is None
             if of_images:
                 raise
             warnings.warn(
-                f"{mine.reference} with {theirs.reference} has no bridge by {rung}: {error}", stacklevel=4
+                f"{extractor_part.reference} with {head_part.reference} has no bridge by {rung}: {error}",
+                stacklevel=4,
             )
-    return found
+    return bridges
 
 
-def _facts(request: BridgeRequest, base: Ground, climb: Climb) -> dict[str, Any]:
+def _facts(request: BridgeRequest, base: BridgeInputs, ladder: Ladder) -> dict[str, Any]:
     """Return the facts about a ladder, as JSON values."""
     return {
         "data": {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)},
@@ -157,11 +169,11 @@ def _facts(request: BridgeRequest, base: Ground, climb: Climb) -> dict[str, Any]
             "digest": base.pairs.digest,
             "images": len(base.pairs),
         },
-        "held_out": len(base.held),
-        "largest": largest(climb.wanted),
+        "held_out": len(base.held_out),
+        "largest": largest(ladder.wanted),
         "until": request.until,
         "seed": request.seed,
-        "reference": climb.reference_accuracy(),
+        "reference": ladder.reference_accuracy(),
     }
 
 
@@ -178,19 +190,19 @@ def _rungs_between(rung: str) -> list[str]:
             "form with the highest agreement.",
             subject=rung,
         )
-    return ["statistics", *(one for one in ADAPTERS if one not in TAUGHT)] if rung == BEST else [rung]
+    return ["statistics", *(name for name in ADAPTERS if name not in TAUGHT)] if rung == BEST else [rung]
 
 
-def _recorded(step: RungResult, base: Ground) -> RungResult:
+def _recorded(step: RungResult, base: BridgeInputs) -> RungResult:
     """Return a result whose adapter records its judgement."""
-    made = step.candidate
-    if made is None or made.fitted is None:
+    candidate = step.candidate
+    if candidate is None or candidate.fitted is None:
         return step
-    adapter = made.fitted
+    adapter = candidate.fitted
     parents = (*adapter.parents, Parent(HEAD, base.head.digest))
     facts = {**adapter.training, **outcome(step)}
     fitted = attrs.evolve(adapter, parents=parents, training=facts)
-    return attrs.evolve(step, candidate=attrs.evolve(made, fitted=fitted))
+    return attrs.evolve(step, candidate=attrs.evolve(candidate, fitted=fitted))
 
 
 def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[str, ...]]:
@@ -202,7 +214,7 @@ def _tests_of(head: Component, test: Split | None) -> tuple[Split | None, tuple[
     )
 
 
-CLOSED: Mapping[str, Callable[[Ground], Candidate]] = {
+CLOSED: Mapping[str, Callable[[BridgeInputs], Candidate]] = {
     "direct": closed.direct,
     "statistics": closed.statistics,
     "permutation": closed.by_permutation,
@@ -215,18 +227,18 @@ CLOSED: Mapping[str, Callable[[Ground], Candidate]] = {
 
 
 @attrs.define(eq=False)
-class Climb:
+class Ladder:
     """A ladder between two parts.
 
     Attributes:
-        ground: Images and features shared by all rungs.
+        inputs: Images and features shared by all rungs.
         labels: Labeled images of the extractor's domain, or None.
         test: Labeled images for measurement only, or None.
         teacher: The head on its own extractor, with statistics estimated on the fitting images.
         wanted: Its predictions on held-out images, int64 ``(n,)``.
     """
 
-    ground: Ground
+    inputs: BridgeInputs
     labels: Split | None
     test: Split | None
     teacher: nn.Module = attrs.field(init=False)
@@ -236,18 +248,18 @@ class Climb:
     _checks: tuple[Passes, Split] | None = attrs.field(init=False, default=None)
 
     def __attrs_post_init__(self) -> None:
-        ground = self.ground
-        for one in (self.labels, self.test):
-            if one is not None:
-                classes_of(one, ground.head)
-        self.teacher = ground.reference()
-        self.wanted = wanted_answers(ground.answers(self.teacher, ground.held))
+        inputs = self.inputs
+        for images in (self.labels, self.test):
+            if images is not None:
+                classes_of(images, inputs.head)
+        self.teacher = inputs.reference()
+        self.wanted = reference_predictions(inputs.answers(self.teacher, inputs.held_out))
         if self.test is not None:
-            self._tests = ground.passes(self.test, None)
+            self._tests = inputs.passes(self.test, None)
         if self.labels is not None:
-            used, targets, checks = parted(self.labels, ground.head, ground.held, ground.seed)
-            self._labeled = Labeled(ground.passes(used, None), torch.tensor(targets))
-            self._checks = ground.passes(checks, None), checks
+            used, targets, checks = split_labeled(self.labels, inputs.head, inputs.held_out, inputs.seed)
+            self._labeled = Labeled(inputs.passes(used, None), torch.tensor(targets))
+            self._checks = inputs.passes(checks, None), checks
 
     def climb(self, rungs: Sequence[str], until: float | None, progress: Progress | None) -> list[RungResult]:
         """Return the results of the rungs; stop after the first that fits with an agreement of at least ``until``.
@@ -261,9 +273,9 @@ class Climb:
             DataError: Features are not finite or constant.
             IncompatibleError: The features of the two extractors cannot be paired.
         """
-        for _ in self.ground.features:  # computed once here, so that no rung's time includes the extractors
+        for _ in self.inputs.features:  # computed once here, so that no rung's time includes the extractors
             pass
-        for _ in self.ground.paired:
+        for _ in self.inputs.paired:
             pass
         steps: list[RungResult] = []
         for number, rung in enumerate(rungs):
@@ -278,33 +290,33 @@ class Climb:
 
     def notes(self, steps: Sequence[RungResult]) -> list[str]:
         """Return remarks on images and features, one sentence each."""
-        found: list[str] = []
-        if (most := largest(self.wanted)) >= ONE_CLASS:
-            found.append(
-                f"The head's own network gives {most:.0%} of the images one answer, so that agreement "
+        notes: list[str] = []
+        if (top_share := largest(self.wanted)) >= ONE_CLASS:
+            notes.append(
+                f"The head's own network gives {top_share:.0%} of the images one answer, so that agreement "
                 "with it tells little. Take images of several classes, or measure with labels."
             )
-        if any(one.explained is not None for one in steps):
-            dead = self.ground.moments.dead()
-            for count, whose in zip(dead, (self.ground.extractor, self.ground.own), strict=True):
+        if any(result.explained is not None for result in steps):
+            dead = self.inputs.moments.dead()
+            for count, part in zip(dead, (self.inputs.extractor, self.inputs.own), strict=True):
                 if count:
-                    found.append(
-                        f"{count} of the channels of {whose.reference} do not change on these images."
+                    notes.append(
+                        f"{count} of the channels of {part.reference} do not change on these images."
                     )
-        return found
+        return notes
 
     def reference_accuracy(self) -> float | None:
         """Return the accuracy of the head's own network on the test images, or None."""
         if self.test is None:
             return None
-        logits = self.ground.answers(self.teacher, self.test)
-        return accuracy(logits, self.test, self.ground.head).accuracy
+        logits = self.inputs.answers(self.teacher, self.test)
+        return accuracy(logits, self.test, self.inputs.head).accuracy
 
     def _step(self, rung: str, before: Sequence[RungResult]) -> RungResult:
-        self.ground.lent()
+        self.inputs.borrowed_seconds()
         began = time.perf_counter()
         try:
-            made = self._built(rung)
+            candidate = self._built(rung)
         except IncompatibleError as error:
             return RungResult(rung, note=str(error))
         except DataError as error:
@@ -312,87 +324,92 @@ class Climb:
             if rung not in TRAINED:
                 raise
             return RungResult(rung, note=str(error))
-        seconds = time.perf_counter() - began + self.ground.lent()
+        seconds = time.perf_counter() - began + self.inputs.borrowed_seconds()
         self._check_features(rung)
-        if rung == "infomax" and (note := self._fell(made, before)):
-            return RungResult(rung, images=self._images(rung, made), seconds=seconds, note=note)
-        return self._measured(rung, made, seconds)
+        if rung == "infomax" and (note := self._rollback_reason(candidate, before)):
+            return RungResult(rung, images=self._images(rung, candidate), seconds=seconds, note=note)
+        return self._measured(rung, candidate, seconds)
 
     def _check_features(self, rung: str) -> None:
         """Raise for features that nothing can be fitted to, whichever rung needs them first."""
         if rung not in UNFITTED:
-            self.ground.check()
+            self.inputs.check()
 
-    def _measured(self, rung: str, made: Candidate, seconds: float) -> RungResult:
+    def _measured(self, rung: str, candidate: Candidate, seconds: float) -> RungResult:
         """Return the result of a bridge on held-out, test and labeled images."""
-        head, left, right, figure = self.ground.head, made.residual, None, None
+        head, residual, right, figure = self.inputs.head, candidate.residual, None, None
         if self._checks is not None:
-            right = rightly(self._on(made, *self._checks), self._checks[1], head)
+            right = correct_mask(self._on(candidate, *self._checks), self._checks[1], head)
         if self._tests is not None and self.test is not None:
-            figure = accuracy(self._on(made, self._tests, self.test), self.test, head)
+            figure = accuracy(self._on(candidate, self._tests, self.test), self.test, head)
         return RungResult(
             rung,
-            agreement(held_answers(made), self.wanted),
-            None if left is None else 1 - left,
-            self._images(rung, made),
-            len(self.ground.fit) if made.estimates else 0,
+            agreement(held_out_predictions(candidate), self.wanted),
+            None if residual is None else 1 - residual,
+            self._images(rung, candidate),
+            len(self.inputs.fit) if candidate.estimates else 0,
             len(self._labeled.targets) if rung in LABELED and self._labeled is not None else 0,
             seconds,
             figure,
             None if right is None or self._checks is None else correctness(right, self._checks[1]),
             right,
-            candidate=made,
+            candidate=candidate,
         )
 
-    def _images(self, rung: str, made: Candidate) -> int:
+    def _images(self, rung: str, candidate: Candidate) -> int:
         """Return the number of unlabeled images that a rung uses, including those for statistics."""
-        if rung in UNFITTED and not made.estimates:
+        if rung in UNFITTED and not candidate.estimates:
             return 0
-        return len(self.ground.fit if rung in ("statistics", "stitch", "infomax") else self.ground.pairs)
+        return len(self.inputs.fit if rung in ("statistics", "stitch", "infomax") else self.inputs.pairs)
 
-    def _fell(self, made: Candidate, before: Sequence[RungResult]) -> str:
+    def _rollback_reason(self, candidate: Candidate, steps: Sequence[RungResult]) -> str:
         """Return why the training of an absorbed bridge is rolled back, or empty."""
-        climbed = (one.candidate for one in before if one.rung == "absorbed")
-        first = next(climbed, None) or absorbing.absorbed(self.ground)
-        was, now = (held_answers(one) == self.wanted for one in (first, made))
-        if not falls(now, was):
+        climbed = (step.candidate for step in steps if step.rung == "absorbed")
+        first = next(climbed, None) or absorbing.absorbed(self.inputs)
+        before_correct, after_correct = (
+            held_out_predictions(bridge) == self.wanted for bridge in (first, candidate)
+        )
+        if not significantly_fewer(after_correct, before_correct):
             return ""
-        return f"rolled back: agreement fell from {share(was).accuracy:.3f} to {share(now).accuracy:.3f}"
+        before, after = share(before_correct).accuracy, share(after_correct).accuracy
+        return f"rolled back: agreement fell from {before:.3f} to {after:.3f}"
 
-    def _on(self, made: Candidate, features: Passes, images: Split) -> Tensor:
+    def _on(self, candidate: Candidate, features: Passes, images: Split) -> Tensor:
         """Return the logits of a bridge; the rung ``direct`` may use other features than the rest."""
-        return made.answers(features if made.ground is self.ground else made.ground.passes(images, None))
+        return candidate.answers(
+            features if candidate.inputs is self.inputs else candidate.inputs.passes(images, None)
+        )
 
     def _built(self, rung: str) -> Candidate:
         if rung in CLOSED:
-            return CLOSED[rung](self.ground)
+            return CLOSED[rung](self.inputs)
         if rung == "stitch":
-            return training.stitched(self.ground, self.teacher)
+            return training.stitched(self.inputs, self.teacher)
         if rung == "infomax":
-            return training.informed(self.ground)
+            return training.informed(self.inputs)
         if self._labeled is None:
             raise UsageError(f"The rung {rung} needs labels; pass labels=.")
         if rung == "stitch-labels":
-            return training.stitched_to_labels(self.ground, self._labeled)
-        return training.finetuned(self.ground, self._labeled)
+            return training.stitched_to_labels(self.inputs, self._labeled)
+        return training.finetuned(self.inputs, self._labeled)
 
 
 def _suffices(step: RungResult, until: float) -> bool:
     """Return whether a rung agrees well enough, beyond chance, to stop."""
-    found = step.agreed
+    agreed = step.agreed
     return (
-        found is not None
+        agreed is not None
         and step.rung not in TAUGHT
-        and found.figure.accuracy >= until
-        and found.says == "fit"
+        and agreed.figure.accuracy >= until
+        and agreed.says == "fit"
     )
 
 
-def held_answers(candidate: Candidate) -> Tensor:
+def held_out_predictions(candidate: Candidate) -> Tensor:
     """Return the predictions of a bridge on held-out images, int64 ``(n,)``.
 
     Returns:
         Class numbers; ``NOT_FINITE`` for images whose logits are not finite.
     """
-    logits = candidate.answers(candidate.ground.held_features)
+    logits = candidate.answers(candidate.inputs.held_out_features)
     return torch.where(torch.isfinite(logits).all(dim=1), logits.argmax(dim=1), NOT_FINITE)

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from compatkit.components.bridges.closed import Candidate
-from compatkit.components.bridges.ground import Ground
+from compatkit.components.bridges.inputs import BridgeInputs
 from compatkit.components.bridges.ladder import BRIDGED, Bridge, RungResult
 from compatkit.components.loading import load
 from compatkit.components.recombinations import publish_recombination
@@ -29,7 +29,7 @@ HEAD, BEGAN = "head", "initialised_from"
 """Relations of a bridge's adapter to the head, and of a refitted head to its origin."""
 
 
-def put_together(step: RungResult, report: Report) -> Recombination:
+def assemble(step: RungResult, report: Report) -> Recombination:
     """Return the whole network of a rung, in eval mode.
 
     Args:
@@ -39,17 +39,17 @@ def put_together(step: RungResult, report: Report) -> Recombination:
     Raises:
         UsageError: The rung was left out.
     """
-    made = step.built
-    head = made.ground.head
-    if made.refitted:
-        head = attrs.evolve(head, module=made.head, manifest=_manifest(step, made))
-    return _recombined(made, head, made.adapters, report)
+    candidate = step.built
+    head = candidate.inputs.head
+    if candidate.refitted:
+        head = attrs.evolve(head, module=candidate.head, manifest=_manifest(step, candidate))
+    return _recombined(candidate, head, candidate.adapters, report)
 
 
 def publish(
     store: Store,
     name: str,
-    found: Bridge,
+    result: Bridge,
     rung: str | None,
     about: About | None,
     *,
@@ -57,20 +57,20 @@ def publish(
 ) -> dict[str, Reference]:
     """Publish a bridge; see ``Registry.publish``."""
     check_names(store, name)
-    step = found.step(found.chosen if rung is None else rung)
-    made, kept = step.built, dict[str, Reference]()
+    step = result.step(result.chosen if rung is None else rung)
+    candidate, published = step.built, dict[str, Reference]()
     check_verdict(step, name, accept_doubtful)
-    head, adapters = made.ground.head, list(made.adapters)
-    if made.fitted is not None:
-        kept["adapter"] = publish_adapter(store, f"{name}.adapter", made.fitted, about=about)
-        adapters[-1] = load_adapter(store, kept["adapter"])
-    if made.refitted:
-        kept["head"] = _publish_head(store, f"{name}.head", _manifest(step, made), made)
-        head = load(store, kept["head"])
-    whole = _recombined(made, head, adapters, found.recombination.report)
-    judged = {"bridge": _judgement(step, found.facts, made.ground.head)}
-    kept["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
-    return kept
+    head, adapters = candidate.inputs.head, list(candidate.adapters)
+    if candidate.fitted is not None:
+        published["adapter"] = publish_adapter(store, f"{name}.adapter", candidate.fitted, about=about)
+        adapters[-1] = load_adapter(store, published["adapter"])
+    if candidate.refitted:
+        published["head"] = _publish_head(store, f"{name}.head", _manifest(step, candidate), candidate)
+        head = load(store, published["head"])
+    whole = _recombined(candidate, head, adapters, result.recombination.report)
+    judged = {"bridge": _judgement(step, result.facts, candidate.inputs.head)}
+    published["recombination"] = publish_recombination(store, name, whole, about=about, training=judged)
+    return published
 
 
 def check_names(store: Store, name: str) -> None:
@@ -84,12 +84,12 @@ def check_names(store: Store, name: str) -> None:
         UsageError: ``<name>.head`` exists and was not refitted by a bridge.
     """
     try:
-        there = store.resolve(f"{name}.head")
+        existing = store.resolve(f"{name}.head")
     except NotFound:
         return
-    if not any(one.relation == ADAPTS for one in store.manifest(there).parents):
+    if not any(parent.relation == ADAPTS for parent in store.manifest(existing).parents):
         raise UsageError(
-            f"{there.name} is a trained head; publishing a bridge as {name} would replace it by a refitted one. "
+            f"{existing.name} is a trained head; publishing a bridge as {name} would replace it by a refitted one. "
             "Publish the bridge under another name.",
             subject=name,
         )
@@ -129,14 +129,16 @@ def outcome(step: RungResult) -> dict[str, Any]:
 
 
 def _recombined(
-    made: Candidate, head: Component, adapters: Sequence[Adapter], report: Report
+    candidate: Candidate, head: Component, adapters: Sequence[Adapter], report: Report
 ) -> Recombination:
-    estimate, extractor = made.statistics(), made.ground.extractor
+    estimate, extractor = candidate.statistics(), candidate.inputs.extractor
     return Recombination.of(
         extractor,
         head,
         # A refitted head takes other features than the one in the report.
-        check(extractor.manifest, head.manifest, own=head.is_own(extractor)) if made.refitted else report,
+        check(extractor.manifest, head.manifest, own=head.is_own(extractor))
+        if candidate.refitted
+        else report,
         bn_policy="running" if estimate is None else "reestimate",
         statistics=estimate,
         adapters=adapters,
@@ -145,32 +147,32 @@ def _recombined(
 
 def _judgement(step: RungResult, facts: Mapping[str, Any], head: Component) -> dict[str, Any]:
     """Return the record of a whole bridge: its rung, its judgement, and what that is based on."""
-    found = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
+    judgement = {"rung": step.rung, **outcome(step), "says": step.meaning, "seed": facts["seed"]}
     if step.labels:
-        found["labels"] = step.labels
+        judgement["labels"] = step.labels
     if step.checked is not None:
         figure = step.checked.figure
-        found["checked"] = {
+        judgement["checked"] = {
             "share": figure.accuracy,
             "images": figure.count,
             "chance": step.checked.chance,
         }
-    told = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
-    return found | told | {BRIDGED: head.digest}
+    basis = {"reference": facts["reference"], "paired_on": dict(facts["paired_on"])}
+    return judgement | basis | {BRIDGED: head.digest}
 
 
-def _manifest(step: RungResult, made: Candidate) -> Manifest:
+def _manifest(step: RungResult, candidate: Candidate) -> Manifest:
     """Return the manifest of a refitted head: the old network, without its promises."""
-    base = made.ground
+    base = candidate.inputs
     old = base.head.manifest
     data = {"name": base.fit.name, "digest": base.fit.digest, "images": len(base.fit)}
-    training = {**made.method, "data": data, **outcome(step)}
-    if (left := made.residual) is not None:
-        training["residual"] = left
+    training = {**candidate.method, "data": data, **outcome(step)}
+    if (residual := candidate.residual) is not None:
+        training["residual"] = residual
     protocol = Protocol(old.contract.protocol.norm)
     blueprint, structural = old.blueprint, old.contract.structural
-    if made.entries:
-        entries = {**dict(blueprint.entries), **dict(made.entries)}
+    if candidate.entries:
+        entries = {**dict(blueprint.entries), **dict(candidate.entries)}
         blueprint = attrs.evolve(blueprint, entries=tuple(entries.items()))
         structural = attrs.evolve(structural, inputs=(_entering(base),))
     return Manifest(
@@ -190,16 +192,16 @@ def _manifest(step: RungResult, made: Candidate) -> Manifest:
     )
 
 
-def _publish_head(store: Store, name: str, manifest: Manifest, made: Candidate) -> Reference:
-    state = {key: value.detach().clone() for key, value in made.head.state_dict().items()}
+def _publish_head(store: Store, name: str, manifest: Manifest, candidate: Candidate) -> Reference:
+    state = {key: value.detach().clone() for key, value in candidate.head.state_dict().items()}
     return register(store, name, manifest, state)
 
 
-def _entering(base: Ground) -> Port:
+def _entering(base: BridgeInputs) -> Port:
     """Return the input port of a head that takes the extractor's features directly."""
     index = int(base.place.blueprint.kwargs.get("port", 0))
-    came, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
+    features, old = base.place.takes[index], base.head.manifest.contract.structural.inputs[index]
     axis = 1 if old.layout in ("NCHW", "NC") else -1
     shape = list(old.shape)
-    shape[axis] = came.shape[axis]
-    return attrs.evolve(old, shape=tuple(shape), range=came.range)
+    shape[axis] = features.shape[axis]
+    return attrs.evolve(old, shape=tuple(shape), range=features.range)
